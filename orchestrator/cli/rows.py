@@ -14,6 +14,7 @@ import click
 
 from orchestrator.cli import drop_output
 from orchestrator.cli.context import Context
+from orchestrator.core import addresses
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.pipeline import merged_lines
@@ -97,8 +98,8 @@ def may_overwrite(told: str) -> bool:
 
 def place_of(output: str, job: Job) -> str | Path:
     """Where `-o` writes. Raises UsageError where it could not, or must not."""
-    if outputs.places.is_address(output):
-        outputs.places.check_address(output, "-o")
+    if addresses.is_address(output):
+        addresses.check_address(output, "-o")
     place = outputs.places.located(output, Path())
     if isinstance(place, Path):
         check_output(place, Path(job.source))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
 if TYPE_CHECKING:
+    from orchestrator.documents.downloads import Downloads
+    from orchestrator.documents.remote import RemoteObject
     from orchestrator.settings.config import ReadingSettings
 
 _HERE = "orchestrator.documents.confined:"
@@ -51,7 +54,30 @@ class TableRows:
         return self.table.kind in CONTAINERS.values()
 
 
-Order = DocumentFile | TableRows | UnreadableDocument
+@dataclass(frozen=True, slots=True)
+class RemoteOrder:
+    """A file that lies elsewhere, and what is to be read once it is here."""
+
+    remote: RemoteObject
+    order: DocumentFile | TableRows
+
+    @property
+    def limit(self) -> int | None:
+        """How many bytes are downloaded at most; of a table, which is read row by row, all."""
+        return self.order.max_bytes if isinstance(self.order, DocumentFile) else None
+
+    def at(self, path: str | ExtractionError) -> LocalOrder:
+        """The order for the downloaded file, or for none."""
+        order = self.order
+        if isinstance(path, ExtractionError):
+            return unreadable(order.key if isinstance(order, DocumentFile) else order.table.key, path)
+        if isinstance(order, DocumentFile):
+            return order._replace(path=path)
+        return replace(order, table=order.table._replace(path=path))
+
+
+LocalOrder = DocumentFile | TableRows | UnreadableDocument
+Order = LocalOrder | RemoteOrder
 """What is to be read; an UnreadableDocument is known to be none already."""
 
 
@@ -69,6 +95,8 @@ class Readers:
         self._pool = WorkerPool(workers, self._limits, check)
         self._opener = Opener()
         self._odd = 0
+        self._check = check
+        self._downloads: Downloads | None = None
 
     @classmethod
     def of(cls, settings: ReadingSettings) -> Readers:
@@ -88,6 +116,8 @@ class Readers:
         """End all worker processes now."""
         self._pool.close()
         self._opener.close()
+        if self._downloads is not None:
+            self._downloads.close()
 
     def read(self, orders: Iterable[Order]) -> Iterator[Documents]:
         """The documents of each file, or their problems, in the order of the files.
@@ -96,17 +126,53 @@ class Readers:
         in its own place, and no other does.
         """
         self._odd = 0
-        under_way: deque[tuple[Order, WorkerTask | None]] = deque()
-        for order in orders:
+        under_way: deque[tuple[LocalOrder, WorkerTask | None]] = deque()
+        for order in self._here(orders):
             under_way.append((order, self._begun(order)))
             while under_way and (len(under_way) > _PLAIN_AHEAD or not self._pool.has_room):
-                yield self._documents(*under_way.popleft())
+                yield from self._taken(*under_way.popleft())
         while under_way:
-            yield self._documents(*under_way.popleft())
+            yield from self._taken(*under_way.popleft())
 
-    def rows(self, rows: TableRows, first: int) -> Documents:
+    def rows(self, rows: TableRows | RemoteOrder, first: int) -> Documents:
         """The documents of a table from its row with the index `first` on, ahead of all that is under way."""
-        return self._given(rows, self._pool.call(_call(rows, first)), first)
+        order = rows if isinstance(rows, TableRows) else self._fetched(rows)
+        if not isinstance(order, TableRows):
+            return self._documents(order, None)
+        return self._given(order, self._pool.call(_call(order, first)), first)
+
+    def _here(self, orders: Iterable[Order]) -> Iterator[LocalOrder]:
+        """The orders with their files on this machine. Raises JobFilesError where a storage fails."""
+        waiting = iter(orders)
+        for order in waiting:
+            if isinstance(order, RemoteOrder):
+                break
+            yield order
+        else:
+            return
+        for one, path in self._downloading.ahead(chain((order,), waiting), _remote_of):
+            if isinstance(one, RemoteOrder):
+                assert path is not None
+                yield one.at(path)
+            else:
+                yield one
+
+    def _fetched(self, order: RemoteOrder) -> LocalOrder:
+        return order.at(self._downloading.one(order.remote, order.limit))
+
+    @property
+    def _downloading(self) -> Downloads:
+        if self._downloads is None:
+            from orchestrator.documents.downloads import Downloads
+
+            self._downloads = Downloads(self._check)
+        return self._downloads
+
+    def _taken(self, order: LocalOrder, task: WorkerTask | None) -> Iterator[Documents]:
+        """The documents of a file, which is removed behind them where it was downloaded."""
+        yield self._documents(order, task)
+        if self._downloads is not None and not isinstance(order, UnreadableDocument):
+            self._downloads.drop(order.path if isinstance(order, DocumentFile) else order.table.path)
 
     def columns(self, table: TableFile) -> tuple[str, ...] | None:
         """The names of a table's columns; None where only its rows can tell, or it cannot be opened."""
@@ -117,22 +183,27 @@ class Readers:
         except Tripped:
             return None
 
-    def keys(self, table: TableFile) -> Iterator[str]:
+    def keys(self, table: TableFile, remote: RemoteObject | None = None) -> Iterator[str]:
         """The keys of a table's rows, as far as it can be read."""
+        if remote is not None:
+            path = self._downloading.one(remote, None)
+            if isinstance(path, ExtractionError):
+                return
+            table = table._replace(path=path)
         try:
             for some in self._pool.call(WorkerCall(_HERE + "keys", _plain(table))):
                 yield from some
         except Tripped:
             return
 
-    def _begun(self, order: Order) -> WorkerTask | None:
+    def _begun(self, order: LocalOrder) -> WorkerTask | None:
         if isinstance(order, UnreadableDocument):
             return None
         if isinstance(order, DocumentFile) and order.may_be_plain and self._odd < _MOST_ODD:
             return None
         return self._pool.submit(_call(order))
 
-    def _documents(self, order: Order, task: WorkerTask | None) -> Documents:
+    def _documents(self, order: LocalOrder, task: WorkerTask | None) -> Documents:
         if isinstance(order, UnreadableDocument):
             return iter((order,))
         if task is not None:
@@ -167,6 +238,10 @@ class Readers:
             return problem_of(tripped, self._limits, is_table=False)
 
         return PartByPart(order.table.key, read, keys, told, order.ignored)
+
+
+def _remote_of(order: Order) -> tuple[RemoteObject, int | None] | None:
+    return (order.remote, order.limit) if isinstance(order, RemoteOrder) else None
 
 
 def _call(order: DocumentFile | TableRows, first: int = 0) -> WorkerCall:

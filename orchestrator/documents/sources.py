@@ -12,18 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.core.addresses import is_address
 from orchestrator.core.errors import InputError
 from orchestrator.core.extras import require_parquet
-from orchestrator.documents import files, stamps, tables
+from orchestrator.documents import files, remote, stamps, tables
 from orchestrator.documents.confined import unreadable
 from orchestrator.documents.encoding import check_name
+from orchestrator.documents.files import DocumentFile
 from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import Ignored, IgnoredReason, told
 from orchestrator.documents.keys import MOST_KEY, printable, shortened
 from orchestrator.documents.kinds import RENDERED, SUFFIXES, Holds, Kind, is_supported, kind_of, split_name
 from orchestrator.documents.opening import is_system
 from orchestrator.documents.plugins import installed
-from orchestrator.documents.readers import Order, Readers, TableRows
+from orchestrator.documents.readers import Order, Readers, RemoteOrder, TableRows
+from orchestrator.documents.remote import AddressList, RemoteRoot, RemoteWalk
 from orchestrator.documents.types import Document, Render, UnreadableDocument
 from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, Walk
 
@@ -84,6 +87,8 @@ def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey
                 return SourceSurvey(None, None)
             known |= files.PART_FIELDS
         elif source.text_column is not None:
+            if entry.remote is not None:  # to tell its columns it would be downloaded, also where it is unchanged
+                return SourceSurvey(None, None)
             columns = readers.columns(opened.table(entry, kind))
             if columns is None:
                 return SourceSurvey(None, None)
@@ -123,9 +128,12 @@ class _Opened:
     def __init__(self, source: DocumentSource, base: Path) -> None:
         check_name(source.encoding)
         self.source = source
-        self.path = _located(source, base)
+        self.place = _remote(source, base)
+        self.path = _located(source, base) if self.place is None else self.place.path
         self.prefix = source.path.rstrip("/")
-        self.is_file = _is_file(self.path)
+        if self.place is not None and self.place.is_list:
+            self.prefix = self.prefix.rpartition("/")[0]
+        self.is_file = _is_file(self.path) if self.place is None else self.place.is_file
         if self.is_file:
             _check_lone_file(source, self.path)
         include = Globs(source.include or ("**/*",), field="include")
@@ -137,18 +145,29 @@ class _Opened:
         is_wanted = (
             (lambda name: True) if source.include else (lambda name: is_supported(name, plugins, pictures=sees))
         )
-        self._walk = Walk(self.path, include, exclude, is_wanted, follow_links=source.follow_links)
+        self._walk: Walk | RemoteWalk | AddressList
+        if self.place is None:
+            self._walk = Walk(self.path, include, exclude, is_wanted, follow_links=source.follow_links)
+        elif self.place.is_list:
+            self._walk = AddressList(self.place, include, exclude, is_wanted, follow_links=source.follow_links)
+        else:
+            self._walk = RemoteWalk(self.place, include, exclude, is_wanted)
         # A lone file is the one that was named, wherever a link may lead.
-        self.within = None if self.is_file else self._walk.within
+        self.within = self._walk.within if isinstance(self._walk, Walk) and not self.is_file else None
 
-    def entries(self) -> Iterator[FoundFile | Unlisted | Skipped]:
-        """What was found, in order. Raises InputError when the root cannot be listed."""
+    def entries(self, *, with_info: bool = False) -> Iterator[FoundFile | Unlisted | Skipped]:
+        """What was found, in order; `with_info` also asks for what tells whether it changed. Raises InputError when
+        the root cannot be listed, JobFilesError where a storage does not answer.
+        """
         if self.is_file:
-            return iter([FoundFile(self.path, os.path.basename(self.path))])
+            found = FoundFile(self.path, os.path.basename(self.path))
+            return iter([found if self.place is None else remote.lone(self.place)])
+        if isinstance(self._walk, AddressList):
+            return self._walk.entries(with_info=with_info)
         return iter(self._walk)
 
     def key(self, relative: str) -> str:
-        key = self.source.path if self.is_file else f"{self.prefix}/{relative}"
+        key = (self.source.path or self.source.called) if self.is_file else f"{self.prefix}/{relative}"
         return key if len(key) < MOST_KEY // 4 else shortened(key)
 
     def kind(self, found: FoundFile) -> Kind:
@@ -198,7 +217,7 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
         wanted = frozenset(heapq.nsmallest(source.sample, _keys(opened, readers), key=_rank))
     way = stamps.way_of(source)
     is_empty = True
-    for entry in opened.entries():
+    for entry in opened.entries(with_info=True):
         relative = printable(entry.relative)
         key = opened.key(relative)
         if isinstance(entry, Skipped):
@@ -210,14 +229,24 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
         elif (kind := opened.kind(entry)).holds is not Holds.ONE:
             table = opened.table(entry, kind)
             # Which rows a sample holds, only the table itself can tell.
-            stamp = stamps.stamp(entry.path, way, now_ns) if wanted is None else None
+            stamp = _stamp(entry, way, now_ns) if wanted is None else None
             rows = None if wanted is None else frozenset(one for one in wanted if one.startswith(f"{table.key}#"))
-            yield Listed(key, stamp, is_table=True, order=TableRows(table, rows, skipped))
+            yield Listed(key, stamp, is_table=True, order=_order(entry, TableRows(table, rows, skipped)))
         elif wanted is None or key in wanted:
-            stamp = stamps.stamp(entry.path, way, now_ns)
-            yield Listed(key, stamp, is_table=False, order=opened.file(entry, kind, relative, key))
+            file = opened.file(entry, kind, relative, key)
+            yield Listed(key, _stamp(entry, way, now_ns), is_table=False, order=_order(entry, file))
     if is_empty:
         raise _nothing(opened, skipped)
+
+
+def _order(found: FoundFile, order: DocumentFile | TableRows) -> Order:
+    return order if found.remote is None else RemoteOrder(found.remote, order)
+
+
+def _stamp(found: FoundFile, way: str, now_ns: int) -> str | None:
+    if found.remote is not None:
+        return remote.stamp(found.remote, way, now_ns)
+    return stamps.stamp(found.path, way, now_ns)
 
 
 def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
@@ -227,7 +256,7 @@ def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
             continue
         kind = opened.kind(entry)
         if kind.holds is not Holds.ONE:
-            yield from readers.keys(opened.table(entry, kind))
+            yield from readers.keys(opened.table(entry, kind), entry.remote)
         else:
             yield opened.key(printable(entry.relative))
 
@@ -242,6 +271,15 @@ def _render(source: DocumentSource) -> Render | None:
         return None
     about = source.pictures
     return Render(source.render, about.resolution, about.longest_side, about.pages, about.grayscale, about.max_bytes)
+
+
+def _remote(source: DocumentSource, base: Path) -> RemoteRoot | None:
+    """Where a source lies that is not on this machine; None for one that is."""
+    if source.query is not None:
+        from orchestrator.documents import query
+
+        return query.located(source, base)
+    return remote.located(source.path) if is_address(source.path) else None
 
 
 def _located(source: DocumentSource, base: Path) -> str:

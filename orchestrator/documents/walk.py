@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.core.errors import InputError
 from orchestrator.documents.globs import Globs, State
@@ -13,12 +13,16 @@ from orchestrator.documents.ignored import IgnoredReason, is_lock
 from orchestrator.documents.opening import is_inside, is_system, open_folder
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
+if TYPE_CHECKING:
+    from orchestrator.documents.remote import RemoteObject
+
 
 class FoundFile(NamedTuple):
     """A file to read: its path for the system, and relative to the source with `/` (a lone file: its name)."""
 
     path: str
     relative: str
+    remote: RemoteObject | None = None  # it lies elsewhere, and `path` is where
 
 
 class Unlisted(NamedTuple):

@@ -66,7 +66,11 @@ class DocumentSource(_Strict):
     """One entry of `documents:`: a folder of files, or one file; tables give a document per row."""
 
     name: str | None = Field(None, min_length=1, description="what tasks call it in `sources`; default: its path")
-    path: str = Field(description="folder or file, relative to the job file's folder")
+    path: str = Field(
+        "", description="folder or file, relative to the job file's folder, or an address such as s3://…"
+    )
+    query: str | None = Field(None, min_length=1, description="SQL whose rows are a table; instead of `path`")
+    url_env: str | None = Field(None, description="the variable that holds the address of the query's database")
     include: tuple[str, ...] = Field((), description="globs relative to path; default: every supported file")
     exclude: tuple[str, ...] = Field((), description="globs to leave out")
     text_column: str | None = Field(None, description="tables: the column that holds the text")
@@ -84,6 +88,20 @@ class DocumentSource(_Strict):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _is_one_source(self) -> DocumentSource:
+        if self.query is None:
+            if "path" not in self.model_fields_set:
+                raise ValueError("name a `path`, or a `query` with its `url_env`")
+            if self.url_env is not None:
+                raise ValueError("`url_env` is for a `query`")
+            return self
+        if self.path or self.include or self.exclude:
+            raise ValueError("a `query` has no `path`, `include` or `exclude`")
+        if self.name is None or self.url_env is None or self.text_column is None:
+            raise ValueError("a `query` needs `name`, `url_env` and `text_column`")
+        return self
 
     @property
     def called(self) -> str:

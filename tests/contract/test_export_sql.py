@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
+from orchestrator.core import addresses
 from orchestrator.core.errors import OutputError, OutputFault, StorageError
 from orchestrator.core.model import Job
 from orchestrator.pipeline.finish import outputs
@@ -28,7 +29,7 @@ OUTPUT = Output(table="nights", url_env="ORCH_TEST_TABLE_URL")
 @pytest.fixture
 def url(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("ORCH_TEST_TABLE_URL", database_url)
-    return sqltable.address(database_url, Path("/"))
+    return addresses.database_url(database_url, Path("/"))
 
 
 def put(lines: list[bytes], job: Job | None = None) -> outputs.Written:

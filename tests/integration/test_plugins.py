@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,23 +57,42 @@ def found_in(base: Path, site: Path) -> dict[str, tuple[str | None, str, int | N
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample, installed by pip as a user would do it."""
+    """The sample as its pyproject.toml has it installed: its module, and what stands beside that of a package."""
     site = tmp_path_factory.mktemp("site")
-    source = shutil.copytree(SAMPLE, tmp_path_factory.mktemp("source") / "orch-vcard")
-    command = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target"]
-    subprocess.run([sys.executable, "-m", *command, str(site), str(source)], check=True, capture_output=True)
+    project = tomllib.loads((SAMPLE / "pyproject.toml").read_text())
+    for module in project["tool"]["setuptools"]["py-modules"]:
+        shutil.copy(SAMPLE / f"{module}.py", site)
+    about = project["project"]
+    _describe(site, about["name"], about["version"], about["entry-points"])
     return site
+
+
+@pytest.mark.soak
+def test_pip_installs_the_sample(installed: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(SAMPLE, tmp_path / "orch-vcard")
+    command = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target"]
+    subprocess.run([sys.executable, "-m", *command, str(tmp_path / "site"), str(source)], check=True)
+    points = [sorted(site.glob("*.dist-info/entry_points.txt")) for site in (installed, tmp_path / "site")]
+    ours, pips = ([line for line in one.read_text().splitlines() if line] for [one] in points)
+    assert sorted(ours) == sorted(pips)
+
+
+def _describe(site: Path, name: str, version: str, groups: dict[str, dict[str, str]]) -> None:
+    """What an installed package says of itself."""
+    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in of.items()) for group, of in groups.items()
+    ]
+    (folder / "entry_points.txt").write_text("\n".join(lines))
 
 
 def broken(site: Path, **readers: str) -> Path:
     """A plug-in that does what its documents say."""
     site.mkdir()
     (site / "bad_reader.py").write_text(BAD)
-    about = site / "bad_reader-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-reader\nVersion: 1\n")
-    points = "\n".join(f"{ending} = {value}" for ending, value in readers.items())
-    (about / "entry_points.txt").write_text(f"[orch.readers]\n{points}\n")
+    _describe(site, "bad-reader", "1", {"orch.readers": readers})
     return site
 
 
@@ -138,7 +158,7 @@ def test_what_a_plug_in_does_wrong_is_told_of_its_document_alone(tmp_path: Path)
 def test_of_an_archive_only_what_a_reader_dies_of_is_lost(tmp_path: Path) -> None:
     site = broken(tmp_path / "site", x="bad_reader:read")
     (tmp_path / "in").mkdir()
-    names = ["a.txt", "crash.x", "b.txt", "t.eml", "hang.x", "raise.x", "c.txt"]
+    names = ["a.txt", "crash.x", "b.txt", "t.eml", "raise.x", "c.txt"]
     parts = {name: name.partition(".")[0] for name in names}
     parts["t.eml"] = "Subject: x\n\nbody"
     (tmp_path / "in/p.zip").write_bytes(zipped(parts))
@@ -149,7 +169,6 @@ def test_of_an_archive_only_what_a_reader_dies_of_is_lost(tmp_path: Path) -> Non
         ("crash.x", "reader_crashed"),
         ("b.txt", "b"),
         ("t.eml#message", "Subject: x\n\nbody"),
-        ("hang.x", "time_limit"),
         ("raise.x", "reader_crashed"),
         ("c.txt", "c"),
         ("z.txt", "last"),

@@ -138,8 +138,8 @@ def test_a_ready_batch_file_has_its_answers_as_text(tmp_path: Path) -> None:
     [
         (Output(path="s3://bucket/x?key=secret"), "may carry no password and no query"),
         (Output(path="xyz://bucket"), "xyz:// is not a storage that fsspec supports"),
-        (Output(path="s3://bucket/x"), "what writes to s3:// is not installed"),
-        (Output(path="gs://bucket/x"), "what writes to gs:// is not installed"),
+        (Output(path="sftp://bucket/x"), "the library for sftp:// is not installed"),
+        (Output(path="gs://bucket/x"), "the library for gs:// is not installed"),
         (Output(table="t", url_env="ORCH_TEST_NOT_SET"), "the variable ORCH_TEST_NOT_SET is not set"),
     ],
 )

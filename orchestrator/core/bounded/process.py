@@ -27,6 +27,8 @@ OUT_OF_MEMORY = 77
 FULL = 0.7
 """A worker that dies with this share of its memory in use died of it: libraries in C abort where they get no more."""
 KILL_SECONDS = 5.0
+START_SECONDS = 60.0
+"""How long a process may take to be ready on a busy machine, whatever its tasks may take."""
 _READ = 1 << 20
 _KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
 # The package is found by path, and no folder of the user's is searched for modules. In `-I` mode Python also leaves
@@ -171,7 +173,8 @@ class Worker:
 
     def is_silent(self, now: float) -> bool:
         """Whether a task has given no sign of life for longer than it may."""
-        return bool(self.tasks) and now - self.heard_at > self._limits.patience
+        patience = self._limits.patience if self.is_ready else max(self._limits.patience, START_SECONDS)
+        return bool(self.tasks) and now - self.heard_at > patience
 
     def end(self) -> Tripped:
         """Make sure that the process is gone, and say why it went."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.core import interrupts
 from orchestrator.core.model import Job, JobId, RequestState
-from orchestrator.documents.readers import TableRows
+from orchestrator.documents.readers import RemoteOrder, TableRows
 from orchestrator.pipeline.build.reuse import Asked, may_take
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.store import Store
@@ -162,7 +162,7 @@ class Sweep:
         while part := self._store.jobs.of_table(self._series, table.key, table.stamp or "", place, CHUNK):
             answers = self._answers(part)
             if len(answers) < len(part):
-                assert isinstance(table.order, TableRows)
+                assert isinstance(table.order, TableRows | RemoteOrder)
                 yield from self._read(table, self._readers.rows(table.order, place), place)
                 return
             for key, content in part:

@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core import addresses
 from orchestrator.core.errors import InputError
 from orchestrator.core.extras import require_parquet
 from orchestrator.core.model import Job
@@ -112,9 +113,7 @@ def place_of(output: Output, job: Job, night: date) -> str | Path | None:
 
 
 def _database(output: Output, job: Job) -> str:
-    from orchestrator.pipeline.finish.outputs import sqltable
-
-    return sqltable.address(_url(output), Path(job.source).parent)
+    return addresses.database_url(_url(output), Path(job.source).parent)
 
 
 def _url(output: Output) -> str:
@@ -132,8 +131,8 @@ def check(output: Output) -> None:
     check_format(output.format, "output")
     if output.path is None:
         _url(output)
-    elif places.is_address(output.path):
-        places.check_address(output.path, "output.path")
+    elif addresses.is_address(output.path):
+        addresses.check_address(output.path, "output.path")
 
 
 def check_format(form: Format, what: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from orchestrator.core import permissions
+from orchestrator.core.addresses import is_address
 from orchestrator.core.atomic import beside_name, durable, resolved
-from orchestrator.core.errors import OutputError, OutputFault, UsageError
+from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 PROBE_BYTES = 65_536
 """What a probe writes: a full disk often has room for an empty file."""
 PROBE = ".orch-check"
@@ -32,11 +32,6 @@ _HINTS = {
 }
 
 
-def is_address(text: str) -> bool:
-    """Whether a text is a URL and no path; `file://` is as good as a path."""
-    return bool(_ADDRESS.match(text)) and not text.startswith("file://")
-
-
 def located(text: str, folder: Path) -> str | Path:
     """An address as it is, a path as seen from a folder."""
     if is_address(text):
@@ -47,25 +42,6 @@ def located(text: str, folder: Path) -> str | Path:
 def name_of(place: str | Path) -> str:
     """What a place is called where it is remembered: a file by its whole path, behind links."""
     return place if isinstance(place, str) else os.path.realpath(place)
-
-
-def check_address(address: str, field: str) -> None:
-    """Raises UsageError where nothing here can write to an address. Nothing is sent."""
-    parts = urlsplit(address)
-    if parts.password or parts.query:
-        raise UsageError(
-            f"{field}: an address may carry no password and no query",
-            hint="the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID",
-        )
-    from fsspec import get_filesystem_class
-
-    try:
-        get_filesystem_class(parts.scheme)
-    except ValueError:
-        raise UsageError(f"{field}: {parts.scheme}:// is not a storage that fsspec supports") from None
-    except ImportError as error:
-        extra = "pip install 'orch-batch[s3]'" if parts.scheme in ("s3", "s3a") else str(error)
-        raise UsageError(f"{field}: what writes to {parts.scheme}:// is not installed", hint=extra) from None
 
 
 @contextmanager

@@ -43,13 +43,6 @@ MAX_NAME = 63
 KEY = ("job", "custom_id")
 
 
-def address(url: str, folder: Path) -> str:
-    """The address of a database with the driver that is installed; a SQLite file is seen from a folder."""
-    if url.startswith("sqlite:///"):
-        return f"sqlite:///{folder / url.removeprefix('sqlite:///')}"
-    return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
-
-
 def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
     """Put a job's rows in the place of those that it has in a table, in one transaction; the table is made, and gets
     the columns that it lacks. Raises OutputError.

@@ -1,0 +1,47 @@
+"""Addresses of storages that fsspec knows, such as s3://bucket/folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from orchestrator.core.errors import UsageError
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_EXTRAS = {
+    "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure",
+    "sftp": "sftp", "ssh": "sftp",
+}  # fmt: skip
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is a URL and no path; `file://` is as good as a path."""
+    return bool(_ADDRESS.match(text)) and not text.startswith("file://")
+
+
+def check_address(address: str, field: str) -> None:
+    """Raises UsageError where nothing here can use an address. Nothing is sent."""
+    parts = urlsplit(address)
+    if parts.password or parts.query:
+        raise UsageError(
+            f"{field}: an address may carry no password and no query",
+            hint="the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID",
+        )
+    from fsspec import get_filesystem_class
+
+    try:
+        get_filesystem_class(parts.scheme)
+    except ValueError:
+        raise UsageError(f"{field}: {parts.scheme}:// is not a storage that fsspec supports") from None
+    except ImportError as error:
+        extra = _EXTRAS.get(parts.scheme)
+        hint = f"pip install 'orch-batch[{extra}]'" if extra else str(error)
+        raise UsageError(f"{field}: the library for {parts.scheme}:// is not installed", hint=hint) from None
+
+
+def database_url(url: str, folder: Path) -> str:
+    """The address of a database with the driver that is installed; a SQLite file is seen from a folder."""
+    if url.startswith("sqlite:///"):
+        return f"sqlite:///{folder / url.removeprefix('sqlite:///')}"
+    return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)

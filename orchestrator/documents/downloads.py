@@ -1,0 +1,178 @@
+"""Files of remote sources, downloaded a few ahead of those that are read, and removed behind them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from fsspec.callbacks import Callback
+
+from orchestrator.core.errors import InputError, JobFilesError
+from orchestrator.documents.lines import too_large
+from orchestrator.documents.remote import AT_ONCE, PAUSES, RemoteObject, why
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+PREFIX = "orch-documents-"
+LOCK = "lock"
+MOST_FAILED = 5
+"""After so many downloads in a row that broke off, it is the storage that fails and not the objects."""
+WAIT_SECONDS = 0.2
+Item = TypeVar("Item")
+
+
+class Downloads:
+    """A folder of downloaded files. `check` is called while one is waited for. For one thread."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._pool = ThreadPoolExecutor(AT_ONCE, "orch-download")
+        _sweep()
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        # Held as long as this process lives: a folder that nobody holds is what a kill has left.
+        claimed = self._folder / f"{LOCK}.new"
+        self._lock = claimed.open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        claimed.rename(self._folder / LOCK)
+        self._number = 0
+        self._failed = 0
+
+    def close(self) -> None:
+        """Remove all that is still there."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._lock.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def ahead(
+        self, items: Iterable[Item], remote_of: Callable[[Item], tuple[RemoteObject, int | None] | None]
+    ) -> Iterator[tuple[Item, str | ExtractionError | None]]:
+        """Items with the path that their file was downloaded to, or why it was not; None: it lies here.
+
+        `remote_of` gives a file and how many bytes it may have. Raises JobFilesError where the storage fails.
+        """
+        waiting: deque[tuple[Item, Future[str] | None]] = deque()
+        for item in items:
+            remote = remote_of(item)
+            if remote is None and not waiting:
+                yield item, None
+                continue
+            waiting.append((item, None if remote is None else self._begin(*remote)))
+            if len(waiting) > 2 * AT_ONCE:
+                yield self._done(*waiting.popleft())
+        while waiting:
+            yield self._done(*waiting.popleft())
+
+    def one(self, remote: RemoteObject, limit: int | None) -> str | ExtractionError:
+        """The path that a file was downloaded to, or why it was not."""
+        path = self._done(None, self._begin(remote, limit))[1]
+        assert path is not None
+        return path
+
+    def drop(self, path: str) -> None:
+        """A downloaded file was read; others are left alone."""
+        if os.path.dirname(path) == str(self._folder):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _begin(self, remote: RemoteObject, limit: int | None) -> Future[str]:
+        self._number += 1
+        return self._pool.submit(_download, remote, str(self._folder / str(self._number)), limit)
+
+    def _done(self, item: Item, future: Future[str] | None) -> tuple[Item, str | ExtractionError | None]:
+        if future is None:
+            return item, None
+        while True:
+            self._check()
+            try:
+                path = future.result(WAIT_SECONDS)
+            except TimeoutError:
+                if not future.done():
+                    continue
+                raise
+            except _Failed as error:
+                self._failed += 1
+                if error.is_alone or self._failed >= MOST_FAILED:
+                    many = f"{error.path}: the download" if error.is_alone else f"{self._failed} downloads in a row"
+                    raise JobFilesError(
+                        f"{many} failed: {error}",
+                        hint="check that the storage can be reached, then run the same command again",
+                    ) from error
+                return item, ExtractionError(DocumentProblem.UNREADABLE, f"The download failed: {error}")
+            except ExtractionError as error:
+                return item, error
+            self._failed = 0
+            return item, path
+
+
+class _Failed(Exception):
+    """A download that broke off each time."""
+
+    def __init__(self, remote: RemoteObject, error: Exception) -> None:
+        super().__init__(why(error))
+        self.path = remote.path
+        self.is_alone = remote.is_alone
+
+
+class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
+    """Ends a download that is larger than it may be."""
+
+    def __init__(self, limit: int | None) -> None:
+        super().__init__()
+        self._limit = limit
+        self._bytes = 0
+
+    def relative_update(self, inc: int = 1) -> None:
+        self._bytes += inc
+        if self._limit is not None and self._bytes > self._limit:
+            raise too_large(self._bytes, self._limit)
+
+
+def _download(remote: RemoteObject, to: str, limit: int | None) -> str:
+    """Raises ExtractionError, _Failed."""
+    if limit is not None and remote.size is not None and remote.size > limit:
+        raise too_large(remote.size, limit)
+    for pause in (*PAUSES, None):
+        try:
+            remote.storage.get_file(remote.path, to, callback=_Limit(limit))
+            _check_size(remote, to)
+            return to
+        except FileNotFoundError:
+            told = "It was listed, and is gone; run again if that was not meant."
+            raise ExtractionError(DocumentProblem.VANISHED, told) from None
+        except PermissionError as error:
+            told = f"It may not be read ({why(error)}); give this user access to it, or exclude it."
+            raise ExtractionError(DocumentProblem.UNREADABLE, told) from error
+        except (ExtractionError, InputError):
+            with suppress(FileNotFoundError):
+                os.unlink(to)
+            raise
+        except Exception as error:  # each storage has errors of its own
+            if pause is None:
+                raise _Failed(remote, error) from error
+            time.sleep(pause)
+    raise AssertionError("the last try returns or raises")
+
+
+def _check_size(remote: RemoteObject, path: str) -> None:
+    """Raises OSError where fewer or more bytes came than there are, as of a connection that was cut."""
+    size, expected = os.stat(path).st_size, remote.size
+    if expected is not None and size != expected:
+        raise OSError(f"{size:,} of {expected:,} bytes arrived")
+
+
+def _sweep() -> None:
+    """Remove the folders of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            continue
+        with suppress(OSError), (folder / LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,107 @@
+"""The rows of a query as a table: they are written to a file of JSON lines, and read like any other."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from orchestrator.core.addresses import database_url
+from orchestrator.core.errors import InputError
+from orchestrator.documents.remote import RemoteRoot
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+    from orchestrator.settings.job_spec import DocumentSource
+
+AHEAD = 1000
+"""Rows that are fetched at once."""
+_BIND = re.compile(r"(?<![:\\]):(?=[A-Za-z_0-9])")
+_READ_ONLY = {"postgresql": "SET TRANSACTION READ ONLY", "sqlite": "PRAGMA query_only = ON"}
+
+
+def located(source: DocumentSource, base: Path) -> RemoteRoot:
+    """Raises InputError where the address of the database is not there or nothing here speaks to it."""
+    variable = str(source.url_env)
+    url = os.environ.get(variable, "").strip()
+    if not url:
+        raise InputError(
+            f"the variable {variable} is not set", field="url_env", hint="it holds the database's address"
+        )
+    url = database_url(url, base)
+    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
+        raise InputError(f"{variable}: there is no database {url}", field="url_env")
+    storage = QueryStorage(_engine(url, variable), str(source.query))
+    return RemoteRoot(source.called, storage, f"{source.called}.jsonl", is_file=True, is_list=False)
+
+
+def _engine(url: str, variable: str) -> Engine:
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    from sqlalchemy.pool import NullPool
+
+    try:
+        return create_engine(url, poolclass=NullPool)
+    except (ArgumentError, NoSuchModuleError):
+        hint = "such as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
+        raise InputError(f"{variable} does not hold the address of a database", field="url_env", hint=hint) from None
+    except ImportError as error:
+        extra = "pip install 'orch-batch[postgres]'" if "psycopg" in str(error) else None
+        raise InputError(
+            f"the driver for {variable} is not installed: {error}", field="url_env", hint=extra
+        ) from None
+
+
+class QueryStorage:
+    """A query as a storage of one file, which is made each time it is asked for. The database stays as it is."""
+
+    def __init__(self, engine: Engine, query: str) -> None:
+        self._engine = engine
+        self._query = query
+
+    def info(self, path: str) -> dict[str, Any]:
+        """Nothing tells beforehand whether the rows are the same."""
+        return {}
+
+    def get_file(self, path: str, to: str, callback: Any) -> None:
+        """Write the rows to a file. Raises InputError for a query that the database refuses, and what a lost
+        connection raises.
+        """
+        from sqlalchemy.exc import DBAPIError
+
+        connection = self._engine.connect()
+        try:
+            with Path(to).open("wb") as file:
+                self._write(connection, file, callback)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            told = str(error.orig).partition("\n")[0]
+            raise InputError(f"the database refuses the query: {told}", field="query") from None
+        finally:
+            connection.rollback()
+            connection.close()
+
+    def _write(self, connection: Connection, file: Any, callback: Any) -> None:
+        from sqlalchemy import text
+
+        if (read_only := _READ_ONLY.get(connection.dialect.name)) is not None:
+            connection.execute(text(read_only))
+        streamed = connection.execution_options(stream_results=True, max_row_buffer=AHEAD)
+        # A colon of the user's own is no parameter.
+        result = streamed.execute(text(_BIND.sub(r"\\:", self._query)))
+        if not result.returns_rows:
+            raise InputError("the query gives no rows; write a SELECT", field="query")
+        names = list(result.keys())
+        if len(set(names)) < len(names):
+            name = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"two columns of the query are called {name!r}; name them with AS", field="query")
+        encode = msgspec.json.Encoder(enc_hook=str).encode
+        for rows in result.partitions(AHEAD):
+            lines = b"".join(encode(dict(zip(names, row, strict=True))) + b"\n" for row in rows)
+            file.write(lines)
+            callback.relative_update(len(lines))

@@ -1,0 +1,309 @@
+"""Sources that lie elsewhere: the objects of a bucket, the files of a server, the addresses in a list. By fsspec.
+
+What is unchanged is not downloaded: listings tell an object's ETag, time and size, and these are its stamp.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from orchestrator.core import addresses, interrupts
+from orchestrator.core.errors import InputError, JobFilesError, UsageError
+from orchestrator.documents.globs import Globs, State
+from orchestrator.documents.ignored import IgnoredReason, is_lock
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.walk import FoundFile, Skipped, Unlisted
+
+WEB = ("http", "https")
+LISTS = (".txt", ".list", ".urls")
+"""How the address of a list of addresses ends."""
+MOST_LIST = 50_000_000
+RACY_SECONDS = 60.0
+"""A file without an ETag that changed so shortly ago may change once more without another time."""
+AT_ONCE = 8
+PAUSES = (0.2, 1.0)
+"""Seconds between tries of what may be well the next time."""
+_TAGS = ("ETag", "etag", "md5Hash", "generation", "content_md5", "Content-MD5", "version_id", "VersionId")
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "Last-Modified", "modified", "created")
+Result = TypeVar("Result")
+
+
+class RemoteObject(NamedTuple):
+    """An object to read: its storage (of fsspec), its path there, and what a listing says of it (may be nothing).
+
+    `is_alone`: it is the whole of its source.
+    """
+
+    storage: Any
+    path: str
+    info: Mapping[str, Any]
+    is_alone: bool = False
+
+    @property
+    def size(self) -> int | None:
+        """In bytes, where the listing says so."""
+        size = self.info.get("size")
+        return size if isinstance(size, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRoot:
+    """Where a source lies: a storage and a path there. `is_list`: a text with an address per line."""
+
+    address: str
+    storage: Any
+    path: str
+    is_file: bool
+    is_list: bool
+
+
+def located(address: str) -> RemoteRoot:
+    """Raises InputError where there is nothing, JobFilesError where the storage does not answer."""
+    try:
+        addresses.check_address(address, "path")
+    except UsageError as error:
+        raise InputError(error.message.removeprefix("path: "), field="path", hint=error.hint) from None
+    from fsspec.core import url_to_fs
+
+    def look() -> RemoteRoot:
+        storage, path = url_to_fs(address)
+        storage.invalidate_cache()
+        if urlsplit(address).scheme in WEB:
+            is_list = urlsplit(address).path.lower().endswith(LISTS)
+            return RemoteRoot(address, storage, path, is_file=not is_list, is_list=is_list)
+        is_file = not address.endswith("/") and bool(storage.isfile(path))
+        return RemoteRoot(address, storage, path.rstrip("/"), is_file, is_list=False)
+
+    return asked(address, look)
+
+
+def lone(place: RemoteRoot) -> FoundFile:
+    """The one file that a source names."""
+    info = asked(place.address, lambda: dict(place.storage.info(place.path)))
+    name = place.path.rstrip("/").rpartition("/")[2]
+    return FoundFile(place.path, name, RemoteObject(place.storage, place.path, info, is_alone=True))
+
+
+def asked(address: str, ask: Callable[[], Result]) -> Result:
+    """What a storage answers. Raises InputError where there is nothing or no permission, JobFilesError otherwise."""
+    for pause in (*PAUSES, None):
+        try:
+            return ask()
+        except FileNotFoundError as error:
+            raise InputError(f"There is nothing at {address}; correct the path.", field="path") from error
+        except PermissionError as error:
+            raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=_KEYS) from error
+        except (InputError, ExtractionError):
+            raise
+        except Exception as error:  # each storage has errors of its own
+            if type(error).__name__ in ("NoCredentialsError", "DefaultCredentialsError"):
+                raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=_KEYS) from error
+            if pause is None:
+                raise JobFilesError(f"{address} cannot be listed: {why(error)}", hint=_LATER) from error
+            wait(pause)
+    raise AssertionError("the last try returns or raises")
+
+
+_KEYS = "the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID"
+_LATER = "check that the storage can be reached, then run the same command again"
+
+
+def why(error: BaseException) -> str:
+    """An error of a storage in a line."""
+    told = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(told).partition("\n")[0]
+
+
+def wait(seconds: float) -> None:
+    """A pause that ends where this process is asked to end."""
+    interrupts.check()
+    time.sleep(seconds)
+
+
+class _Folder(NamedTuple):
+    path: str
+    prefix: str
+    include: State
+    exclude: State
+
+
+class RemoteWalk:
+    """Iterate over `FoundFile | Unlisted | Skipped` below a place, in the order of their relative paths.
+
+    One folder's names are in memory at a time. Raises InputError, JobFilesError when iterated.
+    """
+
+    def __init__(self, place: RemoteRoot, include: Globs, exclude: Globs, is_wanted: Callable[[str], bool]) -> None:
+        self._place = place
+        self._include = include
+        self._exclude = exclude
+        self._is_wanted = is_wanted
+
+    def __iter__(self) -> Iterator[FoundFile | Unlisted | Skipped]:
+        root = _Folder(self._place.path, "", self._include.start, self._exclude.start)
+        folders, pending = [root], [iter(self._names(root))]
+        while pending:
+            interrupts.check()
+            folder, step = folders[-1], next(pending[-1], None)
+            if step is None:
+                pending.pop()
+                folders.pop()
+                continue
+            name, info = step
+            if info["type"] != "directory":
+                yield from self._file(folder, name, info)
+                continue
+            include = self._include.descend(folder.include, name)
+            if not include or self._exclude.accepts(folder.exclude, name):
+                continue
+            exclude = self._exclude.descend(folder.exclude, name)
+            inner = _Folder(info["name"].rstrip("/"), f"{folder.prefix}{name}/", include, exclude)
+            try:
+                pending.append(iter(self._names(inner)))
+                folders.append(inner)
+            except InputError as error:
+                problem = ExtractionError(DocumentProblem.UNREADABLE, error.message)
+                yield Unlisted(folder.prefix + name, problem)
+
+    def _names(self, folder: _Folder) -> list[tuple[str, Mapping[str, Any]]]:
+        place = self._place
+        address = place.address if not folder.prefix else f"{place.address.rstrip('/')}/{folder.prefix}"
+        entries = asked(address, lambda: place.storage.ls(folder.path, detail=True))
+        names = [(info["name"].rstrip("/").rpartition("/")[2], info) for info in entries]
+        # The marker of a folder is an object of the folder's own name.
+        here = [(name, info) for name, info in names if name and info["name"].rstrip("/") != folder.path.rstrip("/")]
+        here.sort(key=lambda item: item[0] + "/" if item[1]["type"] == "directory" else item[0])
+        return here
+
+    def _file(self, folder: _Folder, name: str, info: Mapping[str, Any]) -> Iterator[FoundFile | Skipped]:
+        if not self._include.accepts(folder.include, name) or self._exclude.accepts(folder.exclude, name):
+            return
+        if is_lock(name) or not self._is_wanted(name):
+            yield Skipped(folder.prefix + name, IgnoredReason.LOCK if is_lock(name) else IgnoredReason.KIND)
+        else:
+            found = RemoteObject(self._place.storage, info["name"], info)
+            yield FoundFile(info["name"], folder.prefix + name, found)
+
+
+class AddressList:
+    """The documents whose addresses a text at a web server names, one per line, in its order; `#` begins a comment.
+
+    Lines may be relative to the list. Another host is asked only with `follow_links`: who writes the list does not
+    decide whom this machine asks.
+    """
+
+    def __init__(
+        self,
+        place: RemoteRoot,
+        include: Globs,
+        exclude: Globs,
+        is_wanted: Callable[[str], bool],
+        *,
+        follow_links: bool,
+    ) -> None:
+        self._place = place
+        self._include = include
+        self._exclude = exclude
+        self._is_wanted = is_wanted
+        self._follow_links = follow_links
+
+    def __iter__(self) -> Iterator[FoundFile | Skipped]:
+        return self.entries(with_info=False)
+
+    def entries(self, *, with_info: bool) -> Iterator[FoundFile | Skipped]:
+        """With what their server says of each, or without, which asks for the list alone."""
+        wanted = self._lines()
+        if not with_info:
+            yield from wanted
+            return
+        with ThreadPoolExecutor(AT_ONCE, "orch-look") as pool:
+            for part in _parts(wanted, 10 * AT_ONCE):
+                interrupts.check()
+                yield from pool.map(_looked_at, part)
+
+    def _lines(self) -> Iterator[FoundFile | Skipped]:
+        place, seen = self._place, set[str]()
+        text = asked(place.address, lambda: place.storage.cat_file(place.path, end=MOST_LIST))
+        base = place.address.rpartition("/")[0] + "/"
+        for number, line in enumerate(text.decode("utf-8-sig", "replace").splitlines(), 1):
+            wanted = line.strip()
+            if not wanted or wanted.startswith("#"):
+                continue
+            address = urljoin(base, wanted)
+            self._check(address, number)
+            relative = address.removeprefix(base) if address.startswith(base) else address.partition("://")[2]
+            if relative in seen or not self._include.match(relative) or self._exclude.match(relative):
+                continue
+            seen.add(relative)
+            if not self._is_wanted(relative.rpartition("/")[2]):
+                yield Skipped(relative, IgnoredReason.KIND)
+            else:
+                yield FoundFile(address, relative, RemoteObject(place.storage, address, {}))
+
+    def _check(self, address: str, number: int) -> None:
+        here, there = urlsplit(self._place.address), urlsplit(address)
+        problem = None
+        if there.scheme not in WEB or not there.hostname:
+            problem = f"{address!r} is not an http(s) address"
+        elif there.username or there.password or there.query:
+            problem = "an address may carry no password and no query"
+        elif there.netloc != here.netloc and not self._follow_links:
+            problem = f"{address} is at another host than the list; `follow_links: true` follows it"
+        if problem is not None:
+            raise InputError(problem, file=self._place.address, line=number)
+
+
+def _looked_at(found: FoundFile | Skipped) -> FoundFile | Skipped:
+    """With what its server says of it; without, where it says nothing: then it is downloaded to know."""
+    if isinstance(found, Skipped) or found.remote is None:
+        return found
+    try:
+        info = dict(found.remote.storage.info(found.remote.path))
+    except Exception:  # noqa: BLE001  (what is wrong with it, the download tells)
+        return found
+    return found._replace(remote=found.remote._replace(info=info))
+
+
+def _parts(items: Iterator[Result], size: int) -> Iterator[list[Result]]:
+    part: list[Result] = []
+    for item in items:
+        part.append(item)
+        if len(part) == size:
+            yield part
+            part = []
+    yield part
+
+
+def stamp(remote: RemoteObject, way: str, now_ns: int) -> str | None:
+    """What stands for the content of an object as it was listed; None where nothing does."""
+    info = remote.info
+    tag = next((str(info[name]) for name in _TAGS if info.get(name)), None)
+    changed = next((info[name] for name in _TIMES if info.get(name)), None)
+    if tag is None:
+        at = _seconds(changed)
+        if at is None or at > now_ns / 1e9 - RACY_SECONDS:
+            return None
+    told = f"{remote.path}\0{info.get('size')}\0{tag}\0{changed}"
+    return f"{hashlib.sha256(told.encode('utf-8', 'backslashreplace')).hexdigest()[:32]}.{way}"
+
+
+def _seconds(changed: Any) -> float | None:
+    if isinstance(changed, datetime):
+        return changed.timestamp()
+    if isinstance(changed, int | float):
+        return float(changed)
+    from email.utils import parsedate_to_datetime
+
+    for read in (datetime.fromisoformat, parsedate_to_datetime):
+        try:
+            return read(str(changed)).timestamp()
+        except ValueError:
+            continue
+    return None
