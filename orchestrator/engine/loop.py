@@ -304,6 +304,8 @@ class Engine:
         if time.monotonic() - self._health_at < HEALTH_SECONDS:
             return
         self._health_at = time.monotonic()
+        with self.notices.apart("engines"):
+            self._open_wished()
         self.problem = next((problem.text for problem in self._problems.values()), None)
         found: dict[str, Mapping[str, Any]] = {}
         with self.notices.apart("health"):
@@ -319,6 +321,15 @@ class Engine:
         for name, settings in self._backends.servers():
             if name in found:
                 self._upstreams_down(name, settings, found[name], mine)
+
+    def _open_wished(self) -> None:
+        """Open the backends of which a person wants an engine: no row may have asked for them yet."""
+        for name, settings in self._config.backends.items():
+            if isinstance(settings, EnginesBackend) and not self._backends.is_open(name):
+                from orchestrator.engine.wishes import read_wishes
+
+                if any(one.wish == "start" for one in read_wishes(self._home.server(name)).values()):
+                    self.open(name)
 
     def _upstreams_down(self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None) -> None:
         seconds = float(first["problem_seconds"])
