@@ -18,6 +18,17 @@ class EngineState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineProgress:
+    """What an upstream has done since it joined, in tokens of rows that have ended, and how many rows are out."""
+
+    url: str
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDemand:
     """Rows of unfinished batches that name a model; None stands for whatever model there is.
 

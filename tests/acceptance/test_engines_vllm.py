@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.server.engines import EngineDir, EngineUnavailable, find_model, require_installed
 from tests.support.cli import Orch
+from tests.support.process import wait_until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -56,13 +58,23 @@ def test_two_models_on_one_slot_are_two_starts_the_nearer_deadline_first(run_orc
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    submit = ("submit", "--json")
-    assert run_orch(*submit, job(home, "later", "a"), "--deadline", "20h").returncode == 0
-    assert run_orch(*submit, job(home, "sooner", "b"), "--deadline", "4h").returncode == 0
-    done = run_orch("run", job(home, "mixed", "a", "b"), "--deadline", "22h", "--json", env=environ, timeout=800)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["requests"]["succeeded"] == 2 * DOCUMENTS
+    for name, model, deadline in (("later", "a", "20h"), ("sooner", "b", "4h"), ("mixed", "b", "22h")):
+        done = run_orch("submit", job(home, name, model), "--deadline", deadline)
+        assert done.returncode == 0, done.stderr
+    up = run_orch.start("up", env=environ)
+
+    def jobs() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(run_orch("status", "--json").stdout)
+        return found
+
+    wait_until(lambda: all(one["state"] == "completed" for one in jobs()), 800)
+    assert [one["requests"]["succeeded"] for one in jobs()] == [DOCUMENTS] * 3
+    said = [line for line in run_orch.output(up).splitlines() if "starting " in line or "stopping " in line]
+    assert [line.split(" on ")[0] for line in said] == [
+        "orch: cpu: starting b",
+        "orch: cpu: stopping b",
+        "orch: cpu: starting a",
+    ]
     logs = home / "servers" / "cpu" / "engines"
-    assert sorted(path.name for path in logs.iterdir()) == ["a-cpu.log", "b-cpu.log"]
-    begun = {path.name[0]: path.read_text() for path in logs.iterdir()}
-    assert {name: text.count("Started server process") for name, text in begun.items()} == {"a": 1, "b": 1}
+    begun = {path.name: path.read_text().count("Started server process") for path in logs.iterdir()}
+    assert begun == {"a-cpu.log": 1, "b-cpu.log": 1}

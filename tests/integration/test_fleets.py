@@ -19,6 +19,7 @@ import pytest
 from orchestrator.engine import fleets
 from orchestrator.engine.fleets import FleetController, here
 from orchestrator.engine.wishes import Wished, write_wishes
+from orchestrator.policy import degradation
 from orchestrator.policy.fleet import EngineWish
 from orchestrator.server.engines import here as here_module
 from orchestrator.server.host import ServerThread
@@ -77,6 +78,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(here_module, "AGAIN_SECONDS", 0.2)
     monkeypatch.setattr(fleets, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(fleets, "GATHER_SECONDS", 0.3)
 
     @contextmanager
     def run(settings: EnginesBackend, night: Night) -> Iterator[Running]:
@@ -266,6 +268,20 @@ def test_one_that_keeps_its_memory_asleep_is_stopped(
             settled(night, lambda batch=batch: retrieve(running.sdk, batch.id).status == "completed")
         assert running.states()["small"] == ["cold"]
     assert any("it sleeps and holds 1,048,576,000 of 1,048,576,000 bytes" in line for line in night.told)
+
+
+def test_one_that_becomes_slow_starts_anew_once_and_costs_no_row(
+    tmp_path: Path, fleet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("WINDOW_SECONDS", 0.4), ("SLOW_SECONDS", 1.2)):
+        monkeypatch.setattr(degradation, name, seconds)
+    night = Night()
+    names = [f"r{number}" for number in range(260)]
+    with fleet(settings_of(tmp_path, "--latency-ms", "40", "--tires-after", "100"), night) as running:
+        batch = create(running.sdk, [row(name, model="small") for name in names])
+        ended(running.sdk, batch.id, 60).check(names)
+    assert len(starts(tmp_path)) == 2
+    assert sum("of what it did with as many rows at once" in line for line in night.told) == 1
 
 
 def test_engines_end_with_their_fleet(tmp_path: Path, fleet: Callable[..., Any]) -> None:

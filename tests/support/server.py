@@ -49,7 +49,8 @@ _PRIORITY = re.compile(rb'"priority":-?\d+,|,"priority":-?\d+')
 class Settings:
     """`max_queued` caps what is in flight, running ones included; no `models` means any name.
 
-    `sleeps`: it has vLLM's sleep endpoints, and answers well after waking, or nonsense (`addled`).
+    After `tires_after` requests each takes three times as long. `sleeps`: it has vLLM's sleep endpoints, and answers
+    well after waking, or nonsense (`addled`).
     """
 
     slots: int = 256
@@ -63,6 +64,7 @@ class Settings:
     max_model_len: int = 32768
     cache_blocks: int = 65536
     sleeps: str | None = None
+    tires_after: int | None = None
 
 
 @dataclass(slots=True)
@@ -125,6 +127,7 @@ class Server:
         self._started = int(time.time())
         self._prefix = uuid.uuid4().hex[:12]
         self._count = 0
+        self._submitted = 0
         self._is_asleep = False
         self._is_addled = False
 
@@ -201,6 +204,10 @@ class Server:
             exchange.seconds = self.settings.seconds + fault.value / 1000
         if exchange.body.get("stream"):
             self._open_stream(exchange)
+        self._submitted += 1
+        tires = self.settings.tires_after
+        if tires is not None and exchange.seconds is not None and self._submitted > tires:
+            exchange.seconds *= 3
         connection.exchange = exchange
         self.engine.submit(exchange)
 
