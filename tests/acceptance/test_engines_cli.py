@@ -96,3 +96,23 @@ def test_what_cannot_be_asked_for(run_orch: Orch, night: Path, tmp_path: Path) -
     done = run_orch("engines", "start", "small", env={"ORCH_NOW": "2026-11-22T12:00:00+00:00", "TZ": "UTC"})
     assert done.returncode == 3
     assert "it is outside the hours of gpu (03:00-03:01); they begin at 03:00" in done.stderr
+
+
+def test_the_plan_knows_the_hours(run_orch: Orch, night: Path, tmp_path: Path) -> None:
+    settings(tmp_path, night, 'hours = "20:00-07:00"', "rows_per_second = 1")
+    more = ["", "[backends.openai]", 'kind = "openai"', 'api_key_env = "K"', "[models]"]
+    more.append('small = {gpu = "small", openai = "gpt-5-nano"}')
+    text = (night / "orch.toml").read_text().replace("cost_per_hour = 3.6", "cost_per_hour = 0")
+    (night / "orch.toml").write_text(text + "\n".join(more))
+    (night / "one.yaml").write_text(JOB.partition("models:")[0] + 'tasks: [{id: t, prompt: "What?", model: small}]\n')
+
+    def backends(at: str, deadline: str) -> list[str]:
+        environ = {"ORCH_NOW": f"2026-11-22T{at}:00+00:00", "TZ": "UTC", "K": "sk-x"}
+        done = run_orch("plan", str(night / "one.yaml"), "--deadline", deadline, "--json", env=environ)
+        assert done.returncode in (0, 3), done.stderr
+        return [route["backend"] for route in json.loads(done.stdout)["routes"]]
+
+    # At noon, what is due in four hours cannot wait for the evening.
+    assert backends("12:00", "4h") == ["openai"]
+    assert backends("21:00", "4h") == ["gpu"]
+    assert backends("12:00", "2026-11-22T23:30+00:00") == ["gpu"]
