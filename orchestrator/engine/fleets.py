@@ -12,8 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.core.engines import EngineProgress, EngineState, ModelDemand
+from orchestrator.core.engines import EngineHold, EngineProgress, EngineState, ModelDemand
 from orchestrator.core.errors import BackendError, OrchError
+from orchestrator.engine.held_gpus import HeldGpus
 from orchestrator.engine.wishes import Wished, read_wishes
 from orchestrator.policy import fleet as policy
 from orchestrator.policy.degradation import SpeedWatch
@@ -80,6 +81,7 @@ class FleetController:
         """When a row of a model waited last, or its engine was started."""
         self._asked_at: float | None = None
         """Since when rows wait and nothing runs."""
+        self._holds = HeldGpus(name, now)
         self._told: list[dict[str, Any]] = []
         self._problem: str | None = None
         self._prepared_at = float("-inf")
@@ -102,6 +104,11 @@ class FleetController:
         """Stop the engines; returns when nothing of them is left."""
         self.end()
         self._driver.close()
+        self._holds.look([], self._settings)
+
+    def holds(self, home: str) -> list[EngineHold]:
+        """What its engines have held of GPUs since this was asked last."""
+        return self._holds.taken(home)
 
     def use(self, settings: EnginesBackend) -> None:
         """Hours, prices and idle time that hold from now on."""
@@ -132,6 +139,7 @@ class FleetController:
         wishes = self._wishes(now)
         self._note(reports, demands, wishes, now)
         self._follow(reports)
+        self._holds.look(reports, self._settings)
         steps = policy.steps(self._terms(self._slots), self._views(reports, now), demands, now, wishes)
         steps += self._slow({(step.model, step.slots) for step in steps})
         gathers = self._gathers(reports, demands)

@@ -77,10 +77,6 @@ class OpenBackends:
             found = self._opened[name] = self._make(name, settings)
         return found.handle
 
-    def is_open(self, name: str) -> bool:
-        """Whether a backend has been used."""
-        return name in self._opened
-
     def servers(self) -> Iterator[tuple[str, OwnBackend]]:
         """The servers of ours that run, and their settings."""
         for name, found in [*self._opened.items()]:

@@ -70,6 +70,9 @@ def test_a_job_of_two_models_runs_with_two_starts(run_orch: Orch, night: Path, t
     assert told["requests"]["succeeded"] == 12
     assert float(told["cost_usd"]) > 0
     assert len(starts(tmp_path)) == 2
+    held = json.loads(run_orch("report", "cost", "--json").stdout)["held"]
+    assert sorted((one["model"], one["starts"]) for one in held) == [("large", 1), ("small", 1)]
+    assert all(one["gpu_hours"] > one["starting_gpu_hours"] > 0 and float(one["cost_usd"]) > 0 for one in held)
     assert not any(Path(f"/proc/{each['pid']}").exists() for each in starts(tmp_path))
 
 
