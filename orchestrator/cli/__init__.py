@@ -40,6 +40,7 @@ COMMANDS = {
     "quarantine": ("quarantine", "List rows that failed permanently, and release them."),
     "acknowledge": ("acknowledge", "Acknowledge known failures."),
     "budget": ("budget", "Show how much of the shared budgets is left."),
+    "engines": ("engines", "Show, start and stop engines of one's own."),
     "doctor": ("check", "Check settings, home, database and all backends."),
     "reconcile": ("reconcile", "Compare hosted backends with this home's records."),
     "serve": ("serve", "Serve OpenAI's Batch API in front of any endpoint."),

@@ -138,7 +138,7 @@ class Context(CommandSettings):
     def _problem(self, backends: Iterable[str]) -> str | None:
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
         from orchestrator.engine.loop import fetch_health, running_engine
-        from orchestrator.pipeline.backend_handles import last_to_fail
+        from orchestrator.pipeline.backend_handles import last_to_fail, without_engine
         from orchestrator.settings.backends import OwnServer
 
         if running_engine(self.home) is None:
@@ -152,6 +152,8 @@ class Context(CommandSettings):
                 return f"the server of {name} does not answer"
             if health["problem"]:
                 return str(health["problem"])
+            if (engines := without_engine(health)) is not None:
+                return f"waiting for the engines of {name}: {engines}"
             if (last := last_to_fail(health)) is not None:
                 return f"waiting for {last['url']} ({last['problem']})"
         return None

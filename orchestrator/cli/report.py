@@ -18,6 +18,7 @@ from orchestrator.core.model import JobId
 
 if TYPE_CHECKING:
     from orchestrator.reports.cost import CostReport
+    from orchestrator.reports.held_hours import HeldHours
     from orchestrator.reports.night import NightReport
 
 
@@ -69,7 +70,7 @@ def report_cost(
         if html is not None:
             _write_page(context, built, html, since, overwrite=overwrite)
         if as_json:
-            print_json(built.to_json())
+            print_json({**built.to_json(), "held": [one.to_json() for one in _held(context, since, job_id)]})
         elif as_csv:
             show(built.to_csv(), whole=True)
         elif html is None:
@@ -77,6 +78,8 @@ def report_cost(
             from orchestrator.cli.console_reports import cost_lines
 
             out().print(cost_lines(built, out().width))
+            for one in _held(context, since, job_id):
+                show(one.words)
         return 0
 
 
@@ -154,6 +157,13 @@ def _night(context: Context, which: str | None) -> NightReport:
             f"no job was submitted in the night of {night} (noon to noon)", hint="`orch status --all` lists the jobs"
         )
     return night_report(store, context.home, night, jobs, now())
+
+
+def _held(context: Context, since: str | None, job_id: str | None) -> list[HeldHours]:
+    """What engines of one's own held of GPUs, by backend and model; of one job nobody can say."""
+    from orchestrator.reports.held_hours import held_hours
+
+    return [] if job_id else held_hours(context.store.engine_holds.since(parsed_since(since)))
 
 
 def _write_page(context: Context, built: CostReport, path: Path, since: str | None, *, overwrite: bool) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
+
+from orchestrator.core.model import PICO
 
 
 class EngineState(StrEnum):
@@ -15,6 +19,46 @@ class EngineState(StrEnum):
     DRAINING = "draining"  # gets no more rows; those in flight may come back
     ASLEEP = "asleep"  # running, its GPU memory freed
     GIVEN_UP = "given_up"  # it failed to start too often
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHold:
+    """GPUs that an engine has held, from its start until it was gone, or until `seen_at` where it was not seen to go.
+
+    `warm_at` is when it took its first rows, None if it never did. `cost_per_hour` is that of one GPU, in dollars.
+    """
+
+    home: str
+    backend: str
+    engine: str
+    model: str
+    gpus: int
+    began_at: datetime
+    seen_at: datetime
+    warm_at: datetime | None
+    is_over: bool
+    cost_per_hour: Decimal
+
+    @property
+    def hours(self) -> float:
+        """How long it held them."""
+        return max(0.0, (self.seen_at - self.began_at).total_seconds() / 3600)
+
+    @property
+    def cost(self) -> Decimal:
+        """What the GPUs cost in that time, whether they worked or not; dollars."""
+        return (Decimal(repr(self.hours)) * self.gpus * self.cost_per_hour).quantize(PICO)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProgress:
+    """What an upstream has done since it joined, in tokens of rows that have ended, and how many rows are out."""
+
+    url: str
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.core.engines import EngineState, ModelDemand
+from orchestrator.core.engines import EngineHold, EngineProgress, EngineState, ModelDemand
 from orchestrator.core.errors import BackendError, OrchError
+from orchestrator.engine.held_gpus import HeldGpus
 from orchestrator.engine.wishes import Wished, read_wishes
 from orchestrator.policy import fleet as policy
-from orchestrator.policy.fleet import EngineStep, EngineView, EngineWish, FleetTerms, ModelTerms, StepKind
+from orchestrator.policy.degradation import SpeedWatch
+from orchestrator.policy.fleet import EngineStep, EngineView, EngineWish, FleetTerms, ModelTerms, StepCause, StepKind
+from orchestrator.policy.planner.stints import work_of
 from orchestrator.server.engines.driver import EngineDriver, EngineReport, Slots
 from orchestrator.server.engines.here import HereDriver, HereModel, HereTerms
 from orchestrator.settings.backends import EnginesBackend
@@ -24,6 +27,8 @@ from orchestrator.settings.backends import EnginesBackend
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+GATHER_SECONDS = 3.0
+"""From the first rows until the first engine starts: a job's batches come one after the other, and decide which."""
 PREPARE_SECONDS = 30.0
 """Between two attempts to find out what engines may run on."""
 
@@ -38,6 +43,8 @@ class JoiningServer(Protocol):
     def leave(self, url: str, seconds: float) -> None: ...
 
     def demand(self) -> list[ModelDemand]: ...
+
+    def progress(self) -> list[EngineProgress]: ...
 
     def tell_engines(self, report: Callable[[], list[dict[str, Any]]]) -> None: ...
 
@@ -68,9 +75,13 @@ class FleetController:
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._joined: dict[Key, str] = {}
+        self._watches: dict[Key, SpeedWatch] = {}
         self._leaving: dict[Key, threading.Thread] = {}
         self._waited_at: dict[str, datetime] = {}
         """When a row of a model waited last, or its engine was started."""
+        self._asked_at: float | None = None
+        """Since when rows wait and nothing runs."""
+        self._holds = HeldGpus(name, now)
         self._told: list[dict[str, Any]] = []
         self._problem: str | None = None
         self._prepared_at = float("-inf")
@@ -93,6 +104,11 @@ class FleetController:
         """Stop the engines; returns when nothing of them is left."""
         self.end()
         self._driver.close()
+        self._holds.look([], self._settings)
+
+    def holds(self, home: str) -> list[EngineHold]:
+        """What its engines have held of GPUs since this was asked last."""
+        return self._holds.taken(home)
 
     def use(self, settings: EnginesBackend) -> None:
         """Hours, prices and idle time that hold from now on."""
@@ -123,10 +139,23 @@ class FleetController:
         wishes = self._wishes(now)
         self._note(reports, demands, wishes, now)
         self._follow(reports)
+        self._holds.look(reports, self._settings)
         steps = policy.steps(self._terms(self._slots), self._views(reports, now), demands, now, wishes)
+        steps += self._slow({(step.model, step.slots) for step in steps})
+        gathers = self._gathers(reports, demands)
         for step in steps:
-            self._act(step, reports)
+            if step.cause is not StepCause.ROWS or not gathers:
+                self._act(step, reports)
         self._told = self._report(self._driver.engines(), wishes)
+
+    def _gathers(self, reports: Sequence[EngineReport], demands: Sequence[ModelDemand]) -> bool:
+        """Whether the first rows have only just come."""
+        if reports or not any(demand.waiting for demand in demands):
+            self._asked_at = None
+            return False
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+        return time.monotonic() - self._asked_at < GATHER_SECONDS
 
     def _is_prepared(self) -> bool:
         if self._slots is None and time.monotonic() - self._prepared_at >= PREPARE_SECONDS:
@@ -223,6 +252,21 @@ class FleetController:
                 where = "" if report is None else f" on {report.name}"
                 self._tell(f"{self._name}: {verb} {step.model}{where}: {step.reason}")
                 self._let_go(step, key)
+
+    def _slow(self, others: set[Key]) -> list[EngineStep]:
+        """Engines that have become slower than they were: drained and stopped, and started anew by their rows."""
+        assert self._server is not None
+        done = {one.url: one for one in self._server.progress()}
+        found, at = [], time.monotonic()
+        for key, url in self._joined.items():
+            if (one := done.get(url)) is None or key in others:
+                continue
+            watch = self._watches.setdefault(key, SpeedWatch())
+            work = work_of(one.input_tokens - one.cached_tokens, one.output_tokens)
+            if (why := watch.observe(at, work, one.in_flight)) is not None:
+                watch.restarted(at)
+                found.append(EngineStep(StepKind.STOP, *key, StepCause.SLOW, why))
+        return found
 
     def _let_go(self, step: EngineStep, key: Key) -> None:
         """Drain an engine, then stop it or put it to sleep."""

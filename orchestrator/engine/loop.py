@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import (
@@ -33,6 +33,7 @@ from orchestrator.core.model import Job, JobFault
 from orchestrator.engine.handles import check, hosted_handle, own_handle, server_settings
 from orchestrator.engine.health import fetch_health as fetch_health
 from orchestrator.engine.health import lost
+from orchestrator.engine.home_fleets import HomeFleets
 from orchestrator.engine.in_force import digest_of, keep
 from orchestrator.engine.lock import Holder as Holder
 from orchestrator.engine.lock import engine_lock as engine_lock
@@ -60,9 +61,6 @@ from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-
-if TYPE_CHECKING:
-    from orchestrator.engine.fleets import FleetController
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +91,7 @@ class Engine:
         self._faults = Faults()
         self.notices = Notices(now)
         self._news: list[str] = []
+        self._fleets = HomeFleets(self._home, store, self._news.append)
         self.listeners: list[Callable[[Config], None]] = []
         """Who else is notified of settings that hold from now on."""
         self._health: dict[str, Any] = {}
@@ -304,6 +303,10 @@ class Engine:
         if time.monotonic() - self._health_at < HEALTH_SECONDS:
             return
         self._health_at = time.monotonic()
+        with self.notices.apart("engines"):
+            for name in self._fleets.wished(self._config):
+                self.open(name)
+            self._fleets.note_holds()
         self.problem = next((problem.text for problem in self._problems.values()), None)
         found: dict[str, Mapping[str, Any]] = {}
         with self.notices.apart("health"):
@@ -357,8 +360,9 @@ class Engine:
         if not isinstance(settings, OwnServer):
             return Opened(self._closing(hosted_handle(name, settings, self._config)), settings)
         told = server_settings(name, settings, dispatch=self._dispatch)
-        fleet = self._fleet(name, settings) if isinstance(settings, EnginesBackend) and self._dispatch else None
+        fleet = self._fleets.make(name, settings) if isinstance(settings, EnginesBackend) and self._dispatch else None
         if fleet is not None:
+            self._stack.callback(self._fleets.note_holds)
             self._stack.callback(fleet.close)
         server = self._stack.enter_context(ServerThread(self._home.server(name), told))
         handle = self._closing(own_handle(name, settings, self._config, server.socket))
@@ -366,12 +370,6 @@ class Engine:
             fleet.begin(server)
             self._stack.callback(fleet.end)
         return Opened(handle, settings, server, told, fleet)
-
-    def _fleet(self, name: str, settings: EnginesBackend) -> FleetController:
-        from orchestrator.engine.fleets import FleetController, here  # where no engines are, nothing of theirs is
-
-        folder, tell = self._home.server(name), self._news.append
-        return FleetController(name, settings, here(name, settings, folder, tell), folder, tell=tell, now=now)
 
     def _serves(self, name: str, settings: Backend) -> Settings | None:
         if not isinstance(settings, OwnServer):

@@ -82,6 +82,18 @@ def last_to_fail(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return min(upstreams, key=lambda one: float(one["problem_seconds"]))
 
 
+def without_engine(health: Mapping[str, Any]) -> str | None:
+    """What the engines of a server do that has rows and no engine for them yet, for people; None where one takes rows
+    or there are none to come."""
+    engines: list[Mapping[str, Any]] = health["engines"]
+    if health["upstreams"] or not engines or not health["running_batches"]:
+        return None
+    return "; ".join(
+        f"{one['model']} is {one['state'].replace('_', ' ')}" + (f" ({one['problem']})" if one["problem"] else "")
+        for one in engines
+    )
+
+
 def down_for(health: Mapping[str, Any]) -> dict[str, float]:
     """For how many seconds no upstream of a backend has taken rows, by what its server says; those where one does
     are left out."""

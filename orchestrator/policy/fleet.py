@@ -47,6 +47,7 @@ class StepCause(StrEnum):
     HOURS = "hours"  # the hours of the fleet end
     IDLE = "idle"  # nothing was asked of it for a while
     ASKED = "asked"  # a person wants it
+    SLOW = "slow"  # it has become slower than it was
     RETRY = "retry"  # it was given up a while ago
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from orchestrator.core.engines import ModelDemand
+from orchestrator.core.engines import EngineProgress, ModelDemand
 from orchestrator.core.errors import BackendError, OrchError
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
@@ -113,6 +113,14 @@ class ServerThread:
 
         async def asked() -> list[ModelDemand]:
             return self._service.demand()
+
+        return self._call(asked())
+
+    def progress(self) -> list[EngineProgress]:
+        """What each upstream has done since it joined."""
+
+        async def asked() -> list[EngineProgress]:
+            return self._service.progress()
 
         return self._call(asked())
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -63,6 +64,7 @@ class _Server(Collector):
         yield from self._work()
         yield from self._storage()
         yield from self._connections()
+        yield from _engines(self._service.engines() if self._is_known else [])
         yield from _cost(self._service.settings.cost_per_hour, self._service.upstreams)
 
     def _work(self) -> Iterator[Metric]:
@@ -156,6 +158,20 @@ def _upstreams(upstreams: Named) -> Iterator[Metric]:
             moves.add_metric([url, move.value], count)
     yield why
     yield moves
+
+
+def _engines(told: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    about = "Seconds that an engine has been in its state."
+    states = GaugeMetricFamily("orch_engine_state_seconds", about, labels=["model", "engine", "state"])
+    about = "Bytes in use on the GPUs of an engine."
+    memory = GaugeMetricFamily("orch_engine_memory_bytes", about, labels=["model", "engine"])
+    for one in told:
+        labels = [str(one.get("model") or ""), str(one["name"] or "")]
+        states.add_metric([*labels, str(one["state"])], one["seconds"])
+        if one.get("memory_bytes") is not None:
+            memory.add_metric(labels, one["memory_bytes"])
+    yield states
+    yield memory
 
 
 def _cost(per_hour: float | None, upstreams: Sequence[Upstream]) -> Iterator[Metric]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.core import wire
 from orchestrator.core.connections import Connections
-from orchestrator.core.engines import ModelDemand
+from orchestrator.core.engines import EngineProgress, ModelDemand
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, ServerDatabase
@@ -179,6 +179,13 @@ class Service:
     def demand(self) -> list[ModelDemand]:
         """What the rows of unfinished batches ask for, by model."""
         return demand_of(self.batches.runs.values())
+
+    def progress(self) -> list[EngineProgress]:
+        """What each upstream has done since it joined."""
+        return [
+            EngineProgress(up.url, up.stats.input_tokens, up.stats.cached_tokens, up.stats.output_tokens, up.inflight)
+            for up in self.upstreams
+        ]
 
     async def _begin(self, upstream: Upstream) -> None:
         await upstream.open()

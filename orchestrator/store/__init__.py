@@ -7,6 +7,7 @@
     shards      one row a batch; moves by compare-and-set
     ledger      what was paid for, row by row
     limits      what backends' refusals have taught
+    engine_holds  how long engines have held GPUs
     forecasts   what was forecast, and what came
     observations  what plans are made from, beside shards: progress of engines, how long jobs took to finish
     failures    since when rows fail, and which failures a person has acknowledged

@@ -341,3 +341,19 @@ forecasts = Table(
     UniqueConstraint("job_id", "kind", "shard_id", "task"),
     Index(None, "made_at"),
 )
+
+# GPUs that engines have held: what they cost is somebody's, whether rows were out or not.
+engine_holds = Table(
+    "engine_holds",
+    metadata,
+    Column("home", String(32), primary_key=True),
+    Column("backend", String(40), primary_key=True),
+    Column("engine", String(160), primary_key=True),
+    Column("began_at", Instant, primary_key=True),
+    Column("model", String(80), nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+    Column("warm_at", Instant),
+    Column("is_over", Boolean, nullable=False),
+    Column("cost_per_hour", Money, nullable=False),
+)

@@ -17,6 +17,7 @@ from orchestrator.store.sizes import Sizes
 if TYPE_CHECKING:
     from orchestrator.store.alerts import AlertRecords
     from orchestrator.store.comparisons import Comparisons
+    from orchestrator.store.engine_holds import EngineHolds
     from orchestrator.store.escalations import Escalations
     from orchestrator.store.failures import Failures
     from orchestrator.store.forecasts import Forecasts
@@ -79,6 +80,13 @@ class Store:
         from orchestrator.store.failures import Failures
 
         return Failures(self._database)
+
+    @cached_property
+    def engine_holds(self) -> EngineHolds:
+        """How long engines have held GPUs."""
+        from orchestrator.store.engine_holds import EngineHolds
+
+        return EngineHolds(self._database)
 
     @cached_property
     def forecasts(self) -> Forecasts:

@@ -19,6 +19,7 @@ import pytest
 from orchestrator.engine import fleets
 from orchestrator.engine.fleets import FleetController, here
 from orchestrator.engine.wishes import Wished, write_wishes
+from orchestrator.policy import degradation
 from orchestrator.policy.fleet import EngineWish
 from orchestrator.server.engines import here as here_module
 from orchestrator.server.host import ServerThread
@@ -77,6 +78,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(here_module, "AGAIN_SECONDS", 0.2)
     monkeypatch.setattr(fleets, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(fleets, "GATHER_SECONDS", 0.3)
 
     @contextmanager
     def run(settings: EnginesBackend, night: Night) -> Iterator[Running]:
@@ -215,6 +217,71 @@ def test_one_that_dies_or_is_given_up_costs_no_row(tmp_path: Path, fleet: Callab
 def night_goes_on(night: Night) -> bool:
     night.at += timedelta(seconds=2)
     return False
+
+
+def settled(night: Night, done: Callable[[], Any]) -> Any:
+    """What `done` gives in the end; the time goes on meanwhile."""
+
+    def look() -> Any:
+        night.at += timedelta(seconds=1)
+        return done()
+
+    return wait_until(look, 60)
+
+
+def sleeping(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, *gpus: str) -> EnginesBackend:
+    monkeypatch.setenv("PATH", fake_nvidia_smi(tmp_path, *gpus))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    found = settings_of(tmp_path, "--sleeps", how, idle="10h")
+    models = {name: model.model_copy(update={"swap": "sleep"}) for name, model in found.models.items()}
+    return found.model_copy(update={"models": {**found.models, "small": models["small"]}})
+
+
+@pytest.mark.parametrize(("how", "starts_of_small"), [("well", 1), ("addled", 2)])
+def test_one_that_answers_otherwise_after_waking_starts_anew_before_its_first_row(
+    tmp_path: Path, fleet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, how: str, starts_of_small: int
+) -> None:
+    night = Night()
+    with fleet(sleeping(tmp_path, how, monkeypatch, "0, [N/A], [N/A]"), night) as running:
+        sdk = running.sdk
+        for model in ("small", "large", "small"):
+            batch = create(sdk, rows(model))
+            settled(night, lambda batch=batch: retrieve(sdk, batch.id).status == "completed")
+            end = ended(sdk, batch.id)
+            end.check(IDS)
+            assert "!!!!!" not in json.dumps(end.output)
+            if model == "large":
+                assert running.states()["small"] == ["asleep"], "\n".join(night.told)
+                assert health(sdk)["upstreams"][0]["models"] == ["large"]
+    assert Counter(models_started(tmp_path)) == {"small": starts_of_small, "large": 1}
+    assert any("after waking it answers differently" in line for line in night.told) is (starts_of_small == 2)
+
+
+def test_one_that_keeps_its_memory_asleep_is_stopped(
+    tmp_path: Path, fleet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = Night()
+    settings = sleeping(tmp_path, "well", monkeypatch, "0, 80000, 79000")
+    with fleet(settings, night) as running:
+        for model in ("small", "large"):
+            batch = create(running.sdk, rows(model))
+            settled(night, lambda batch=batch: retrieve(running.sdk, batch.id).status == "completed")
+        assert running.states()["small"] == ["cold"]
+    assert any("it sleeps and holds 1,048,576,000 of 1,048,576,000 bytes" in line for line in night.told)
+
+
+def test_one_that_becomes_slow_starts_anew_once_and_costs_no_row(
+    tmp_path: Path, fleet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("WINDOW_SECONDS", 0.4), ("SLOW_SECONDS", 1.2)):
+        monkeypatch.setattr(degradation, name, seconds)
+    night = Night()
+    names = [f"r{number}" for number in range(260)]
+    with fleet(settings_of(tmp_path, "--latency-ms", "40", "--tires-after", "100"), night) as running:
+        batch = create(running.sdk, [row(name, model="small") for name in names])
+        ended(running.sdk, batch.id, 60).check(names)
+    assert len(starts(tmp_path)) == 2
+    assert sum("of what it did with as many rows at once" in line for line in night.told) == 1
 
 
 def test_engines_end_with_their_fleet(tmp_path: Path, fleet: Callable[..., Any]) -> None:

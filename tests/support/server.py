@@ -47,7 +47,11 @@ _PRIORITY = re.compile(rb'"priority":-?\d+,|,"priority":-?\d+')
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`max_queued` caps what is in flight, running ones included; no `models` means any name."""
+    """`max_queued` caps what is in flight, running ones included; no `models` means any name.
+
+    After `tires_after` requests each takes three times as long. `sleeps`: it has vLLM's sleep endpoints, and answers
+    well after waking, or nonsense (`addled`).
+    """
 
     slots: int = 256
     seconds: float = 0.0
@@ -59,6 +63,8 @@ class Settings:
     models: tuple[str, ...] = ()
     max_model_len: int = 32768
     cache_blocks: int = 65536
+    sleeps: str | None = None
+    tires_after: int | None = None
 
 
 @dataclass(slots=True)
@@ -121,6 +127,9 @@ class Server:
         self._started = int(time.time())
         self._prefix = uuid.uuid4().hex[:12]
         self._count = 0
+        self._submitted = 0
+        self._is_asleep = False
+        self._is_addled = False
 
     def name_for(self, request: Request) -> str:
         given = header(request.head, request.head_lower, b"x-request-id")
@@ -130,10 +139,30 @@ class Server:
         return f"{self._prefix}{self._count:08x}"
 
     def receive(self, connection: Connection, request: Request) -> None:
-        if request.method == "POST" and request.path in POSTS:
+        if self.settings.sleeps is not None and (reply := self._sleep(request)) is not None:
+            connection.answer(reply)
+        elif request.method == "POST" and request.path in POSTS:
             self._post(connection, request)
         else:
             connection.answer(self._get(request))
+
+    def _sleep(self, request: Request) -> bytes | None:
+        """The answer to what concerns sleep, or is answered otherwise for it."""
+        path = request.path
+        if request.method == "POST" and path in ("/sleep", "/wake_up"):
+            if path == "/sleep" and b"/sleep?level=1&mode=wait " not in request.head:
+                return response(encode({"detail": "a sleep that loses rows or weights"}), 400)
+            self._is_asleep = path == "/sleep"
+            self._is_addled |= path == "/wake_up" and self.settings.sleeps == "addled"
+            return response(b"")
+        if path == "/is_sleeping":
+            return response(encode({"is_sleeping": self._is_asleep}))
+        if path in POSTS and self._is_asleep:
+            return response(encode({"detail": "asleep"}), 500)
+        if path in POSTS and self._is_addled:
+            choice = {"index": 0, "text": "!!!!!", "message": {"role": "assistant", "content": "!!!!!"}}
+            return response(encode({"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 5}}))
+        return None
 
     def _get(self, request: Request) -> bytes:
         if request.path not in GETS:
@@ -175,6 +204,10 @@ class Server:
             exchange.seconds = self.settings.seconds + fault.value / 1000
         if exchange.body.get("stream"):
             self._open_stream(exchange)
+        self._submitted += 1
+        tires = self.settings.tires_after
+        if tires is not None and exchange.seconds is not None and self._submitted > tires:
+            exchange.seconds *= 3
         connection.exchange = exchange
         self.engine.submit(exchange)
 

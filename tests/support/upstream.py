@@ -36,6 +36,8 @@ def _settings(arguments: list[str] | None = None) -> tuple[Settings, int]:
     parser.add_argument("--model", action="append", help="models served; without it, any name is")
     parser.add_argument("--max-model-len", type=int, default=32768)
     parser.add_argument("--cache-blocks", type=int, default=65536, help="prefix cache, blocks of 16 tokens")
+    parser.add_argument("--sleeps", choices=["well", "addled"], help="vLLM's sleep endpoints, and what waking does")
+    parser.add_argument("--tires-after", type=int, help="requests, behind which each takes three times as long")
     given = parser.parse_args(arguments)
     settings = Settings(
         slots=given.slots,
@@ -48,6 +50,8 @@ def _settings(arguments: list[str] | None = None) -> tuple[Settings, int]:
         models=tuple(given.model or ()),
         max_model_len=given.max_model_len,
         cache_blocks=given.cache_blocks,
+        sleeps=given.sleeps,
+        tires_after=given.tires_after,
     )
     return settings, given.port
 

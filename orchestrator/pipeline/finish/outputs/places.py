@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from orchestrator.core import permissions
 from orchestrator.core.addresses import is_address
 from orchestrator.core.atomic import beside_name, durable, resolved
 from orchestrator.core.errors import OutputError, OutputFault

@@ -1,0 +1,29 @@
+"""what engines have held of GPUs"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """The hours that engines of one's own have held GPUs."""
+    op.create_table(
+        "engine_holds",
+        sa.Column("home", sa.String(length=32), nullable=False),
+        sa.Column("backend", sa.String(length=40), nullable=False),
+        sa.Column("engine", sa.String(length=160), nullable=False),
+        sa.Column("began_at", sa.BigInteger(), nullable=False),
+        sa.Column("model", sa.String(length=80), nullable=False),
+        sa.Column("gpus", sa.Integer(), nullable=False),
+        sa.Column("seen_at", sa.BigInteger(), nullable=False),
+        sa.Column("warm_at", sa.BigInteger(), nullable=True),
+        sa.Column("is_over", sa.Boolean(), nullable=False),
+        sa.Column("cost_per_hour", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("home", "backend", "engine", "began_at", name=op.f("pk_engine_holds")),
+    )

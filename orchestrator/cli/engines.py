@@ -1,0 +1,137 @@
+"""`orch engines`: how the engines of a home are, and what a person wants of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from orchestrator.cli.context import Context, opened
+from orchestrator.cli.output import json_option, print_json, say, show
+from orchestrator.core import durations
+from orchestrator.core.clock import now
+from orchestrator.core.engines import EngineState
+from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.settings.backends import EnginesBackend
+
+GIB = 1024**3
+backend_option = click.option("--backend", metavar="NAME", help="Of this backend, where several have the model.")
+
+
+@click.group(invoke_without_command=True)
+@click.option("--backend", metavar="NAME", help="Of this backend only.")
+@json_option
+@click.pass_context
+def engines(ctx: click.Context, backend: str | None, as_json: bool) -> int:
+    """Show the engines of backends of kind `engines`; start, stop or put to sleep those of a model.
+
+    \b
+    orch engines
+    orch engines stop small          # its rows wait until `orch engines start small`
+    """
+    if ctx.invoked_subcommand is not None:
+        if backend is not None or as_json:
+            raise UsageError(f"write --backend and --json behind `{ctx.invoked_subcommand}`")
+        return 0
+    with opened() as context:
+        found = [one for name in _fleets(context, backend) for one in _engines_of(context, name)]
+    if as_json:
+        print_json(found)
+    elif not found:
+        say("orch: no engines; add a backend of kind `engines` to orch.toml (docs/how-to/engines.md)")
+    for one in () if as_json else found:
+        show(_line(one))
+    return 0
+
+
+@engines.command()
+@click.argument("model")
+@backend_option
+@json_option
+def start(model: str, backend: str | None, as_json: bool) -> int:
+    """Start an engine of MODEL without waiting for rows; takes `stop` and `sleep` back."""
+    return _wish("start", model, backend, as_json)
+
+
+@engines.command()
+@click.argument("model")
+@backend_option
+@json_option
+def stop(model: str, backend: str | None, as_json: bool) -> int:
+    """Drain and stop the engines of MODEL; its rows wait until `start`."""
+    return _wish("stop", model, backend, as_json)
+
+
+@engines.command()
+@click.argument("model")
+@backend_option
+@json_option
+def sleep(model: str, backend: str | None, as_json: bool) -> int:
+    """Drain the engines of MODEL and free their GPU memory; its rows wait until `start`."""
+    return _wish("sleep", model, backend, as_json)
+
+
+def _fleets(context: Context, backend: str | None) -> dict[str, EnginesBackend]:
+    found = {name: one for name, one in context.config.backends.items() if isinstance(one, EnginesBackend)}
+    if backend is None:
+        return found
+    if backend not in found:
+        raise UsageError(f"{backend} is not a backend of kind `engines`", hint=f"known: {', '.join(found) or 'none'}")
+    return {backend: found[backend]}
+
+
+def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
+    from orchestrator.engine.loop import running_engine
+    from orchestrator.engine.wishes import Wished, read_wishes, write_wishes
+    from orchestrator.policy.fleet import EngineWish
+
+    with opened() as context:
+        fleets = _fleets(context, backend)
+        names = [name for name, one in fleets.items() if model in one.models]
+        if not names:
+            known = sorted({one for each in fleets.values() for one in each.models})
+            raise UsageError(f"no engines are for a model {model}", hint=f"known: {', '.join(known) or 'none'}")
+        if len(names) > 1:
+            raise UsageError(f"{', '.join(names)} have a model {model}", hint="name one of them with --backend")
+        (name,) = names
+        wish, hours = EngineWish(verb), fleets[name].open_hours
+        if wish is EngineWish.SLEEP and fleets[name].models[model].swap != "sleep":
+            raise UsageError(f'model {model} does not sleep: it has not swap = "sleep" in orch.toml')
+        if wish is EngineWish.START and hours is not None and now() < (opens := hours.span(now()).opens):
+            raise RefusedError(
+                f"it is outside the hours of {name} ({hours}); they begin at {opens.astimezone():%H:%M}",
+                hint=f"change backends.{name}.hours in orch.toml",
+            )
+        folder = context.home.server(name)
+        write_wishes(folder, {**read_wishes(folder), model: Wished(wish, now())})
+        is_running = running_engine(context.home) is not None
+    if as_json:
+        print_json({"backend": name, "model": model, "wish": verb, "engine_running": is_running})
+    else:
+        late = "" if is_running else "; it holds as soon as `orch up` or `orch run` runs"
+        say(f"orch: {verb} {model} of {name}{late}")
+    return 0
+
+
+def _engines_of(context: Context, name: str) -> list[dict[str, Any]]:
+    """The engines of a backend, as its server tells, or cold where none runs."""
+    from orchestrator.engine.health import fetch_health
+
+    health = fetch_health(context.home, name)
+    if health is not None and health["engines"]:
+        return [{"backend": name, **one} for one in health["engines"]]
+    cold = {"name": None, "url": None, "state": EngineState.COLD.value, "seconds": 0.0, "starts": 0}
+    rest = {"memory_bytes": None, "problem": None}
+    models = context.config.backends[name]
+    assert isinstance(models, EnginesBackend)
+    return [{"backend": name, "model": model, **cold, **rest} for model in models.models]
+
+
+def _line(one: dict[str, Any]) -> str:
+    where = "" if one["name"] is None else f" on {one['name']}"
+    since = f" for {durations.duration(one['seconds'])}" if one["name"] is not None else ""
+    memory = "" if one["memory_bytes"] is None else f", {one['memory_bytes'] / GIB:.1f} GiB"
+    starts = f", {one['starts']} starts" if one["starts"] > 1 else ""
+    problem = "" if one["problem"] is None else f": {one['problem']}"
+    state = one["state"].replace("_", " ")
+    return f"{one['backend']} {one['model']}{where}: {state}{since}{memory}{starts}{problem}"

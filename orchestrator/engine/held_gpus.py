@@ -1,0 +1,46 @@
+"""Which GPUs the engines of a fleet hold, and for how long, as looks at them show it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from orchestrator.core.engines import EngineHold, EngineState
+from orchestrator.server.engines.driver import EngineReport, Slots
+from orchestrator.settings.backends import EnginesBackend
+
+Key = tuple[str, Slots]
+
+
+class HeldGpus:
+    """Looked at by the fleet's thread, taken by the engine's."""
+
+    def __init__(self, backend: str, now: Callable[[], datetime]) -> None:
+        self._backend = backend
+        self._now = now
+        self._open: dict[Key, EngineHold] = {}
+        self._over: list[EngineHold] = []
+        self._lock = threading.Lock()
+
+    def look(self, reports: Sequence[EngineReport], settings: EnginesBackend) -> None:
+        """These engines are there now; what sleeps holds nothing, nor does what was given up."""
+        now, holding = self._now(), (EngineState.STARTING, EngineState.WARM, EngineState.DRAINING)
+        there = {(one.model, one.slots): one for one in reports if one.state in holding}
+        with self._lock:
+            for key, one in there.items():
+                before = self._open.get(key) or EngineHold(
+                    "", self._backend, f"{one.model} on {one.name}", one.model, len(one.slots), now, now, None, False,
+                    settings.cost_per_hour,
+                )  # fmt: skip
+                warm = before.warm_at or (now if one.state is EngineState.WARM else None)
+                self._open[key] = replace(before, seen_at=now, warm_at=warm)
+            for key in self._open.keys() - there.keys():
+                self._over.append(replace(self._open.pop(key), seen_at=now, is_over=True))
+
+    def taken(self, home: str) -> list[EngineHold]:
+        """Those that are over since this was asked last, and those that go on."""
+        with self._lock:
+            over, self._over = self._over, []
+            return [replace(one, home=home) for one in (*over, *self._open.values())]

@@ -1,0 +1,49 @@
+"""The fleets of a home: made where a backend needs one, begun where a person asks, and their hours recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from orchestrator.core.clock import now
+from orchestrator.settings.backends import EnginesBackend
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.engine.fleets import FleetController
+
+
+class HomeFleets:
+    """`tell` gets lines for people. What engines need is imported with the first of them."""
+
+    def __init__(self, home: Home, store: Store, tell: Callable[[str], None]) -> None:
+        self._home = home
+        self._store = store
+        self._tell = tell
+        self._fleets: list[FleetController] = []
+
+    def make(self, name: str, settings: EnginesBackend) -> FleetController:
+        """The fleet of a backend; nothing of it runs yet."""
+        from orchestrator.engine.fleets import FleetController, here
+
+        folder = self._home.server(name)
+        driver = here(name, settings, folder, self._tell)
+        fleet = FleetController(name, settings, driver, folder, tell=self._tell, now=now)
+        self._fleets.append(fleet)
+        return fleet
+
+    def wished(self, config: Config) -> Iterator[str]:
+        """The backends of which a person wants an engine: no row may have asked for them yet."""
+        for name, settings in config.backends.items():
+            if isinstance(settings, EnginesBackend):
+                from orchestrator.engine.wishes import read_wishes
+
+                if any(one.wish == "start" for one in read_wishes(self._home.server(name)).values()):
+                    yield name
+
+    def note_holds(self) -> None:
+        """Record which GPUs engines hold: their hours are paid whether rows are out or not."""
+        for fleet in self._fleets:
+            self._store.engine_holds.keep(fleet.holds(self._home.identity()))

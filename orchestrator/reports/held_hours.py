@@ -1,0 +1,67 @@
+"""What engines of one's own held of GPUs: hours that cost, whether they worked or not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from orchestrator.core.durations import HOUR, duration
+from orchestrator.core.engines import EngineHold
+from orchestrator.core.money import money
+
+
+@dataclass(frozen=True, slots=True)
+class HeldHours:
+    """Of one model of a backend: GPU hours held, those until its engines were warm among them, and what they cost."""
+
+    backend: str
+    model: str
+    starts: int
+    gpu_hours: float
+    starting_hours: float
+    cost: Decimal
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        starts = f"{self.starts} start{'s' if self.starts != 1 else ''}"
+        return (
+            f"{self.backend} held GPUs for {self.model}: {duration(self.gpu_hours * HOUR)} of one GPU, "
+            f"{duration(self.starting_hours * HOUR)} of it in {starts}: {money(self.cost)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/reference/json.md."""
+        return {
+            "backend": self.backend,
+            "model": self.model,
+            "starts": self.starts,
+            "gpu_hours": round(self.gpu_hours, 6),
+            "starting_gpu_hours": round(self.starting_hours, 6),
+            "cost_usd": f"{self.cost:f}",
+        }
+
+
+def held_hours(holds: Iterable[EngineHold]) -> list[HeldHours]:
+    """Holds by backend and model, in the order in which they came."""
+    found: dict[tuple[str, str], list[EngineHold]] = {}
+    for one in holds:
+        found.setdefault((one.backend, one.model), []).append(one)
+    return [
+        HeldHours(
+            backend,
+            model,
+            len(of_it),
+            sum(one.hours * one.gpus for one in of_it),
+            sum(_starting(one) * one.gpus for one in of_it),
+            sum((one.cost for one in of_it), Decimal(0)),
+        )
+        for (backend, model), of_it in found.items()
+    ]
+
+
+def _starting(one: EngineHold) -> float:
+    until = one.warm_at or one.seen_at
+    return max(0.0, (until - one.began_at).total_seconds() / HOUR)
