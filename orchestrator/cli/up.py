@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 import click
 
@@ -65,9 +65,7 @@ def up(address: tuple[str, int] | None, web: tuple[str, int] | None, names: tupl
         engine.listeners += [scheduler.use, daily.use, context.use]
         told = _Told(context, quiet=quiet)
         if web is not None:
-            from orchestrator.cli.view import serve_pages
-
-            stack.enter_context(serve_pages(context, web, names, lambda: context))
+            stack.enter_context(_pages(engine, context, web, names))
 
         def nights() -> None:
             with engine.notices.apart("schedules"):
@@ -87,6 +85,18 @@ def up(address: tuple[str, int] | None, web: tuple[str, int] | None, names: tupl
             engine.run(interrupted, tick)
     say("orch: stopped; nothing is lost")
     return 0
+
+
+def _pages(
+    engine: Engine, context: Context, address: tuple[str, int], names: tuple[str, ...]
+) -> AbstractContextManager[str]:
+    """The pages of the home, which tell how the loop of this engine is."""
+    from orchestrator.cli.view import serve_pages
+    from orchestrator.web.metrics import LoopHealth
+
+    loop = LoopHealth()
+    engine.rounds.append(loop.beat)
+    return serve_pages(context, address, names, lambda: context, loop)
 
 
 class _Told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -17,6 +17,9 @@ from orchestrator.core.errors import UsageError
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import Key, KeyRight, Keys
 from orchestrator.settings.discovery import serve_folder
+
+if TYPE_CHECKING:
+    from orchestrator.web.metrics import LoopHealth
 
 LOOK_SECONDS = 0.2
 Answer = TypeVar("Answer")
@@ -65,7 +68,11 @@ class _Current:
 
 @contextmanager
 def serve_pages(
-    context: Context, address: tuple[str, int], names: tuple[str, ...], readers: Callable[[], Context]
+    context: Context,
+    address: tuple[str, int],
+    names: tuple[str, ...],
+    readers: Callable[[], Context],
+    loop: LoopHealth | None = None,
 ) -> Iterator[str]:
     """Serve the pages in a thread until the block ends; says and gives where. Raises UsageError, BackendError."""
     from orchestrator.web.access import KeyRing, PageAccess
@@ -91,7 +98,7 @@ def serve_pages(
         say_link()
         if not links:
             say("orch: put a proxy with TLS before it: keys and answers are not encrypted here")
-        pages = Pages(readers, access, hosts_of(listener, names), say_link)
+        pages = Pages(readers, access, hosts_of(listener, names), say_link, loop)
         with serving(pages.application(), listener):
             yield url
 

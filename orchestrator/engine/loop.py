@@ -92,6 +92,8 @@ class Engine:
         self._news: list[str] = []
         self.listeners: list[Callable[[Config], None]] = []
         """Who else is told of settings that hold from now on."""
+        self.rounds: list[Callable[[], None]] = []
+        """Who is told that a round is over."""
         self._health: dict[str, Any] = {}
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
@@ -153,6 +155,8 @@ class Engine:
                 # Who waits for a job sees it; who does not is told.
                 self._watch.tick(self._standstill, now())
             tick(self)
+            for heard in self.rounds:
+                heard()
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
             # Counting a million rows takes a while; looking must not take the time that the rows need.
             if not moved:

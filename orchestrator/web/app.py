@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -28,9 +28,10 @@ from orchestrator.web import figures
 from orchestrator.web.access import SESSION_SECONDS, PageAccess, Visitor
 from orchestrator.web.guard import VISITOR, Guard
 from orchestrator.web.live import LivePages
+from orchestrator.web.metrics import CONTENT_TYPE, HomeMetrics, LoopHealth
 from orchestrator.web.outlooks import Outlooks
 from orchestrator.web.reader import HomeReader, Readers
-from orchestrator.web.views import Address, Page, View, jobs, others
+from orchestrator.web.views import Page, PageAddress, View, jobs, others
 from orchestrator.web.views.tonight import Tonight
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,12 @@ class Pages:
     """The pages of one home. `new_link` is told when a link was used, so that another browser gets another."""
 
     def __init__(
-        self, readers: Readers, access: PageAccess, hosts: frozenset[str], new_link: Callable[[], None]
+        self,
+        readers: Readers,
+        access: PageAccess,
+        hosts: frozenset[str],
+        new_link: Callable[[], None],
+        loop: LoopHealth | None = None,
     ) -> None:
         self._readers = readers
         self._access = access
@@ -62,6 +68,7 @@ class Pages:
         self._limiter: anyio.CapacityLimiter | None = None
         self._templates = _templates()
         outlooks = Outlooks()
+        self._metrics = HomeMetrics(readers, outlooks, lambda: self._live.viewers, loop)
         known: list[tuple[str, Page]] = [
             ("/", Tonight(outlooks)),
             ("/jobs/{job}", jobs.JobPage(outlooks)),
@@ -81,6 +88,7 @@ class Pages:
         routes = [
             *(route for route, _ in self._routes),
             Route("/jobs/{job}/rows/{seq:int}/picture/{number:int}", self._picture, methods=["GET"]),
+            Route("/metrics", self._scraped, methods=["GET"]),
             Route("/live", self._events, methods=["GET"]),
             Route("/enter", self._enter, methods=["GET"]),
             Route("/sign-in", self._sign_in, methods=["POST"]),
@@ -95,23 +103,25 @@ class Pages:
 
     def _shown(self, page: Page) -> Callable[[Request], Any]:
         async def shown(request: Request) -> Response:
-            address = Address(request.path_params, request.query_params)
-            visitor: Visitor = request.scope[VISITOR]
-            text, status = await self._made(page, address, visitor, str(request.url.path), request.url.query)
-            return HTMLResponse(text, status)
+            return await self._answer(page, request)
 
         return shown
 
-    async def _made(self, page: Page, address: Address, visitor: Visitor, path: str, query: str) -> tuple[str, int]:
-        here = f"{path}?{query}" if query else path
-        return await self._threaded(lambda: self._page(page, address, visitor, here, "layout.html"))
+    async def _answer(self, page: Page, request: Request) -> Response:
+        address = PageAddress(request.path_params, request.query_params)
+        visitor: Visitor = request.scope[VISITOR]
+        here = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+        text, status = await self._threaded(lambda: self._page(page, address, visitor, here, "layout.html"))
+        return HTMLResponse(text, status)
 
     async def _threaded(self, work: Callable[[], Made]) -> Made:
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(THREADS)
         return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
-    def _page(self, page: Page | None, address: Address, visitor: Visitor, here: str, layout: str) -> tuple[str, int]:
+    def _page(
+        self, page: Page | None, address: PageAddress, visitor: Visitor, here: str, layout: str
+    ) -> tuple[str, int]:
         """The page as text, with its status; what goes wrong is a page too."""
         reader = self._readers()
         try:
@@ -141,7 +151,7 @@ class Pages:
         )
 
     async def _picture(self, request: Request) -> Response:
-        address = Address(request.path_params, request.query_params)
+        address = PageAddress(request.path_params, request.query_params)
         try:
             found = await self._threaded(lambda: jobs.picture(self._readers(), address))
         except OrchError:
@@ -151,6 +161,12 @@ class Pages:
         return Response(
             found[1], media_type=found[0], headers={"content-security-policy": "default-src 'none'; sandbox"}
         )
+
+    async def _scraped(self, request: Request) -> Response:
+        try:
+            return Response(await self._threaded(self._metrics.text), media_type=CONTENT_TYPE)
+        except OrchError as error:
+            return PlainTextResponse(f"{error.message}\n", 503)
 
     # --- live
 
@@ -167,13 +183,13 @@ class Pages:
         events = self._live.events(f"{visitor.right} {visitor.form_token} {here}", make)
         return StreamingResponse(events, media_type="text/event-stream")
 
-    def _page_at(self, path: str, query: str) -> tuple[Page | None, Address]:
+    def _page_at(self, path: str, query: str) -> tuple[Page | None, PageAddress]:
         scope = {"type": "http", "method": "GET", "path": path, "root_path": ""}
         for route, page in self._routes:
             match, found = route.matches(scope)
             if path and match is Match.FULL:
-                return page, Address(found["path_params"], dict(parse_qsl(query)))
-        return None, Address({}, {})
+                return page, PageAddress(found["path_params"], dict(parse_qsl(query)))
+        return None, PageAddress({}, {})
 
     # --- who comes in
 
@@ -209,15 +225,13 @@ class Pages:
         )
 
     async def _missing(self, request: Request, error: Exception) -> Response:
-        visitor = request.scope.get(VISITOR)
-        if visitor is None:
+        if request.scope.get(VISITOR) is None:
             return Response(status_code=404)
 
-        def nothing(reader: HomeReader, address: Address) -> View:
+        def nothing(reader: HomeReader, address: PageAddress) -> View:
             raise UsageError("there is no such page")
 
-        text, status = await self._made(nothing, Address({}, {}), visitor, request.url.path, "")
-        return HTMLResponse(text, status)
+        return await self._answer(nothing, request)
 
 
 class _Static(StaticFiles):

@@ -20,16 +20,16 @@ _SAME_ZONE = "%H:%M %Z"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CommandJson:
     """What a command gives with `--json`; `command` without `orch` and `--json`. `at` is where in it this part is."""
 
     command: str
     data: Any
     at: str = ""
 
-    def __getitem__(self, key: str | int) -> Told:
+    def __getitem__(self, key: str | int) -> CommandJson:
         """A part of it."""
-        return Told(self.command, self.data[key], f"{self.at}.{key}" if self.at else str(key))
+        return CommandJson(self.command, self.data[key], f"{self.at}.{key}" if self.at else str(key))
 
     def __iter__(self) -> Any:
         """The parts of a list."""
@@ -91,7 +91,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-def figure(told: Told, path: str, form: str = "count") -> Markup:
+def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
     """A value of a `--json` as people read it; the value itself and where it is from stand in its attributes."""
     value = told.get(path)
     at = f"{told.at}.{path}" if told.at else path

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.core.errors import OrchError
 from orchestrator.core.model import Job
 from orchestrator.reports.status import outlook_json
-from orchestrator.web.figures import Told
+from orchestrator.web.figures import CommandJson
 from orchestrator.web.reader import HomeReader
 
 KEPT_SECONDS = 20.0
@@ -23,9 +23,9 @@ class Outlooks:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, dict[str, Any] | None]] = {}
 
-    def told(self, reader: HomeReader, job: Job) -> Told:
+    def told(self, reader: HomeReader, job: Job) -> CommandJson:
         """What `orch status JOB --json` says under `outlook`; null where nothing is foreseen."""
-        return Told(f"status {job.id}", {"outlook": self._of(reader, job)})
+        return CommandJson(f"status {job.id}", {"outlook": self._of(reader, job)})
 
     def _of(self, reader: HomeReader, job: Job) -> dict[str, Any] | None:
         if job.finished_at is not None or job.built_at is None:

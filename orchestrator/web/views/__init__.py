@@ -10,7 +10,7 @@ from orchestrator.web.reader import HomeReader
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PageAddress:
     """What the address of a page says: the parts of its path that vary, and its query."""
 
     path: Mapping[str, Any]
@@ -35,4 +35,4 @@ class View:
     status: int = 200
 
 
-Page = Callable[[HomeReader, Address], View]
+Page = Callable[[HomeReader, PageAddress], View]

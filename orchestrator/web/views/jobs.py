@@ -24,10 +24,10 @@ from orchestrator.reports.cost_reader import cost_of
 from orchestrator.reports.exchanges import Exchange, exchange_at
 from orchestrator.reports.status import JobDetail
 from orchestrator.store.lookups import RowFilter
-from orchestrator.web.figures import NOTHING, Told
+from orchestrator.web.figures import NOTHING, CommandJson
 from orchestrator.web.outlooks import Outlooks
 from orchestrator.web.reader import HomeReader
-from orchestrator.web.views import Address, View
+from orchestrator.web.views import PageAddress, View
 
 EVENTS, SHARDS, FORECASTS = 100, 200, 40
 PAGE = 50
@@ -42,7 +42,7 @@ class JobPage:
     def __init__(self, outlooks: Outlooks) -> None:
         self._outlooks = outlooks
 
-    def __call__(self, reader: HomeReader, address: Address) -> View:
+    def __call__(self, reader: HomeReader, address: PageAddress) -> View:
         job, at = found_job(reader, address), now()
         detail = reader.detail(job.id)
         forecasts = [one for one in reader.store.forecasts.since(job.created_at) if one.job_id == job.id]
@@ -54,7 +54,7 @@ class JobPage:
             "tonight",
             {
                 "job": job,
-                "told": Told(f"status {job.id}", told),
+                "told": CommandJson(f"status {job.id}", told),
                 "is_open": not detail.line.state.is_final,
                 "events": list(reversed(detail.events))[:shown_events],
                 "more_events": 0 if shown_events is None else max(0, len(detail.events) - shown_events),
@@ -67,7 +67,7 @@ class JobPage:
         )
 
 
-def found_job(reader: HomeReader, address: Address) -> Job:
+def found_job(reader: HomeReader, address: PageAddress) -> Job:
     """The job that an address names. Raises UsageError."""
     job_id = JobId(str(address.path["job"]))
     if (job := reader.store.jobs.find(job_id)) is None:
@@ -75,11 +75,11 @@ def found_job(reader: HomeReader, address: Address) -> Job:
     return job
 
 
-def _by_task(reader: HomeReader, job: Job) -> Told | None:
+def _by_task(reader: HomeReader, job: Job) -> CommandJson | None:
     if (settings := reader.readable) is None:
         return None
     try:
-        return Told(
+        return CommandJson(
             f"report cost --by task --job {job.id}", cost_of(reader.store, settings, "task", None, job.id).to_json()
         )
     except OrchError:
@@ -152,7 +152,7 @@ def _parts(shard: Shard, at: datetime, place: Any) -> Iterator[dict[str, Any]]:
             yield {"name": name, "x": place(begins), "width": max(2.0, place(ends) - place(begins))}
 
 
-def rows(reader: HomeReader, address: Address) -> View:
+def rows(reader: HomeReader, address: PageAddress) -> View:
     """A page of a job's rows, by what is asked for."""
     job = found_job(reader, address)
     query = {name: address.query.get(name, "").strip() for name in ("state", "code", "task", "q")}
@@ -189,10 +189,11 @@ def _turn(query: dict[str, str], **place: int) -> str:
     return urlencode({**{name: value for name, value in query.items() if value}, **place})
 
 
-def row(reader: HomeReader, address: Address) -> View:
+def row(reader: HomeReader, address: PageAddress) -> View:
     """One row: what was asked beside what came back."""
     job, exchange = _exchange(reader, address)
     of = exchange.row
+    command = f"show {job.id} {of.document} --task {of.task}"
     error = exchange.merged.get("error")
     return View(
         "row.html",
@@ -201,9 +202,7 @@ def row(reader: HomeReader, address: Address) -> View:
         {
             "job": job,
             "row": of,
-            "merged": Told(f"show {job.id} {of.document} --task {of.task}", {"rows": [exchange.to_json()]})["rows"][
-                0
-            ],
+            "merged": CommandJson(command, {"rows": [exchange.to_json()]})["rows"][0],
             "messages": list(_messages(exchange)),
             "answer": _answer(exchange.merged["output"]),
             "error": error,
@@ -216,7 +215,7 @@ def row(reader: HomeReader, address: Address) -> View:
     )
 
 
-def _exchange(reader: HomeReader, address: Address) -> tuple[Job, Exchange]:
+def _exchange(reader: HomeReader, address: PageAddress) -> tuple[Job, Exchange]:
     job = found_job(reader, address)
     found = exchange_at(reader.store, reader.home, job, int(address.path["seq"]))
     if found is None:
@@ -254,7 +253,7 @@ def _address_of(part: dict[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def picture(reader: HomeReader, address: Address) -> tuple[str, bytes] | None:
+def picture(reader: HomeReader, address: PageAddress) -> tuple[str, bytes] | None:
     """A picture that went out with a row: its type and its bytes; None where it is none that is shown."""
     _, exchange = _exchange(reader, address)
     held = [

@@ -24,9 +24,9 @@ from orchestrator.reports.night import night_of
 from orchestrator.reports.night_pages import blocks, headline, job_title
 from orchestrator.reports.night_reader import compare, jobs_of, night_report
 from orchestrator.settings.config import Config
-from orchestrator.web.figures import Told
+from orchestrator.web.figures import CommandJson
 from orchestrator.web.reader import HomeReader
-from orchestrator.web.views import Address, View
+from orchestrator.web.views import PageAddress, View
 
 WEEKS = 6
 NEWEST = 500
@@ -43,7 +43,7 @@ def _settings(reader: HomeReader) -> Config:
     return found
 
 
-def nights(reader: HomeReader, address: Address) -> View:
+def nights(reader: HomeReader, address: PageAddress) -> View:
     """A calendar of nights, the schedules, and two nights to be compared."""
     at = now()
     jobs = reader.store.jobs.newest(NEWEST)
@@ -69,8 +69,8 @@ def nights(reader: HomeReader, address: Address) -> View:
                 ]
                 for week in range(WEEKS)
             ],
-            "schedules": Told("schedule list", [schedule_json(reader.store, one, at) for one in schedules]),
-            "nights": list(reversed(list(Told("schedule nights --all", told))))[:NIGHTS],
+            "schedules": CommandJson("schedule list", [schedule_json(reader.store, one, at) for one in schedules]),
+            "nights": list(reversed(list(CommandJson("schedule nights --all", told))))[:NIGHTS],
             "jobs": [line.job for line in lines if line.state.is_final][:60],
         },
     )
@@ -94,7 +94,7 @@ def _cell(day: date, lines: Sequence[status.JobLine], tonight: date) -> dict[str
     }
 
 
-def night(reader: HomeReader, address: Address) -> View:
+def night(reader: HomeReader, address: PageAddress) -> View:
     """The report of one night."""
     try:
         day = date.fromisoformat(str(address.path["night"]))
@@ -110,7 +110,7 @@ def night(reader: HomeReader, address: Address) -> View:
         "nights",
         {
             "day": day,
-            "told": Told(f"report night {day}", report.to_json()),
+            "told": CommandJson(f"report night {day}", report.to_json()),
             "headline": headline(report),
             "needs": report.needs,
             "jobs": [{"title": job_title(job), "job": job.facts.job, "blocks": blocks(job)} for job in report.jobs],
@@ -119,20 +119,20 @@ def night(reader: HomeReader, address: Address) -> View:
     )
 
 
-def diff(reader: HomeReader, address: Address) -> View:
+def diff(reader: HomeReader, address: PageAddress) -> View:
     """Two nights, field by field."""
     names = [address.query.get(name, "") for name in ("before", "after")]
     jobs = [reader.store.jobs.find(JobId(name)) for name in names]
     if jobs[0] is None or jobs[1] is None:
         raise UsageError("name two jobs", hint="choose them on the page of nights")
     found = compare(reader.store, reader.home, jobs[0], jobs[1], DIFFERENT)
-    told = Told(f"diff {names[0]} {names[1]} --limit {DIFFERENT}", found.to_json())
+    told = CommandJson(f"diff {names[0]} {names[1]} --limit {DIFFERENT}", found.to_json())
     return View(
         "diff.html", "What changed", "nights", {"before": jobs[0], "after": jobs[1], "told": told}, live=False
     )
 
 
-def money(reader: HomeReader, address: Address) -> View:
+def money(reader: HomeReader, address: PageAddress) -> View:
     """What was paid, by whatever one asks, beside list prices, forecasts and budgets."""
     settings = _settings(reader)
     by = address.query.get("by", "day")
@@ -144,7 +144,7 @@ def money(reader: HomeReader, address: Address) -> View:
     since = None if seconds is None else now() - timedelta(seconds=seconds)
     option = "" if since is None else f" --since {span}"
     report = cost_of(reader.store, settings, by, since, None)
-    told = Told(f"report cost --by {by}{option}", report.to_json())
+    told = CommandJson(f"report cost --by {by}{option}", report.to_json())
     days = report if by == "day" else cost_of(reader.store, settings, "day", since, None)
     plot = {
         "x": [line.group for line in days.lines],
@@ -168,26 +168,26 @@ def money(reader: HomeReader, address: Address) -> View:
             if by == "day"
             else sorted(range(len(report.lines)), key=lambda n: report.lines[n].cost, reverse=True),
             "plot": plot,
-            "budgets": Told("budget", [standing_json(one) for one in standings]),
-            "forecasts": Told(
+            "budgets": CommandJson("budget", [standing_json(one) for one in standings]),
+            "forecasts": CommandJson(
                 f"report forecast{option}", [one.to_json() for one in calibrate(reader.store.forecasts.since(since))]
             ),
         },
     )
 
 
-def backends(reader: HomeReader, address: Address) -> View:
+def backends(reader: HomeReader, address: PageAddress) -> View:
     """How the backends are."""
     found = backends_report(reader.store, _settings(reader), lambda name: fetch_health(reader.home, name), now())
-    return View("backends.html", "Backends", "backends", {"backends": Told("report backends", found)})
+    return View("backends.html", "Backends", "backends", {"backends": CommandJson("report backends", found)})
 
 
-def quarantine(reader: HomeReader, address: Address) -> View:
+def quarantine(reader: HomeReader, address: PageAddress) -> View:
     """The rows that are not asked again."""
     page = address.number("page") or 0
     found = reader.store.quarantine.held(reader.home.identity(), is_passing)
     shown = list(islice(found, (page + 1) * HELD + 1))
-    told = Told("quarantine list", [held_json(one) for one in shown])
+    told = CommandJson("quarantine list", [held_json(one) for one in shown])
     return View(
         "quarantine.html",
         "Quarantine",

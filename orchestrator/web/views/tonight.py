@@ -13,13 +13,12 @@ from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy import nights
 from orchestrator.policy.budgets import BudgetMark
 from orchestrator.reports import status
-from orchestrator.reports.listings import schedule_json
 from orchestrator.reports.night import NightReport, night_of
 from orchestrator.reports.night_reader import job_report
-from orchestrator.web.figures import Told
+from orchestrator.web.figures import CommandJson
 from orchestrator.web.outlooks import Outlooks
 from orchestrator.web.reader import HomeReader
-from orchestrator.web.views import Address, View
+from orchestrator.web.views import PageAddress, View
 
 NEWEST = 200
 """Jobs that are looked through for those of tonight."""
@@ -32,7 +31,7 @@ class Tonight:
     def __init__(self, outlooks: Outlooks) -> None:
         self._outlooks = outlooks
 
-    def __call__(self, reader: HomeReader, address: Address) -> View:
+    def __call__(self, reader: HomeReader, address: PageAddress) -> View:
         at = now()
         night = night_of(at)
         jobs = _jobs(reader, at)
@@ -42,9 +41,9 @@ class Tonight:
         found = [
             {
                 "job": job,
-                "line": Told(f"status {job.id}", line.to_json()),
+                "line": CommandJson(f"status {job.id}", line.to_json()),
                 "outlook": self._outlooks.told(reader, job),
-                "report": Told(f"report night {job.id}", NightReport(None, at, [report]).to_json()),
+                "report": CommandJson(f"report night {job.id}", NightReport(None, at, [report]).to_json()),
             }
             for job, line, report in zip(jobs, lines, reports, strict=True)
         ]
@@ -61,7 +60,6 @@ class Tonight:
                 "budgets": _budgets(reader),
                 "sums": _sums(lines),
                 "foreseen": _foreseen(reports),
-                "schedules": Told("schedule list", [schedule_json(reader.store, one, at) for one in schedules]),
                 "coming": sorted(
                     (due.at, one.name, one.tz)
                     for one in schedules
