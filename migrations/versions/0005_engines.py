@@ -1,4 +1,4 @@
-"""what engines have held of GPUs"""
+"""what engines have held of GPUs, and what rows keep away from as a JSON array"""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """The hours that engines of one's own have held GPUs."""
+    """The hours that engines of one's own have held GPUs.
+
+    `requests.avoid` had names with commas between them; no name has a comma or a quotation mark.
+    """
     op.create_table(
         "engine_holds",
         sa.Column("home", sa.String(length=32), nullable=False),
@@ -27,3 +30,4 @@ def upgrade() -> None:
         sa.Column("cost_per_hour", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("home", "backend", "engine", "began_at", name=op.f("pk_engine_holds")),
     )
+    op.execute("""UPDATE requests SET avoid = '["' || replace(avoid, ',', '","') || '"]' WHERE avoid IS NOT NULL""")

@@ -35,6 +35,7 @@ COMMANDS = {
     "cancel": ("jobs", "Cancel a job; finished rows are kept."),
     "retry": ("jobs", "Retry rows of a finished job that failed."),
     "validate": ("check", "Check a job or batch file without running it."),
+    "view": ("view", "Serve this home's pages: tonight, jobs, rows, nights, money."),
     "report": ("report", "Reports on nights, costs and forecasts."),
     "diff": ("diff", "Show how the answers of two jobs differ."),
     "quarantine": ("quarantine", "List rows that failed permanently, and release them."),

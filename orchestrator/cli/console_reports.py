@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from orchestrator.cli.layout import Cell, Column, Line, StyledText, sentence, table
-from orchestrator.core.durations import moment_words
+from orchestrator.core.durations import duration, moment_words
 from orchestrator.policy.calibration import Calibration
 from orchestrator.policy.diff import Difference
 from orchestrator.reports.cost import CostReport
@@ -49,6 +50,27 @@ def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line
         (),
         *(line for verdict in verdicts for line in sentence(verdict, width)),
     ]
+
+
+def backend_lines(backends: Sequence[Mapping[str, Any]], width: int | None) -> list[Line]:
+    """How the backends are, a line each; `--json` has more."""
+    columns = [Column("backend"), Column("state"), *(Column(name, right=True) for name in _BACKEND_FIGURES)]
+    return table(columns, [_backend_cells(one) for one in backends], width)
+
+
+_BACKEND_FIGURES = ("batches", "rows", "rows in 24 h", "rows/s", "p50", "p95")
+
+
+def _backend_cells(one: Mapping[str, Any]) -> list[Cell]:
+    pace, took = one["rows_per_second"], one["turnaround"]
+    times = ("—", "—") if took is None else (duration(took["p50_seconds"]), duration(took["p95_seconds"]))
+    figures = (
+        f"{one['batches']:,}",
+        f"{one['rows']:,}",
+        f"{one['rows_24h']:,}",
+        "—" if pace is None else f"{pace:.2f}",
+    )
+    return [one["backend"], one["state"], *figures, *times]
 
 
 def night_lines(report: NightReport, width: int | None) -> list[Line]:

@@ -17,7 +17,7 @@ from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.database import FILE_NAME, ServerDatabase
-from orchestrator.server.keys import Key, KeyLimits, Keys
+from orchestrator.server.keys import Key, KeyLimits, KeyRight, Keys
 from orchestrator.settings.discovery import locate, serve_folder
 
 UNITS = {"": 1} | {
@@ -30,6 +30,7 @@ _COLUMNS = (
     Column("key", rank=3),
     Column("created", rank=2),
     Column("state", rank=1),
+    Column("right", rank=1),
     Column("limits", prose=True),
 )
 
@@ -77,6 +78,14 @@ def keys() -> None:
 @click.option("--max-batches", type=Amount(), metavar="N", help="Unfinished batches.")
 @click.option("--max-queued-rows", type=Amount(), metavar="N", help="Rows waiting in all of them.")
 @click.option("--max-calls", type=Amount(), metavar="N", help="Concurrent requests with this key.")
+@click.option(
+    "--right",
+    type=click.Choice([right.value for right in KeyRight]),
+    default=KeyRight.BATCH.value,
+    show_default=True,
+    help="What it opens. batch: `orch serve`. view, operate: the pages of `orch view` and `orch up --web`, and with "
+    "operate their actions.",
+)
 @dir_option
 @json_option
 def add(
@@ -86,6 +95,7 @@ def add(
     max_batches: int | None,
     max_queued_rows: int | None,
     max_calls: int | None,
+    right: str,
     folder: Path | None,
     as_json: bool,
 ) -> int:
@@ -106,7 +116,7 @@ def add(
     except OSError as error:
         raise StorageError(f"{root} cannot be created: {error.strerror}") from error
     with _opened(root) as found:
-        key, secret = found.add(name, limits)
+        key, secret = found.add(name, limits, KeyRight(right))
     if as_json:
         print_json({**_as_json(key), "secret": secret})
         return 0
@@ -180,7 +190,7 @@ def _as_json(key: Key) -> dict[str, Any]:
 def _cells(key: Key) -> tuple[str, ...]:
     limits = ", ".join(f"{name} {most:,}" for name, most in msgspec.to_builtins(key.limits).items())
     state = "valid" if key.revoked_at is None else f"revoked {_time(key.revoked_at)}"
-    return key.id, key.tenant, f"…{key.hint}", _time(key.created_at), state, limits or "none"
+    return key.id, key.tenant, f"…{key.hint}", _time(key.created_at), state, key.right, limits or "none"
 
 
 def _at(seconds: int) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import wraps
@@ -29,6 +30,35 @@ class Dollars(click.ParamType[Decimal]):
         if not amount.is_finite() or not 0 <= amount <= MAX_BUDGET:
             self.fail(f"{value!r} is not an amount of dollars up to {MAX_BUDGET:,}", param, ctx)
         return amount
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})", str(value))
+        if found is None or int(found[3]) > 65535:
+            self.fail(f"{value!r} is not an address such as 127.0.0.1:8090 or [::1]:8090", param, ctx)
+        return found[1] or found[2], int(found[3])
+
+
+WEB_ADDRESS = "127.0.0.1:8091"
+
+
+def web_option(function: click.decorators.FC) -> click.decorators.FC:
+    """`--web`."""
+    return click.option(
+        "--web", type=Address(), is_flag=False, flag_value=WEB_ADDRESS, metavar="[HOST:PORT]",
+        help=f"Serve the pages of this home, at {WEB_ADDRESS} or another address.",
+    )(function)  # fmt: skip
+
+
+def names_option(function: click.decorators.FC) -> click.decorators.FC:
+    """`--web-name`."""
+    return click.option(
+        "--web-name", "names", metavar="NAME[:PORT]", multiple=True,
+        help="A name under which a proxy serves the pages; may be given several times.",
+    )(function)  # fmt: skip
 
 
 FILE = click.argument("file", type=click.Path(path_type=Path))

@@ -104,6 +104,27 @@ def report_forecast(since: str | None, as_json: bool) -> int:
         return 0
 
 
+@report.command("backends")
+@json_option
+def report_backends(as_json: bool) -> int:
+    """Show how the backends are: who answers, what waits there, how long batches take, what refusals have taught."""
+    from orchestrator.engine.health import fetch_health
+    from orchestrator.reports.backends import backends_report
+
+    with opened() as context:
+        found = backends_report(context.store, context.config, lambda name: fetch_health(context.home, name), now())
+        if as_json:
+            print_json(found)
+        elif not found:
+            say("orch: orch.toml has no backends")
+        else:
+            from orchestrator.cli.console import out
+            from orchestrator.cli.console_reports import backend_lines
+
+            out().print(backend_lines(found, out().width))
+        return 0
+
+
 @report.command("night")
 @click.argument("which", metavar="[DATE|JOB]", required=False)
 @click.option("--md", "as_markdown", is_flag=True, help="As Markdown.")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 import click
 
 from orchestrator.backends import webhooks
 from orchestrator.cli.context import Context, log_to, opened, say_exposure
+from orchestrator.cli.options import Address, names_option, web_option
 from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible
 from orchestrator.core.clock import now
@@ -27,29 +26,22 @@ from orchestrator.settings.config import Config
 log = logging.getLogger(__name__)
 
 
-class _Address(click.ParamType[tuple[str, int]]):
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})", str(value))
-        if found is None or int(found[3]) > 65535:
-            self.fail(f"{value!r} is not an address such as 127.0.0.1:8090 or [::1]:8090", param, ctx)
-        return found[1] or found[2], int(found[3])
-
-
 @click.command()
 @click.option(
     "--webhooks",
     "address",
-    type=_Address(),
+    type=Address(),
     metavar="HOST:PORT",
     help="Accept providers' webhooks here, at /webhooks/BACKEND.",
 )
+@web_option
+@names_option
 @quiet_option
-def up(address: tuple[str, int] | None, quiet: bool) -> int:
+def up(address: tuple[str, int] | None, web: tuple[str, int] | None, names: tuple[str, ...], quiet: bool) -> int:
     """Run the engine until stopped (Ctrl-C or SIGTERM): queued jobs, new ones as they come, and schedules.
 
-    With --webhooks, a provider's event that a batch ended triggers an immediate poll. Port 0 picks a free port.
+    With --webhooks, a provider's event that a batch ended triggers an immediate poll. With --web, pages are served
+    as by `orch view`. Port 0 picks a free port.
     """
     with (
         opened() as context,
@@ -72,6 +64,8 @@ def up(address: tuple[str, int] | None, quiet: bool) -> int:
         daily = sweep.Daily(context.store, context.home, context.config.retention)
         engine.listeners += [scheduler.use, daily.use, context.use]
         told = _Told(context, quiet=quiet)
+        if web is not None:
+            stack.enter_context(_pages(engine, context, web, names))
 
         def nights() -> None:
             with engine.notices.apart("schedules"):
@@ -91,6 +85,18 @@ def up(address: tuple[str, int] | None, quiet: bool) -> int:
             engine.run(interrupted, tick)
     say("orch: stopped; nothing is lost")
     return 0
+
+
+def _pages(
+    engine: Engine, context: Context, address: tuple[str, int], names: tuple[str, ...]
+) -> AbstractContextManager[str]:
+    """The pages of the home, which tell how the loop of this engine is."""
+    from orchestrator.cli.view import serve_pages
+    from orchestrator.web.metrics import LoopHealth
+
+    loop = LoopHealth()
+    engine.rounds.append(loop.beat)
+    return serve_pages(context, address, names, lambda: context, loop)
 
 
 class _Told:

@@ -94,6 +94,8 @@ class Engine:
         self._fleets = HomeFleets(self._home, store, self._news.append)
         self.listeners: list[Callable[[Config], None]] = []
         """Who else is notified of settings that hold from now on."""
+        self.rounds: list[Callable[[], None]] = []
+        """Who is notified that a round is over."""
         self._health: dict[str, Any] = {}
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
@@ -155,6 +157,8 @@ class Engine:
                 # Whoever waits for a job sees it; others are notified.
                 self._monitor.tick(self._standstill, now())
             tick(self)
+            for heard in self.rounds:
+                heard()
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
             # Counting a million rows takes a while; looking must not take the time that the rows need.
             if not moved:

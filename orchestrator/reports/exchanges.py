@@ -64,6 +64,15 @@ def exchanges(store: Store, home: Home, job: Job, document: str, task: str | Non
         return [_exchange(store, home, job, found, lines) for found in wanted]
 
 
+def exchange_at(store: Store, home: Home, job: Job, seq: int) -> Exchange | None:
+    """The row at a place of a job, None where the job has none."""
+    found = store.lookups.at(job.id, seq)
+    if found is None:
+        return None
+    with closing(ResultLines(home.results)) as lines:
+        return _exchange(store, home, job, found, lines)
+
+
 def _document(store: Store, job: Job, wanted: str) -> str:
     if store.lookups.has_document(job.id, wanted):
         return wanted

@@ -61,9 +61,11 @@ def before(store: Store, job: Job) -> Job | None:
     return next((run for run in runs if run.created_at < job.created_at and run.finished_at is not None), None)
 
 
-def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = nights.MOST) -> JobReport:
-    """A job's part of the report, as it stands now."""
-    earlier = before(store, job)
+def job_report(
+    store: Store, home: Home, job: Job, now: datetime, most: int = nights.MOST, *, glance: bool = False
+) -> JobReport:
+    """A job's part of the report, as it stands now; at a `glance`, without its documents and the run before."""
+    earlier = None if glance else before(store, job)
     since = None if earlier is None else earlier.id
     counts = store.jobs.counts([job.id])[job.id]
     state = job_state(job, counts, submitted=job.id in store.jobs.submitted([job.id]))
@@ -76,7 +78,7 @@ def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = ni
         job=job,
         state=state,
         counts=counts,
-        documents=nights.fates(known.documents(since, job.id), removed, most),
+        documents=nights.fates(() if glance else known.documents(since, job.id), removed, most),
         before=since,
         answers=None if earlier is None else compare(store, home, earlier, job, most),
         lines=store.ledger.totals("backend", None, job.id),

@@ -127,7 +127,7 @@ class JobDetail:
                 "output": self.usage.output_tokens,
             },
             "problem": self.problem,
-            "outlook": None if self.outlook is None else _outlook_json(self.outlook),
+            "outlook": None if self.outlook is None else outlook_json(self.outlook),
             "quality": None if self.quality is None else _quality_json(self.quality),
             "tags": self.tags,
             "reasons": [_reason_json(one) for one in self.reasons],
@@ -152,7 +152,8 @@ def _reason_json(reason: FailureReason) -> dict[str, Any]:
     return {**told, "advice": advice_for(reason.code)}
 
 
-def _outlook_json(outlook: Outlook) -> dict[str, Any]:
+def outlook_json(outlook: Outlook) -> dict[str, Any]:
+    """The stable form of an outlook; documented in docs/reference/json.md."""
     reroute = outlook.reroute
     return {
         "chance": round(outlook.chance, 4),

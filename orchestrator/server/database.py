@@ -56,6 +56,9 @@ SCHEMA = (
     );
     CREATE TABLE learned (upstream TEXT PRIMARY KEY, concurrency INTEGER NOT NULL);
     """,
+    """
+    ALTER TABLE keys ADD COLUMN access TEXT NOT NULL DEFAULT 'batch';
+    """,
 )
 """One script a version, oldest first; `PRAGMA user_version` counts those that ran."""
 

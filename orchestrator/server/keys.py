@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import secrets
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from orchestrator.server.database import ServerDatabase
 PREFIX = "orch-"
 SECRET_BYTES = 32
 HINT_LENGTH = 4
-COLUMNS = "id, tenant, hint, created_at, revoked_at, limits"
+COLUMNS = "id, tenant, hint, created_at, revoked_at, limits, access"
 _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}").fullmatch
 
 
@@ -44,6 +45,19 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_LIMITS = KeyLimits()
 
 
+class KeyRight(StrEnum):
+    """What a key opens."""
+
+    BATCH = "batch"  # `orch serve`: files, batches, requests
+    VIEW = "view"  # the pages of `orch view` and `orch up --web`, and /metrics there
+    OPERATE = "operate"  # these, and their actions
+
+    @property
+    def may_view(self) -> bool:
+        """Whether it opens the pages."""
+        return self is not KeyRight.BATCH
+
+
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """A key as it is recorded: all but its secret. `hint` is how the secret ends; times are Unix seconds."""
 
@@ -53,6 +67,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     revoked_at: int | None = None
     limits: KeyLimits = NO_LIMITS
+    right: KeyRight = KeyRight.BATCH
 
 
 _limits = msgspec.json.Decoder(KeyLimits).decode
@@ -64,7 +79,7 @@ class Keys:
     def __init__(self, database: ServerDatabase) -> None:
         self._db = database
 
-    def add(self, tenant: str, limits: KeyLimits = NO_LIMITS) -> tuple[Key, str]:
+    def add(self, tenant: str, limits: KeyLimits = NO_LIMITS, right: KeyRight = KeyRight.BATCH) -> tuple[Key, str]:
         """A new key and its secret, which nobody can read again. Raises UsageError for a name that is none."""
         if _is_name(tenant) is None:
             raise UsageError(
@@ -77,10 +92,20 @@ class Keys:
             hint=secret[-HINT_LENGTH:],
             created_at=int(now().timestamp()),
             limits=limits,
+            right=right,
+        )
+        told = (
+            key.id,
+            tenant,
+            _digest(secret.encode()),
+            key.hint,
+            key.created_at,
+            msgspec.json.encode(limits),
+            right,
         )
         self._db.execute(
-            "INSERT INTO keys (id, tenant, digest, hint, created_at, limits) VALUES (?, ?, ?, ?, ?, ?)",
-            (key.id, tenant, _digest(secret.encode()), key.hint, key.created_at, msgspec.json.encode(limits)),
+            "INSERT INTO keys (id, tenant, digest, hint, created_at, limits, access) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            told,
         )
         return key, secret
 
@@ -98,6 +123,11 @@ class Keys:
             raise UsageError(f"there is no key {key_id}", hint="`orch keys list` shows them")
         return _key(rows[0])
 
+    def current(self, key_id: str) -> Key | None:
+        """The key with this id, None where there is none or it is revoked."""
+        rows = self._db.query(f"SELECT {COLUMNS} FROM keys WHERE id = ? AND revoked_at IS NULL", (key_id,))
+        return _key(rows[0]) if rows else None
+
     def find(self, secret: bytes) -> Key | None:
         """The key with this secret, None where there is none or it is revoked."""
         rows = self._db.query(
@@ -113,7 +143,7 @@ def _digest(secret: bytes) -> str:
 
 
 def _key(row: tuple[Any, ...]) -> Key:
-    key_id, tenant, hint, created_at, revoked_at, limits = row
+    key_id, tenant, hint, created_at, revoked_at, limits, right = row
     return Key(
         id=key_id,
         tenant=tenant,
@@ -121,4 +151,5 @@ def _key(row: tuple[Any, ...]) -> Key:
         created_at=created_at,
         revoked_at=revoked_at,
         limits=_limits(limits),
+        right=KeyRight(right),
     )

@@ -62,6 +62,23 @@ class Ledger:
         with self._db.read() as tx:
             return int(tx.scalar(query) or 0) * PICO
 
+    def by_tier(self, since: datetime) -> dict[tuple[str, str], tuple[Decimal, Decimal]]:
+        """What was booked since then by backend and service tier ("" where none was told): all of it, and the part
+        for sends that brought no answer."""
+        c = ledger.c
+        query = (
+            select(c.backend, func.coalesce(c.tier, ""), c.kind, _picos(func.sum(cast(c.cost, BigInteger))))
+            .where(c.at >= since)
+            .group_by(c.backend, func.coalesce(c.tier, ""), c.kind)
+        )
+        found: dict[tuple[str, str], tuple[Decimal, Decimal]] = {}
+        with self._db.read() as tx:
+            for backend, tier, kind, total in tx.execute(query):
+                cost, uncertain = found.get((backend, tier), (Decimal(0), Decimal(0)))
+                booked = int(total or 0) * PICO
+                found[backend, tier] = cost + booked, uncertain + (booked if kind == "uncertain" else 0)
+        return found
+
     def newest(self) -> int:
         """The number of the newest line, 0 where there is none. They rise, but may be committed in another order."""
         with self._db.read() as tx:

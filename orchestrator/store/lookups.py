@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, and_, or_, select
 
 from orchestrator.core.model import FinishedRow, JobId, Span
 from orchestrator.store.database import Database
 from orchestrator.store.records import FINISHED, finished
-from orchestrator.store.tables import requests, shards
+from orchestrator.store.tables import HAS_FAILED, requests, shards
 
 PAGE = 2000
 
@@ -27,6 +27,16 @@ class FoundRow:
     sent_model: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """Which rows of a job a list shows; None leaves a condition out. `text` is looked for in documents and ids."""
+
+    state: str | None = None
+    code: str | None = None
+    task: str | None = None
+    text: str | None = None
+
+
 class Lookups:
     """Verbs on single rows."""
 
@@ -40,6 +50,35 @@ class Lookups:
     def row(self, job_id: JobId, custom_id: str) -> FoundRow | None:
         """The row with this id, None where the job has none."""
         return next(iter(self._found(job_id, requests.c.custom_id == custom_id)), None)
+
+    def at(self, job_id: JobId, seq: int) -> FoundRow | None:
+        """The row at this place in its job, None where the job has none."""
+        return next(iter(self._found(job_id, requests.c.seq == seq)), None)
+
+    def page(
+        self, job_id: JobId, wanted: RowFilter, most: int, *, after: int = -1, before: int | None = None
+    ) -> list[FoundRow]:
+        """The first rows behind the place `after`, or the last ones ahead of `before`, in input order."""
+        c = requests.c
+        conditions = [c.seq > after] if before is None else [c.seq < before]
+        if wanted.state is not None:
+            conditions.append(c.state == wanted.state)
+        if wanted.code is not None:
+            conditions += [HAS_FAILED, c.error_code == wanted.code]
+        if wanted.task is not None:
+            conditions.append(c.task == wanted.task)
+        if wanted.text:
+            texts = (column.icontains(wanted.text, autoescape=True) for column in (c.document, c.custom_id))
+            conditions.append(or_(*texts))
+        found = self._found(job_id, and_(*conditions), most, newest_first=before is not None)
+        return found if before is None else found[::-1]
+
+    def tasks(self, job_id: JobId) -> list[str]:
+        """The tasks that the first rows of a job are of, in input order."""
+        c = requests.c
+        query = select(c.task).where(c.job_id == job_id).order_by(c.seq).limit(PAGE)
+        with self._db.read() as tx:
+            return list(dict.fromkeys(tx.scalars(query)))
 
     def has_document(self, job_id: JobId, document: str) -> bool:
         """Whether a job has rows of exactly this document."""
@@ -57,14 +96,17 @@ class Lookups:
                 found[row.document] = None
         return list(found)
 
-    def _found(self, job_id: JobId, condition: ColumnElement[bool]) -> list[FoundRow]:
+    def _found(
+        self, job_id: JobId, condition: ColumnElement[bool], most: int | None = None, *, newest_first: bool = False
+    ) -> list[FoundRow]:
         c = requests.c
         columns = (*(c[name] for name in FINISHED), shards.c.backend, shards.c.batch_id)
         query = (
             select(*columns, c.offset, c.length, c.sent_model)
             .outerjoin(shards, shards.c.id == c.result_shard)
             .where(c.job_id == job_id, condition)
-            .order_by(c.seq)
+            .order_by(c.seq.desc() if newest_first else c.seq)
+            .limit(most)
         )
         with self._db.read() as tx:
             rows = tx.execute(query).all()

@@ -60,9 +60,9 @@ def test_the_list_shows_no_secret(orch: Orch) -> None:
     secrets = [orch("keys", "add", name, "--max-batches", "3").stdout.strip() for name in ("one", "two")]
     shown = orch("keys", "list")
     lines = shown.stdout.splitlines()
-    assert lines[0].split() == ["id", "name", "key", "created", "state", "limits"]
+    assert lines[0].split() == ["id", "name", "key", "created", "state", "right", "limits"]
     for line, name, secret in zip(lines[1:], ("one", "two"), secrets, strict=True):
-        assert re.match(rf"key_\w+  {name}   …{re.escape(secret[-4:])}  .*  valid  max_batches 3$", line)
+        assert re.match(rf"key_\w+  {name}   …{re.escape(secret[-4:])}  .*  valid  batch  max_batches 3$", line)
     assert not [secret for secret in secrets if secret in shown.stdout + shown.stderr]
 
 

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.server.app import build
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.host import ServerThread
-from orchestrator.server.keys import KeyLimits, Keys
+from orchestrator.server.keys import KeyLimits, KeyRight, Keys
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 from tests.support.batchapi import CHAT, Sdk, create, ended, jsonl, retrieve, row, run_batch, sdk_at, upload
@@ -115,6 +115,13 @@ def test_a_wrong_key_is_an_authentication_error(guarded: Guarded, size: int) -> 
     assert re.search(r"\*{4,}3f9Q\b", error.message)
     assert secret[:-4] not in error.message
     assert secret[-5:] not in error.message
+
+
+@pytest.mark.parametrize("right", [KeyRight.VIEW, KeyRight.OPERATE])
+def test_a_key_for_the_pages_does_not_open_the_server(guarded: Guarded, right: KeyRight) -> None:
+    _, secret = guarded.keys.add("anna", right=right)
+    with guarded.with_key(secret) as sdk:
+        assert isinstance(sdk.refused(lambda api: api.files.list()), openai.AuthenticationError)
 
 
 def test_nothing_of_a_short_key_is_shown(guarded: Guarded) -> None:

@@ -98,7 +98,7 @@ def test_pages_are_named_where_they_are() -> None:
 
 def test_the_licence_is_the_one_that_the_metadata_names() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
+    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE", "NOTICE"])
     assert "Apache License\n                           Version 2.0, January 2004" in (ROOT / "LICENSE").read_text()
     assert (ROOT / "LICENSE") in [target for target, _ in links(ROOT / "README.md")]
 

@@ -11,7 +11,7 @@ from orchestrator.core.errors import StorageError
 from orchestrator.core.guarded_server import connection_of
 from orchestrator.server.api import http
 from orchestrator.server.api.http import ApiError, tenant_of
-from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, KeyLimits
+from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, KeyLimits, KeyRight
 from orchestrator.server.service import Service
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
@@ -68,7 +68,7 @@ class Access:
                 "This server asks for an API key. Send one in the header 'Authorization: Bearer KEY'."
             )
         key = self._service.keys.find(secret)
-        if key is None:
+        if key is None or key.right is not KeyRight.BATCH:
             # A short text may be a password that was meant for something else: nothing of it is shown.
             shown = secret[-HINT_LENGTH:].decode("latin-1") if len(secret) >= SHORTEST_SHOWN else ""
             raise _unauthorized(f"Incorrect API key provided: ********{shown}. It is unknown or revoked.")

@@ -1,0 +1,122 @@
+"""How backends are: who answers, what waits there, how long batches take, what refusals have taught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.shards import Shard
+from orchestrator.settings.backends import LocalBackend, SyncBackend
+from orchestrator.settings.config import Config
+
+if TYPE_CHECKING:
+    from orchestrator.store import Store
+    from orchestrator.store.limits import LearnedLimit
+
+NEWEST = 200
+"""Batches that turnaround is told from."""
+RECENT = timedelta(hours=24)
+BOUNDS = (60, 300, 900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 16 * 3600, 24 * 3600)
+"""Seconds that divide turnarounds into groups; a last group has what took longer."""
+
+Health = Callable[[str], Mapping[str, Any] | None]
+"""What the batch server of a backend says of itself, None where none runs."""
+
+
+def backends_report(store: Store, settings: Config, health: Health, now: datetime) -> list[dict[str, Any]]:
+    """A description of each backend, in the order of orch.toml: the stable form, documented in
+    docs/reference/json.md."""
+    learned = store.limits.all()
+    found = []
+    for name, backend in settings.backends.items():
+        own = isinstance(backend, LocalBackend | SyncBackend)
+        told = health(name) if own else None
+        found.append(
+            {
+                "backend": name,
+                "kind": backend.kind,
+                "location": backend.location,
+                **_condition(own, told),
+                **_waiting(store.shards.at_backend(name)),
+                **_pace(store.shards.sent_to(name), now),
+                "turnaround": _turnaround([ended for _, ended in store.shards.durations(name, NEWEST)]),
+                "limits": [_limit(one, now) for one in learned if one.backend == name],
+            }
+        )
+    return found
+
+
+def _condition(own: bool, told: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`state` is `hosted` for a provider's, whose health nobody but the provider knows; `stopped`: no server."""
+    upstreams = [] if told is None else [_upstream(one) for one in told["upstreams"]]
+    down = [one for one in upstreams if one["problem"] is not None]
+    if not own:
+        state = "hosted"
+    elif told is None:
+        state = "stopped"
+    elif told["status"] != "ok" or (upstreams and len(down) == len(upstreams)):
+        state = "down"
+    else:
+        state = "degraded" if down else "up"
+    return {"state": state, "problem": None if told is None else told["problem"], "upstreams": upstreams}
+
+
+def _upstream(told: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("number", "url", "problem", "problem_seconds", "in_flight", "limit", "limit_reason")
+    return {name: told[name] for name in names}
+
+
+def _waiting(shards: Sequence[Shard]) -> dict[str, Any]:
+    return {
+        "batches": len(shards),
+        "rows": sum(shard.rows for shard in shards),
+        "rows_done": sum(shard.provider_completed + shard.provider_failed for shard in shards),
+        "prompt_tokens_estimated": sum(shard.tokens for shard in shards),
+    }
+
+
+def _pace(shards: Sequence[Shard], now: datetime) -> dict[str, Any]:
+    """Rows of the batches that ended lately, and how many a second that is while batches were there."""
+    ended = [one for one in shards if one.ended_at is not None and one.ended_at > now - RECENT]
+    rows = sum(one.provider_completed for one in ended)
+    spans = sorted(
+        (max(one.submitted_at, now - RECENT), one.ended_at) for one in ended if one.submitted_at and one.ended_at
+    )
+    busy, until = 0.0, now - RECENT
+    for began, end in spans:
+        busy += max(0.0, (end - max(began, until)).total_seconds())
+        until = max(until, end)
+    return {"rows_24h": rows, "rows_per_second": round(rows / busy, 3) if busy else None}
+
+
+def _turnaround(seconds: Sequence[float]) -> dict[str, Any] | None:
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+    groups = [0] * (len(BOUNDS) + 1)
+    for one in ordered:
+        groups[sum(one > bound for bound in BOUNDS)] += 1
+    return {
+        "batches": len(ordered),
+        "p50_seconds": round(_quantile(ordered, 0.5), 1),
+        "p95_seconds": round(_quantile(ordered, 0.95), 1),
+        "groups": [
+            {"up_to_seconds": bound, "batches": number} for bound, number in zip((*BOUNDS, None), groups, strict=True)
+        ],
+    }
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _limit(one: LearnedLimit, now: datetime) -> dict[str, Any]:
+    held = one.hold_until is not None and one.hold_until > now
+    return {
+        "model": one.model,
+        "enqueued_tokens": one.enqueued_tokens,
+        "max_rows": one.max_rows,
+        "hold_until": one.hold_until.isoformat(timespec="seconds") if held and one.hold_until else None,
+        "reason": one.reason,
+    }

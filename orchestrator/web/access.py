@@ -1,0 +1,148 @@
+"""Who may look at the pages, and who may act.
+
+On loopback, `orch` prints a link with a token that holds once; it is traded for a cookie. Beyond loopback only keys
+count (`orch keys add NAME --right view`). Cookies are signed with a secret of the home, so that they outlive a
+restart; a key's cookie ends with its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import threading
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from orchestrator.core.errors import StorageError
+from orchestrator.server.keys import Key, KeyRight
+
+SESSION_SECONDS = 30 * 86_400
+SECRET_FILE = "web.key"
+SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who looks, under which name actions are noted, and what forms must carry to count as our own pages'."""
+
+    name: str
+    right: KeyRight
+    form_token: str
+
+
+class _Session(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    right: KeyRight
+    key_id: str
+    ends: int
+
+
+class KeyRing:
+    """How keys are looked up: by secret at sign-in, by id with every request after it."""
+
+    def __init__(self, find: Callable[[bytes], Key | None], current: Callable[[str], Key | None]) -> None:
+        self.find = find
+        self.current = current
+
+
+class PageAccess:
+    """The links, cookies and keys of one address. `links` says whether links are given out, as on loopback alone, and
+    `right` what they open.
+    """
+
+    def __init__(self, root: Path, identity: str, keys: KeyRing, *, links: bool, right: KeyRight) -> None:
+        self._secret = _secret(root / SECRET_FILE)
+        self._keys = keys
+        self._links = links
+        self._right = right
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        # Cookies know no port: those of two homes on one machine must not replace each other.
+        self.cookie = f"orch-{identity[:12]}"
+
+    def new_link(self) -> str | None:
+        """The path of a link that opens the pages once; None where only keys do. An unused one no longer holds."""
+        if not self._links:
+            return None
+        with self._lock:
+            self._token = secrets.token_urlsafe(SECRET_BYTES)
+            return f"/enter?token={self._token}"
+
+    def enter(self, token: str) -> str | None:
+        """The cookie for a link's token, which no longer holds then; None where it does not."""
+        with self._lock:
+            expected, is_right = self._token, False
+            if expected is not None:
+                is_right = hmac.compare_digest(expected.encode(), token.encode("utf-8", "replace"))
+            if not is_right:
+                return None
+            self._token = None
+        return self._signed(_Session("the user", self._right, "", int(time.time()) + SESSION_SECONDS))
+
+    def sign_in(self, secret: str) -> str | None:
+        """The cookie for a key; None where it may not look."""
+        key = self._keys.find(secret.encode("utf-8", "replace"))
+        if key is None or not key.right.may_view:
+            return None
+        return self._signed(_Session(key.tenant, key.right, key.id, int(time.time()) + SESSION_SECONDS))
+
+    def of_key(self, secret: bytes) -> Visitor | None:
+        """Who shows a key with a request, as Prometheus does; None where it may not look."""
+        key = self._keys.find(secret)
+        return None if key is None or not key.right.may_view else Visitor(key.tenant, key.right, "")
+
+    def visitor(self, cookie: str | None) -> Visitor | None:
+        """Who a cookie belongs to; None where it was not made here, has ended, or its key was revoked."""
+        body, _, signature = (cookie or "").partition(".")
+        if not hmac.compare_digest(self._signature("session", body), signature):
+            return None
+        try:
+            session = msgspec.json.decode(urlsafe_b64decode(body), type=_Session)
+        except (ValueError, msgspec.MsgspecError):
+            return None
+        if session.ends < time.time():
+            return None
+        right = session.right
+        if session.key_id:
+            key = self._keys.current(session.key_id)
+            if key is None:
+                return None
+            right = key.right
+        elif not self._links:
+            return None  # a link's cookie opens what stands on loopback, and nothing else
+        else:
+            right = self._right
+        return Visitor(session.name, right, self._signature("form", body))
+
+    def _signed(self, session: _Session) -> str:
+        body = urlsafe_b64encode(msgspec.json.encode(session)).decode()
+        return f"{body}.{self._signature('session', body)}"
+
+    def _signature(self, purpose: str, body: str) -> str:
+        return hmac.new(self._secret, f"{purpose}:{body}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+
+def _secret(path: Path) -> bytes:
+    """The secret that cookies are signed with, made at the first use and readable to its owner alone."""
+    try:
+        try:
+            found = path.read_bytes()
+        except FileNotFoundError:
+            found = b""
+        if len(found) >= SECRET_BYTES:
+            return found
+        made = secrets.token_bytes(SECRET_BYTES)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(made)
+        beside.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be used: {error.strerror}") from error
+    return made

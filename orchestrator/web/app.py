@@ -1,0 +1,261 @@
+"""The routes of the pages, and how a view becomes one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+import anyio
+import anyio.to_thread
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Match, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from orchestrator import __version__
+from orchestrator.core.errors import OrchError, UsageError
+from orchestrator.core.sanitize import escape_controls
+from orchestrator.engine.lock import running_engine
+from orchestrator.web import figures
+from orchestrator.web.access import SESSION_SECONDS, PageAccess, Visitor
+from orchestrator.web.guard import VISITOR, Guard
+from orchestrator.web.live import LivePages
+from orchestrator.web.metrics import CONTENT_TYPE, HomeMetrics, LoopHealth
+from orchestrator.web.outlooks import Outlooks
+from orchestrator.web.reader import HomeReader, Readers
+from orchestrator.web.views import Page, PageAddress, View, jobs, others
+from orchestrator.web.views.tonight import Tonight
+
+log = logging.getLogger(__name__)
+
+HERE = Path(__file__).parent
+THREADS = 2
+"""Pages that are made at once: the processors are for the engine."""
+Made = TypeVar("Made")
+NAV = (
+    ("tonight", "/", "Tonight"),
+    ("nights", "/nights", "Nights"),
+    ("money", "/money", "Money"),
+    ("backends", "/backends", "Backends"),
+    ("quarantine", "/quarantine", "Quarantine"),
+)
+
+
+class Pages:
+    """The pages of one home. `new_link` is told when a link was used, so that another browser gets another."""
+
+    def __init__(
+        self,
+        readers: Readers,
+        access: PageAccess,
+        hosts: frozenset[str],
+        new_link: Callable[[], None],
+        loop: LoopHealth | None = None,
+    ) -> None:
+        self._readers = readers
+        self._access = access
+        self._hosts = hosts
+        self._new_link = new_link
+        self._live = LivePages(lambda: running_engine(readers().home))
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._templates = _templates()
+        outlooks = Outlooks()
+        self._metrics = HomeMetrics(readers, outlooks, lambda: self._live.viewers, loop)
+        known: list[tuple[str, Page]] = [
+            ("/", Tonight(outlooks)),
+            ("/jobs/{job}", jobs.JobPage(outlooks)),
+            ("/jobs/{job}/rows", jobs.rows),
+            ("/jobs/{job}/rows/{seq:int}", jobs.row),
+            ("/nights", others.nights),
+            ("/nights/{night}", others.night),
+            ("/diff", others.diff),
+            ("/money", others.money),
+            ("/backends", others.backends),
+            ("/quarantine", others.quarantine),
+        ]
+        self._routes = [(Route(path, self._shown(page), methods=["GET"]), page) for path, page in known]
+
+    def application(self) -> Starlette:
+        """The application."""
+        routes = [
+            *(route for route, _ in self._routes),
+            Route("/jobs/{job}/rows/{seq:int}/picture/{number:int}", self._picture, methods=["GET"]),
+            Route("/metrics", self._scraped, methods=["GET"]),
+            Route("/live", self._events, methods=["GET"]),
+            Route("/enter", self._enter, methods=["GET"]),
+            Route("/sign-in", self._sign_in, methods=["POST"]),
+            Mount("/static", _Static(directory=HERE / "static")),
+        ]
+        guard = Middleware(Guard, access=self._access, hosts=self._hosts, sign_in=self._stranger)
+        app = Starlette(routes=routes, middleware=[guard], exception_handlers={404: self._missing})
+        app.router.redirect_slashes = False
+        return app
+
+    # --- pages
+
+    def _shown(self, page: Page) -> Callable[[Request], Any]:
+        async def shown(request: Request) -> Response:
+            return await self._answer(page, request)
+
+        return shown
+
+    async def _answer(self, page: Page, request: Request) -> Response:
+        address = PageAddress(request.path_params, request.query_params)
+        visitor: Visitor = request.scope[VISITOR]
+        here = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+        text, status = await self._threaded(lambda: self._page(page, address, visitor, here, "layout.html"))
+        return HTMLResponse(text, status)
+
+    async def _threaded(self, work: Callable[[], Made]) -> Made:
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(THREADS)
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+    def _page(
+        self, page: Page | None, address: PageAddress, visitor: Visitor, here: str, layout: str
+    ) -> tuple[str, int]:
+        """The page as text, with its status; what goes wrong is a page too."""
+        reader = self._readers()
+        try:
+            view = View("empty.html", "", "") if page is None else page(reader, address)
+        except OrchError as error:
+            facts = {"message": error.message, "hint": error.hint}
+            view = View("error.html", "Not shown", "", facts, status=404 if isinstance(error, UsageError) else 503)
+        except Exception:
+            log.exception("the page %s cannot be made", here)
+            facts = {"message": "this page cannot be made: a defect of orch", "hint": "its log has the details"}
+            view = View("error.html", "Not shown", "", facts, status=500)
+        return self._rendered(reader, view, visitor, here, layout), view.status
+
+    def _rendered(self, reader: HomeReader, view: View, visitor: Visitor, here: str, layout: str) -> str:
+        holder = running_engine(reader.home)
+        return self._templates.get_template(view.template).render(
+            layout=layout,
+            title=view.title,
+            nav=NAV,
+            here=view.nav,
+            live=here if view.live else "",
+            engine=None if holder is None else str(holder),
+            home=str(reader.home.root),
+            version=__version__,
+            visitor=visitor,
+            **view.facts,
+        )
+
+    async def _picture(self, request: Request) -> Response:
+        address = PageAddress(request.path_params, request.query_params)
+        try:
+            found = await self._threaded(lambda: jobs.picture(self._readers(), address))
+        except OrchError:
+            found = None
+        if found is None:
+            return Response(status_code=404)
+        return Response(
+            found[1], media_type=found[0], headers={"content-security-policy": "default-src 'none'; sandbox"}
+        )
+
+    async def _scraped(self, request: Request) -> Response:
+        try:
+            return Response(await self._threaded(self._metrics.text), media_type=CONTENT_TYPE)
+        except OrchError as error:
+            return PlainTextResponse(f"{error.message}\n", 503)
+
+    # --- live
+
+    async def _events(self, request: Request) -> Response:
+        here = request.query_params.get("page", "")
+        parts = urlsplit(here)
+        page, address = self._page_at(parts.path, parts.query)
+        visitor: Visitor = request.scope[VISITOR]
+
+        async def make() -> str:
+            text, _ = await self._threaded(lambda: self._page(page, address, visitor, here, "fragment.html"))
+            return str(text)
+
+        events = self._live.events(f"{visitor.right} {visitor.form_token} {here}", make)
+        return StreamingResponse(events, media_type="text/event-stream")
+
+    def _page_at(self, path: str, query: str) -> tuple[Page | None, PageAddress]:
+        scope = {"type": "http", "method": "GET", "path": path, "root_path": ""}
+        for route, page in self._routes:
+            match, found = route.matches(scope)
+            if path and match is Match.FULL:
+                return page, PageAddress(found["path_params"], dict(parse_qsl(query)))
+        return None, PageAddress({}, {})
+
+    # --- who comes in
+
+    async def _enter(self, request: Request) -> Response:
+        cookie = self._access.enter(request.query_params.get("token", ""))
+        if cookie is None:
+            return self._door("This link was used already, or is not one. The terminal shows the current one.")
+        self._new_link()
+        # Not a redirect: a strict cookie is not sent along where the way began at another program.
+        return self._with_cookie(HTMLResponse(self._templates.get_template("entered.html").render()), request, cookie)
+
+    async def _sign_in(self, request: Request) -> Response:
+        async with request.form(max_fields=4, max_files=0) as form:
+            given = str(form.get("key", ""))
+        cookie = await run_in_threadpool(self._access.sign_in, given.strip())
+        if cookie is None:
+            return self._door("This key opens nothing here: it is unknown, revoked, or not made with --right view.")
+        return self._with_cookie(RedirectResponse("/", 303), request, cookie)
+
+    def _with_cookie(self, response: Response, request: Request, cookie: str) -> Response:
+        is_secure = request.headers.get("x-forwarded-proto") == "https" or request.url.scheme == "https"
+        response.set_cookie(
+            self._access.cookie, cookie, SESSION_SECONDS, httponly=True, samesite="strict", secure=is_secure
+        )
+        return response
+
+    async def _stranger(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._door("")(scope, receive, send)
+
+    def _door(self, problem: str) -> Response:
+        return HTMLResponse(
+            self._templates.get_template("door.html").render(problem=problem, version=__version__), 401
+        )
+
+    async def _missing(self, request: Request, error: Exception) -> Response:
+        if request.scope.get(VISITOR) is None:
+            return Response(status_code=404)
+
+        def nothing(reader: HomeReader, address: PageAddress) -> View:
+            raise UsageError("there is no such page")
+
+        return await self._answer(nothing, request)
+
+
+class _Static(StaticFiles):
+    """Files that come with orch; their addresses carry its version."""
+
+    async def get_response(self, path: str, scope: Any) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["cache-control"] = "max-age=86400"
+        return response
+
+
+def _templates() -> Environment:
+    def shown(value: Any) -> Any:
+        return escape_controls(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: Mapping[str, Callable[..., Any]] = {**figures.FORMS, "code": figures.code, "moment": figures.moment}
+    environment.filters.update(filters)
+    environment.globals.update(figure=figures.figure)
+    return environment

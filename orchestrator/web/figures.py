@@ -1,0 +1,130 @@
+"""Figures on the pages: markup that says of which command's `--json` each is a value, so that the two can be held
+against each other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from orchestrator.core.durations import duration
+from orchestrator.core.money import money
+from orchestrator.core.sanitize import escape_controls
+
+NOTHING = "—"
+_SAME_ZONE = "%H:%M %Z"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandJson:
+    """What a command gives with `--json`; `command` without `orch` and `--json`. `at` is where in it this part is."""
+
+    command: str
+    data: Any
+    at: str = ""
+
+    def __getitem__(self, key: str | int) -> CommandJson:
+        """A part of it."""
+        return CommandJson(self.command, self.data[key], f"{self.at}.{key}" if self.at else str(key))
+
+    def __iter__(self) -> Any:
+        """The parts of a list."""
+        return (self[number] for number in range(len(self.data)))
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    def get(self, path: str) -> Any:
+        """The value at a path such as `requests.done`; None where something on the way is null."""
+        found = self.data
+        for key in path.split("."):
+            if found is None:
+                return None
+            found = found[int(key)] if isinstance(found, list) else found[key]
+        return found
+
+
+def count(value: Any) -> str:
+    """A whole number."""
+    return f"{value:,}"
+
+
+def dollars(value: Any) -> str:
+    """Money, as in every report."""
+    return money(Decimal(str(value)))
+
+
+def share(value: Any) -> str:
+    """A part of 1."""
+    return f"{value:.0%}" if value in (0, 1) or 0.01 <= value <= 0.99 else f"{value:.1%}"
+
+
+def tokens(value: Any) -> str:
+    """A number of tokens, in three digits."""
+    for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
+        if value >= size:
+            short = value / (1000 if unit == "k" else size)
+            return f"{short:.0f}{unit}" if short >= 100 else f"{short:.1f}{unit}"
+    return f"{value:,}"
+
+
+def rate(value: Any) -> str:
+    """A number a second, in three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+FORMS: Mapping[str, Callable[[Any], str]] = {
+    "count": count,
+    "dollars": dollars,
+    "share": share,
+    "tokens": tokens,
+    "rate": rate,
+    "seconds": duration,
+    "text": str,
+}
+
+
+def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
+    """A value of a `--json` as people read it; the value itself and where it is from stand in its attributes."""
+    value = told.get(path)
+    at = f"{told.at}.{path}" if told.at else path
+    shown = NOTHING if value is None else FORMS[form](value)
+    raw = "" if value is None else str(value)
+    made = '<data value="{}" data-command="{}" data-at="{}">{}</data>'
+    return Markup(made).format(raw, escape_controls(told.command), at, escape_controls(shown))
+
+
+def moment(at: datetime | str | None, form: str = "moment") -> Markup:
+    """A time: in UTC as it is served, and in the reader's zone once the page's script has seen it.
+
+    `form` is `moment` (day and time), `clock` (time alone) or `day`. The zone of the machine that runs the jobs is
+    told with it, where the reader's is another.
+    """
+    if at is None:
+        return Markup(NOTHING)
+    found = datetime.fromisoformat(at) if isinstance(at, str) else at
+    here = found.astimezone()
+    made = '<time datetime="{}" data-form="{}" data-there="{}" data-offset="{}">{}</time>'
+    offset = here.utcoffset()
+    minutes = 0 if offset is None else int(offset.total_seconds() // 60)
+    shown = {"moment": "%a %d %b %H:%M", "clock": "%H:%M:%S", "day": "%a %d %b"}[form]
+    iso = found.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return Markup(made).format(iso, form, f"{here:{_SAME_ZONE}}", minutes, f"{here:{shown}}")
+
+
+def code(text: str) -> Markup:
+    """Text with what stands between backticks as code."""
+    parts = escape_controls(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape(escape_controls(text))
+    made = (
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
+    return Markup("").join(made)

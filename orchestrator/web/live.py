@@ -1,0 +1,86 @@
+"""Open pages that stay current: server-sent events with a page's content, sent when it is another.
+
+However many look at the same page, it is made once. It then holds for a multiple of the time that making it took, so
+that pages of large jobs take a small share of a processor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+TICK_SECONDS = 0.25
+HEARTBEAT_SECONDS = 2.0
+"""A page that hears nothing for longer than twice this says so."""
+SHORTEST_SECONDS, USUAL_SECONDS = 0.75, 1.5
+SPARING, BUSY = 12.0, 4.0
+"""A page holds for so many times as long as it took to make: up to `USUAL_SECONDS`, and for one that takes long."""
+
+Make = Callable[[], Awaitable[str]]
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A page that somebody looks at."""
+
+    text: str = ""
+    pulse: object = None
+    holds_until: float = 0.0
+    viewers: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class LivePages:
+    """The pages that are open now. `pulse` is what none of them may be late to tell: where it changes, all are made
+    anew; it is asked for at every tick.
+    """
+
+    def __init__(self, pulse: Callable[[], object]) -> None:
+        self._pulse = pulse
+        self._pages: dict[str, _Shared] = {}
+
+    @property
+    def viewers(self) -> int:
+        """How many open pages there are."""
+        return sum(page.viewers for page in self._pages.values())
+
+    async def events(self, key: str, make: Make) -> AsyncIterator[bytes]:
+        """The events of one open page: `page` with its content, at first and whenever it changes; `alive` between."""
+        page = self._pages.setdefault(key, _Shared())
+        page.viewers += 1
+        sent, heard = "", 0.0
+        try:
+            yield b"retry: 1000\n\n"
+            while True:
+                text = await _current(page, make, self._pulse())
+                now = time.monotonic()
+                if text != sent:
+                    sent, heard = text, now
+                    yield _event("page", text)
+                elif now - heard >= HEARTBEAT_SECONDS:
+                    heard = now
+                    yield _event("alive", "")
+                await asyncio.sleep(TICK_SECONDS)  # the database belongs to other processes too; it cannot wake us
+        finally:
+            page.viewers -= 1
+            if not page.viewers:
+                self._pages.pop(key, None)
+
+
+async def _current(page: _Shared, make: Make, pulse: object) -> str:
+    if time.monotonic() < page.holds_until and page.pulse == pulse:
+        return page.text
+    async with page.lock:
+        began = time.monotonic()
+        if began >= page.holds_until or page.pulse != pulse:
+            page.pulse, page.text = pulse, await make()
+            took = time.monotonic() - began
+            page.holds_until = began + max(SHORTEST_SECONDS, min(SPARING * took, USUAL_SECONDS), BUSY * took)
+    return page.text
+
+
+def _event(name: str, text: str) -> bytes:
+    lines = "".join(f"data: {line}\n" for line in text.split("\n"))
+    return f"event: {name}\n{lines}\n".encode("utf-8", "replace")

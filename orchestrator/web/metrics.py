@@ -1,0 +1,233 @@
+"""/metrics of a home, for Prometheus: jobs, rows, batches, money, deadlines, budgets, forecasts, the engine's loop.
+
+Everything is read from the store at the scrape. Job files are told by name, each by its newest run: ids would make a
+new series every night.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from decimal import Decimal
+
+from prometheus_client import CollectorRegistry, exposition
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from orchestrator.core.clock import now
+from orchestrator.core.model import Forecast, Job, RequestState
+from orchestrator.core.shards import ShardState
+from orchestrator.engine.lock import running_engine
+from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.policy import nights
+from orchestrator.policy.budgets import BudgetStanding
+from orchestrator.policy.calibration import calibrate
+from orchestrator.policy.night_figures import foreseen
+from orchestrator.reports import status
+from orchestrator.web.outlooks import Outlooks
+from orchestrator.web.reader import HomeReader, Readers
+
+CONTENT_TYPE = exposition.CONTENT_TYPE_PLAIN_0_0_4
+NEWEST = 200
+"""Jobs that the newest runs are looked for among; those that are open are all there."""
+DAY, MONTH = timedelta(days=1), timedelta(days=30)
+KEPT_SECONDS = 2.0
+Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+class LoopHealth:
+    """How the engine's loop is: told by `orch up` after each round, from its own thread."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self._last: float | None = None
+
+    def beat(self) -> None:
+        """A round is over."""
+        self.rounds += 1
+        self._last = time.monotonic()
+
+    @property
+    def silent_seconds(self) -> float | None:
+        """Since when no round ended; None before the first."""
+        return None if self._last is None else time.monotonic() - self._last
+
+
+class HomeMetrics:
+    """The text of /metrics. `loop` is None where this process is not the engine."""
+
+    def __init__(
+        self, readers: Readers, outlooks: Outlooks, viewers: Callable[[], int], loop: LoopHealth | None
+    ) -> None:
+        self._readers = readers
+        self._outlooks = outlooks
+        self._viewers = viewers
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._made_at = 0.0
+        self._text = b""
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """The page; the same one for scrapes that come at once."""
+        with self._lock:
+            if time.monotonic() - self._made_at > KEPT_SECONDS:
+                self._text, self._made_at = exposition.generate_latest(self._registry), time.monotonic()
+            return self._text
+
+    def describe(self) -> list[Metric]:
+        """Nothing: what there is, is known at a scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric as it is now."""
+        reader = self._readers()
+        jobs = _newest(reader)
+        yield from self._engine(reader)
+        yield from self._of_jobs(reader, jobs)
+        yield from _batches(reader, [job for job in jobs if job.finished_at is None])
+        yield from _money(reader)
+        yield from _budgets(reader)
+        yield from _forecasts(reader)
+        yield from _schedules(reader)
+
+    def _engine(self, reader: HomeReader) -> Iterator[Metric]:
+        up = running_engine(reader.home) is not None
+        yield _gauge("orch_engine_up", "1 while an engine runs for this home.", (), [((), float(up))])
+        if self._loop is not None:
+            yield CounterMetricFamily("orch_engine_rounds", "Rounds of the engine's loop.", value=self._loop.rounds)
+            if (silent := self._loop.silent_seconds) is not None:
+                about = "Seconds since a round of the engine's loop ended."
+                yield _gauge("orch_engine_silent_seconds", about, (), [((), silent)])
+        yield _gauge("orch_web_pages_open", "Pages that are kept current.", (), [((), float(self._viewers()))])
+
+    def _of_jobs(self, reader: HomeReader, jobs: list[Job]) -> Iterator[Metric]:
+        at = now()
+        lines = status.lines(reader.store, jobs, at, reader.running_cost)
+        open_states = Counter(str(line.state) for line in lines if not line.state.is_final)
+        about = "Jobs that are not over, by state."
+        yield _gauge("orch_jobs_open", about, ("state",), (((state,), n) for state, n in open_states.items()))
+        about = "Rows of each job file's newest run, by outcome."
+        rows = (
+            ((line.job.name, state.value), float(getattr(line.counts, state.value)))
+            for line in lines
+            for state in RequestState
+        )
+        yield _gauge("orch_job_rows", about, ("job", "outcome"), rows)
+        about = "New failures among them: neither known from an earlier run nor acknowledged."
+        yield _gauge("orch_job_new_failures", about, ("job",), (((one.job.name,), one.failing.new) for one in lines))
+        about = "1 at the state of each job file's newest run."
+        yield _gauge(
+            "orch_job_state", about, ("job", "state"), (((one.job.name, str(one.state)), 1.0) for one in lines)
+        )
+        about = "What that run has cost so far, in dollars."
+        yield _gauge("orch_job_cost_dollars", about, ("job",), (((one.job.name,), float(one.cost)) for one in lines))
+        yield from self._foreseen(reader, jobs)
+
+    def _foreseen(self, reader: HomeReader, jobs: list[Job]) -> Iterator[Metric]:
+        due = [(job, job.deadline_at) for job in jobs if job.deadline_at is not None]
+        about = "When each job file's newest run is due, in Unix time."
+        stamps = (((job.name,), deadline.timestamp()) for job, deadline in due)
+        yield _gauge("orch_job_deadline_timestamp_seconds", about, ("job",), stamps)
+        about = "By how much that run finished before its deadline, or, below zero, after it."
+        spare = (
+            ((job.name,), (deadline - job.finished_at).total_seconds()) for job, deadline in due if job.finished_at
+        )
+        yield _gauge("orch_job_deadline_spare_seconds", about, ("job",), spare)
+        told = [(job, self._outlooks.told(reader, job).get("outlook.chance")) for job, _ in due]
+        about = "The chance of an open run to keep its deadline."
+        chances = (((job.name,), float(chance)) for job, chance in told if chance is not None)
+        yield _gauge("orch_job_deadline_chance", about, ("job",), chances)
+        oldest = min((job.created_at for job in jobs), default=now())
+        of_job: dict[str, list[Forecast]] = {}
+        for one in reader.store.forecasts.since(oldest):
+            of_job.setdefault(one.job_id, []).append(one)
+        found = ((job.name, foreseen(of_job.get(job.id, []))) for job in jobs)
+        samples = (
+            ((name, quantile), float(cost))
+            for name, costs in found
+            if costs is not None
+            for quantile, cost in zip(("0.5", "0.95"), costs, strict=True)
+        )
+        about = "What the plan of that run said it would cost, in dollars."
+        yield _gauge("orch_job_foreseen_dollars", about, ("job", "quantile"), samples)
+
+
+def _newest(reader: HomeReader) -> list[Job]:
+    """The newest whole run of each job file, and every run that is open where it is the file's newest."""
+    found: dict[str, Job] = {}
+    names: set[str] = set()
+    for job in reader.store.jobs.newest(NEWEST):
+        if not job.is_limited and job.series not in found and job.name not in names:
+            found[job.series] = job
+            names.add(job.name)
+    return list(found.values())
+
+
+def _batches(reader: HomeReader, jobs: list[Job]) -> Iterator[Metric]:
+    shards = [shard for job in jobs for shard in reader.store.shards.of_job(job.id)]
+    states = Counter((shard.backend, str(shard.state)) for shard in shards)
+    about = "Batches of open jobs, by backend and state."
+    yield _gauge("orch_batches", about, ("backend", "state"), ((key, float(n)) for key, n in states.items()))
+    held = Counter(shard.backend for shard in shards if shard.held and not shard.state.is_final)
+    about = "Batches that wait for something, by backend."
+    yield _gauge("orch_batches_held", about, ("backend",), (((name,), float(n)) for name, n in held.items()))
+    rows = Counter[str]()
+    for shard in shards:
+        if shard.state is ShardState.SUBMITTED:
+            rows[shard.backend] += shard.rows - shard.provider_completed - shard.provider_failed
+    about = "Rows at each backend that have no answer yet."
+    yield _gauge("orch_backend_open_rows", about, ("backend",), (((name,), float(n)) for name, n in rows.items()))
+
+
+def _money(reader: HomeReader) -> Iterator[Metric]:
+    spent = reader.store.ledger.by_tier(now() - DAY)
+    about = "Dollars booked in the last 24 hours, by backend and service tier (empty: the answers told none)."
+    samples = (((backend, tier), float(cost)) for (backend, tier), (cost, _) in spent.items())
+    yield _gauge("orch_spent_24h_dollars", about, ("backend", "tier"), samples)
+    about = "The part of them for sends that brought no answer and may not be billed."
+    samples = (((backend, tier), float(uncertain)) for (backend, tier), (_, uncertain) in spent.items())
+    yield _gauge("orch_uncertain_24h_dollars", about, ("backend", "tier"), samples)
+
+
+def _budgets(reader: HomeReader) -> Iterator[Metric]:
+    settings = reader.readable
+    standings = [] if settings is None else SharedBudgets(reader.store, settings, now).standings()
+    figures: tuple[tuple[str, str, Callable[[BudgetStanding], Decimal]], ...] = (
+        ("amount", "What a budget allows in its period, in dollars.", lambda one: one.budget.amount),
+        ("spent", "What of it is spent.", lambda one: one.spent),
+        ("left", "What of it is neither spent nor in flight.", lambda one: one.left),
+    )
+    for name, about, value in figures:
+        samples = (((one.budget.name,), float(value(one))) for one in standings)
+        yield _gauge(f"orch_budget_{name}_dollars", about, ("budget",), samples)
+
+
+def _forecasts(reader: HomeReader) -> Iterator[Metric]:
+    known = [one for one in calibrate(reader.store.forecasts.since(now() - MONTH)) if one.ratio is not None]
+    about = "The median of what came divided by the p50 that was forecast, of 30 days (1: forecasts hold)."
+    samples = (((one.kind, one.backend, one.model, one.task), float(one.ratio or 0)) for one in known)
+    yield _gauge("orch_forecast_ratio", about, ("kind", "backend", "model", "task"), samples)
+
+
+def _schedules(reader: HomeReader) -> Iterator[Metric]:
+    schedules, at = reader.store.schedules.all(), now()
+    due = ((one.name, nights.next_due(one, at)) for one in schedules if one.paused_at is None)
+    about = "When a schedule runs next, in Unix time."
+    samples = (((name,), following.at.timestamp()) for name, following in due if following is not None)
+    yield _gauge("orch_schedule_next_timestamp_seconds", about, ("schedule",), samples)
+    last = {night.schedule_id: night for night in reader.store.schedules.nights(None)}
+    about = "1 at the state of each schedule's last night."
+    states = (((one.name, str(last[one.id].state)), 1.0) for one in schedules if one.id in last)
+    yield _gauge("orch_schedule_last_night", about, ("schedule", "state"), states)
+
+
+def _gauge(name: str, about: str, labels: tuple[str, ...], samples: Samples) -> Metric:
+    family = GaugeMetricFamily(name, about, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family

@@ -1,0 +1,44 @@
+"""What the pages are told of a home. The command line hands it in; its `Context` is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import TYPE_CHECKING, Protocol
+
+from orchestrator.core.model import Job, JobId
+from orchestrator.core.shards import Shard
+from orchestrator.reports.status import JobDetail
+from orchestrator.settings.home import Home
+
+if TYPE_CHECKING:
+    from orchestrator.policy.planner import Outlook
+    from orchestrator.settings.config import Config
+    from orchestrator.store import Store
+
+
+class HomeReader(Protocol):
+    """A home with its store and the settings in force."""
+
+    store: Store
+    home: Home
+
+    @property
+    def readable(self) -> Config | None:
+        """The settings; None while orch.toml is broken."""
+
+    def running_cost(self, shard: Shard) -> Decimal:
+        """What a running batch has cost so far, in dollars."""
+
+    def job(self, name: str, *, tell: bool = True) -> Job:
+        """The job of this id or name. Raises UsageError."""
+
+    def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
+        """Everything about a job. Raises UsageError."""
+
+    def outlook(self, job: Job) -> Outlook | None:
+        """What is foreseen of a job; None where nothing is."""
+
+
+Readers = Callable[[], HomeReader]
+"""Gives the home as it is now: a changed orch.toml gives another reader."""

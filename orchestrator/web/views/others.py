@@ -1,0 +1,201 @@
+"""*Nights*, *Money*, *Backends* and *Quarantine*."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import date, timedelta
+from itertools import islice
+from typing import Any
+
+from orchestrator.core.clock import now
+from orchestrator.core.durations import seconds_of
+from orchestrator.core.errors import UsageError
+from orchestrator.core.model import JobId
+from orchestrator.engine.health import fetch_health
+from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.policy.calibration import calibrate
+from orchestrator.policy.row_errors import is_passing
+from orchestrator.reports import status
+from orchestrator.reports.backends import backends_report
+from orchestrator.reports.cost_reader import GROUPS, cost_of
+from orchestrator.reports.listings import held_json, night_json, schedule_json, standing_json
+from orchestrator.reports.night import night_of
+from orchestrator.reports.night_pages import blocks, headline, job_title
+from orchestrator.reports.night_reader import compare, jobs_of, night_report
+from orchestrator.settings.config import Config
+from orchestrator.web.figures import CommandJson
+from orchestrator.web.reader import HomeReader
+from orchestrator.web.views import PageAddress, View
+
+WEEKS = 6
+NEWEST = 500
+"""Jobs that the calendar is made of."""
+NIGHTS = 30
+DIFFERENT = 100
+SPANS = ("7d", "30d", "90d", "all")
+HELD = 100
+
+
+def _settings(reader: HomeReader) -> Config:
+    if (found := reader.readable) is None:
+        raise UsageError("orch.toml cannot be read just now", hint="`orch doctor` tells what is wrong with it")
+    return found
+
+
+def nights(reader: HomeReader, address: PageAddress) -> View:
+    """A calendar of nights, the schedules, and two nights to be compared."""
+    at = now()
+    jobs = reader.store.jobs.newest(NEWEST)
+    lines = status.lines(reader.store, jobs, at, reader.running_cost)
+    of_night: dict[date, list[status.JobLine]] = defaultdict(list)
+    for line in lines:
+        of_night[night_of(line.job.created_at)].append(line)
+    tonight = night_of(at)
+    first = tonight - timedelta(days=tonight.weekday() + 7 * (WEEKS - 1))
+    schedules = reader.store.schedules.all()
+    called = {one.id: one.name for one in schedules}
+    history = [night for night in reader.store.schedules.nights(None) if night.schedule_id in called]
+    told = [{"schedule": called[night.schedule_id], **night_json(night)} for night in history]
+    return View(
+        "nights.html",
+        "Nights",
+        "nights",
+        {
+            "weeks": [
+                [
+                    _cell(day, of_night.get(day, ()), tonight)
+                    for day in (first + timedelta(days=7 * week + n) for n in range(7))
+                ]
+                for week in range(WEEKS)
+            ],
+            "schedules": CommandJson("schedule list", [schedule_json(reader.store, one, at) for one in schedules]),
+            "nights": list(reversed(list(CommandJson("schedule nights --all", told))))[:NIGHTS],
+            "jobs": [line.job for line in lines if line.state.is_final][:60],
+        },
+    )
+
+
+def _cell(day: date, lines: Sequence[status.JobLine], tonight: date) -> dict[str, Any]:
+    bad = any(line.job.error is not None or line.counts.expired for line in lines)
+    failed = sum(line.failing.new for line in lines)
+    going = any(not line.state.is_final for line in lines)
+    state = "" if not lines else "bad" if bad else "going" if going else "warn" if failed else "good"
+    return {
+        "day": day,
+        "state": state,
+        "is_tonight": day == tonight,
+        "is_ahead": day > tonight,
+        "jobs": len(lines),
+        "rows": sum(line.counts.total for line in lines),
+        "answered": sum(line.counts.succeeded for line in lines),
+        "failed": failed,
+        "cost": sum(line.cost for line in lines),
+    }
+
+
+def night(reader: HomeReader, address: PageAddress) -> View:
+    """The report of one night."""
+    try:
+        day = date.fromisoformat(str(address.path["night"]))
+    except ValueError:
+        raise UsageError("a night is named by its date, such as 2026-11-21") from None
+    jobs = jobs_of(reader.store, day)
+    if not jobs:
+        raise UsageError(f"no job was submitted in the night of {day} (noon to noon)")
+    report = night_report(reader.store, reader.home, day, jobs, now())
+    return View(
+        "night.html",
+        f"Night of {day:%a %d %b %Y}",
+        "nights",
+        {
+            "day": day,
+            "told": CommandJson(f"report night {day}", report.to_json()),
+            "headline": headline(report),
+            "needs": report.needs,
+            "jobs": [{"title": job_title(job), "job": job.facts.job, "blocks": blocks(job)} for job in report.jobs],
+        },
+        live=False,
+    )
+
+
+def diff(reader: HomeReader, address: PageAddress) -> View:
+    """Two nights, field by field."""
+    names = [address.query.get(name, "") for name in ("before", "after")]
+    jobs = [reader.store.jobs.find(JobId(name)) for name in names]
+    if jobs[0] is None or jobs[1] is None:
+        raise UsageError("name two jobs", hint="choose them on the page of nights")
+    found = compare(reader.store, reader.home, jobs[0], jobs[1], DIFFERENT)
+    told = CommandJson(f"diff {names[0]} {names[1]} --limit {DIFFERENT}", found.to_json())
+    return View(
+        "diff.html", "What changed", "nights", {"before": jobs[0], "after": jobs[1], "told": told}, live=False
+    )
+
+
+def money(reader: HomeReader, address: PageAddress) -> View:
+    """What was paid, by whatever one asks, beside list prices, forecasts and budgets."""
+    settings = _settings(reader)
+    by = address.query.get("by", "day")
+    if by not in GROUPS:
+        by = "day"
+    span = address.query.get("since", "30d")
+    span = span if span in SPANS else "30d"
+    seconds = seconds_of(span)
+    since = None if seconds is None else now() - timedelta(seconds=seconds)
+    option = "" if since is None else f" --since {span}"
+    report = cost_of(reader.store, settings, by, since, None)
+    told = CommandJson(f"report cost --by {by}{option}", report.to_json())
+    days = report if by == "day" else cost_of(reader.store, settings, "day", since, None)
+    plot = {
+        "x": [line.group for line in days.lines],
+        "series": [
+            {"label": "paid", "values": [float(line.cost) for line in days.lines]},
+            {"label": "list price", "values": [float(line.listed.cost) for line in days.lines]},
+        ],
+    }
+    standings = SharedBudgets(reader.store, settings, now).standings()
+    return View(
+        "money.html",
+        "Money",
+        "money",
+        {
+            "by": by,
+            "groups": GROUPS,
+            "span": span,
+            "spans": SPANS,
+            "told": told,
+            "order": sorted(range(len(report.lines)), key=lambda n: report.lines[n].group, reverse=True)
+            if by == "day"
+            else sorted(range(len(report.lines)), key=lambda n: report.lines[n].cost, reverse=True),
+            "plot": plot,
+            "budgets": CommandJson("budget", [standing_json(one) for one in standings]),
+            "forecasts": CommandJson(
+                f"report forecast{option}", [one.to_json() for one in calibrate(reader.store.forecasts.since(since))]
+            ),
+        },
+    )
+
+
+def backends(reader: HomeReader, address: PageAddress) -> View:
+    """How the backends are."""
+    found = backends_report(reader.store, _settings(reader), lambda name: fetch_health(reader.home, name), now())
+    return View("backends.html", "Backends", "backends", {"backends": CommandJson("report backends", found)})
+
+
+def quarantine(reader: HomeReader, address: PageAddress) -> View:
+    """The rows that are not asked again."""
+    page = address.number("page") or 0
+    found = reader.store.quarantine.held(reader.home.identity(), is_passing)
+    shown = list(islice(found, (page + 1) * HELD + 1))
+    told = CommandJson("quarantine list", [held_json(one) for one in shown])
+    return View(
+        "quarantine.html",
+        "Quarantine",
+        "quarantine",
+        {
+            "held": [told[number] for number in range(page * HELD, min(len(shown), (page + 1) * HELD))],
+            "page": page,
+            "has_more": len(shown) > (page + 1) * HELD,
+        },
+        live=False,
+    )

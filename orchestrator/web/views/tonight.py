@@ -1,0 +1,106 @@
+"""*Tonight*: what needs a person first, then the jobs that run or ran since noon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from orchestrator.core.clock import now
+from orchestrator.core.model import Job
+from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.policy import nights
+from orchestrator.policy.budgets import BudgetMark
+from orchestrator.reports import status
+from orchestrator.reports.night import NightReport, night_of
+from orchestrator.reports.night_reader import job_report
+from orchestrator.web.figures import CommandJson
+from orchestrator.web.outlooks import Outlooks
+from orchestrator.web.reader import HomeReader
+from orchestrator.web.views import PageAddress, View
+
+NEWEST = 200
+"""Jobs that are looked through for those of tonight."""
+MOST_NEEDS = 50
+
+
+class Tonight:
+    """The page; what is foreseen of jobs is kept for a moment, as it takes a plan to say it."""
+
+    def __init__(self, outlooks: Outlooks) -> None:
+        self._outlooks = outlooks
+
+    def __call__(self, reader: HomeReader, address: PageAddress) -> View:
+        at = now()
+        night = night_of(at)
+        jobs = _jobs(reader, at)
+        lines = status.lines(reader.store, jobs, at, reader.running_cost)
+        reports = [job_report(reader.store, reader.home, job, at, glance=True) for job in jobs]
+        schedules = reader.store.schedules.all()
+        found = [
+            {
+                "job": job,
+                "line": CommandJson(f"status {job.id}", line.to_json()),
+                "outlook": self._outlooks.told(reader, job),
+                "report": CommandJson(f"report night {job.id}", NightReport(None, at, [report]).to_json()),
+            }
+            for job, line, report in zip(jobs, lines, reports, strict=True)
+        ]
+        needs = NightReport(night, at, reports).needs
+        return View(
+            "tonight.html",
+            "Tonight",
+            "tonight",
+            {
+                "night": night,
+                "jobs": found,
+                "needs": needs[:MOST_NEEDS],
+                "more_needs": max(0, len(needs) - MOST_NEEDS),
+                "budgets": _budgets(reader),
+                "sums": _sums(lines),
+                "foreseen": _foreseen(reports),
+                "coming": sorted(
+                    (due.at, one.name, one.tz)
+                    for one in schedules
+                    if one.paused_at is None and (due := nights.next_due(one, at)) is not None
+                )[:3],
+                "is_broken": reader.readable is None,
+            },
+        )
+
+
+def _jobs(reader: HomeReader, at: datetime) -> list[Job]:
+    """The jobs that are open and those of this night; where there are none, those of the newest night."""
+    newest = reader.store.jobs.newest(NEWEST)
+    night = night_of(at)
+    tonight = [
+        job for job in newest if night_of(job.created_at) == night or (job.finished_at is None and not job.error)
+    ]
+    if tonight or not newest:
+        return tonight
+    last = night_of(newest[0].created_at)
+    return [job for job in newest if night_of(job.created_at) == last]
+
+
+def _sums(lines: Sequence[status.JobLine]) -> dict[str, Any]:
+    return {
+        "total": sum(line.counts.total for line in lines),
+        "done": sum(line.done for line in lines),
+        "failed": sum(line.failed_so_far for line in lines),
+        "cost": sum((line.cost for line in lines), Decimal(0)),
+        "open": sum(not line.state.is_final for line in lines),
+    }
+
+
+def _foreseen(reports: Sequence[Any]) -> tuple[Decimal, Decimal] | None:
+    known = [report.foreseen for report in reports if report.foreseen is not None]
+    return (sum((p50 for p50, _ in known), Decimal(0)), sum((p95 for _, p95 in known), Decimal(0))) if known else None
+
+
+def _budgets(reader: HomeReader) -> list[Any]:
+    """The budgets that are used up, or nearly."""
+    if (settings := reader.readable) is None or not settings.budgets:
+        return []
+    standings = SharedBudgets(reader.store, settings, now).standings()
+    return [one for one in standings if one.mark is not BudgetMark.OK]

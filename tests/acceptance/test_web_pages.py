@@ -1,0 +1,323 @@
+"""The pages of a home in a real browser, and who may see them: one browser and one home for all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx2
+import pytest
+
+from orchestrator.cli import run
+from orchestrator.cli.context import opened
+from orchestrator.cli.view import serve_pages
+from orchestrator.server.database import FILE_NAME, ServerDatabase
+from orchestrator.server.keys import KeyRight, Keys
+from orchestrator.store import Store
+from tests.support.chromium import BROWSERS, Chromium, Tab, installed
+from tests.support.webhome import EVIL, WebHome, web_home
+
+WIDTHS = (390, 1280, 1920)
+ENGINE = "document.querySelector('#engine')?.innerText.trim()"
+
+
+@dataclass
+class Shown:
+    """A process that shows the pages, and the links that it prints."""
+
+    process: subprocess.Popen[str]
+    links: list[str] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.links[0].partition("/enter")[0].rstrip("/")
+
+    def link(self) -> str:
+        """The next link that it prints."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if (found := re.search(r"http://\S+", line)) is not None:
+                self.links.append(found[0])
+                return found[0]
+        raise AssertionError(f"it ended: {self.process.wait()}")
+
+
+def shown(*command: str) -> Shown:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestrator.cli", *command], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    found = Shown(process)
+    found.link()
+    return found
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebHome]:
+    root = tmp_path_factory.mktemp("web")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"ORCH_CONFIG": root / "orch.toml", "ORCH_HOME": root}.items():
+            patch.setenv(name, str(value))
+        patch.delenv("ORCH_DATABASE_URL", raising=False)
+        patch.chdir(root)
+        # The clock stands still: what is foreseen and what is left are the same whenever they are asked for.
+        moment = {"at": datetime.now(UTC).isoformat(), "since": 0, "speed": 0}
+        (root / "clock.json").write_text(json.dumps(moment))
+        patch.setenv("ORCH_CLOCK", str(root / "clock.json"))
+        yield web_home(root)
+
+
+@pytest.fixture(scope="module")
+def view(home: WebHome) -> Iterator[Shown]:
+    found = shown("view", "127.0.0.1:0")
+    yield found
+    found.process.terminate()
+    found.process.communicate(timeout=20)
+
+
+@pytest.fixture(scope="module")
+def client(view: Shown) -> Iterator[httpx2.Client]:
+    """Somebody who came by the link."""
+    with httpx2.Client(base_url=view.url, timeout=20) as made:
+        assert made.get(view.links[-1]).status_code == 200
+        view.link()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    if (command := installed()) is None:
+        pytest.skip(f"no browser is installed ({', '.join(BROWSERS)}): nobody has looked at the pages")
+    browser = Chromium(command, tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def tab(chromium: Chromium, view: Shown, client: httpx2.Client) -> Tab:
+    """A page of somebody who came by the link."""
+    found = chromium.new_page()
+    found.open(view.links[-1])
+    found.until("location.pathname === '/' && document.querySelector('h1') !== null")
+    view.link()
+    return found
+
+
+def pages(home: WebHome) -> list[str]:
+    job = f"/jobs/{home.letters.id}"
+    night = f"/nights/{home.new.created_at.astimezone().date().isoformat()}"
+    return [
+        "/", f"/jobs/{home.running.id}", f"/jobs/{home.new.id}", job, f"{job}/rows", f"{job}/rows/0",
+        f"{job}/rows/1", f"{job}/rows/2", "/nights", night, f"/diff?before={home.old.id}&after={home.new.id}",
+        "/money", "/money?by=job", "/money?by=tag&since=all", "/backends", "/quarantine",
+    ]  # fmt: skip
+
+
+class _Figures(HTMLParser):
+    """The figures of a page: what each shows, and which command tells it where."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str, str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = dict(attrs)
+        if tag == "data":
+            self.found.append((told["data-command"] or "", told["data-at"] or "", told["value"] or ""))
+
+
+def test_every_figure_is_what_the_json_of_its_command_says(
+    home: WebHome, client: httpx2.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: dict[str, Any] = {}
+    number = 0
+    for page in [path for path in pages(home) if not path.startswith("/nights/")]:
+        for command, at, value in _Figures(client.get(page).text).found:
+            if command not in said:
+                head, *rest = command.split(" ")
+                words = ["show", rest[0], *_document(rest[1:])] if head == "show" else [head, *rest]
+                run([*words, "--json"])
+                said[command] = json.loads(capsys.readouterr().out)
+            found = said[command]
+            for key in at.split("."):
+                found = found[int(key) if isinstance(found, list) else key]
+            assert ("" if found is None else str(found)) == value, (page, command, at)
+            number += 1
+    assert number > 250
+    assert {command.split(" ")[0] for command in said} == {
+        "status", "report", "show", "budget", "diff", "quarantine"
+    }  # fmt: skip
+
+
+def _document(words: list[str]) -> list[str]:
+    """A document's name may hold blanks; the task is named behind it."""
+    return [" ".join(words[:-2]), *words[-2:]]
+
+
+def test_a_page_needs_a_cookie_our_name_and_our_own_origin(view: Shown, client: httpx2.Client) -> None:
+    with httpx2.Client(base_url=view.url) as stranger:
+        for path in ("/", "/jobs/x", "/live?page=/", "/metrics", "/jobs/x/rows/0/picture/0"):
+            assert stranger.get(path).status_code == 401, path
+        assert stranger.get("/enter", params={"token": "x" * 43}).status_code == 401
+        used = view.links[0].partition(view.url)[2]
+        assert stranger.get(used).status_code == 401, "a link holds once"
+        assert stranger.post("/sign-in", data={"key": "orch-nothing"}).status_code == 401
+        forged = "; ".join(f"{name}={value[:-1]}x" for name, value in client.cookies.items())
+        assert stranger.get("/", headers={"cookie": forged}).status_code == 401
+        assert "set-cookie" not in stranger.get("/").headers
+    port = view.url.rpartition(":")[2]
+    for name in ("evil.example", f"evil.example:{port}", "", "127.0.0.1", f"127.0.0.1:{int(port) + 1}"):
+        assert client.get("/", headers={"host": name}).status_code == 421, name
+    assert client.get("/", headers={"host": f"localhost:{port}"}).status_code in (200, 401)
+    for origin in ("https://evil.example", "null", f"http://127.0.0.1:{int(port) + 1}"):
+        assert client.get("/", headers={"origin": origin}).status_code == 403, origin
+    assert client.get("/", headers={"origin": view.url}).status_code == 200
+    assert client.post("/jobs/x").status_code == 403, "no form of ours"
+
+
+def test_what_every_answer_carries(client: httpx2.Client, view: Shown) -> None:
+    with httpx2.Client(base_url=view.url) as other:
+        entered = other.get(view.links[-1])
+    view.link()
+    cookie = entered.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    for path in ("/", "/nothing", "/static/orch.css", f"/enter?token={'x' * 43}"):
+        headers = client.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'self';"), path
+        assert headers["x-content-type-options"] == "nosniff"
+    assert client.get("/").headers["cache-control"] == "no-store"
+    for path, status in (("/jobs/none", 404), ("/jobs/none/rows/1", 404), ("/nights/soon", 404), ("/nothing", 404)):
+        assert client.get(path).status_code == status, path
+    assert client.get("/static/../orch.toml").status_code == 404
+    assert client.get("/static/%2e%2e/templates/layout.html").status_code == 404
+
+
+def test_beyond_loopback_only_keys_open_the_pages(home: WebHome, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["view", "0.0.0.0:0"]) == 2
+    assert "orch keys add NAME --right view" in capsys.readouterr().err
+    folder = home.root / "serve"
+    folder.mkdir()
+    database = ServerDatabase(folder / FILE_NAME)
+    keys = Keys(database)
+    batch = keys.add("nightly")[1]
+    _, looking = keys.add("eva", right=KeyRight.VIEW)
+    with (
+        opened() as context,
+        serve_pages(context, ("0.0.0.0", 0), ("orch.example",), lambda: context) as url,
+        httpx2.Client(
+            base_url=f"http://127.0.0.1:{url.rpartition(':')[2]}", headers={"host": "orch.example"}
+        ) as reader,
+    ):
+        assert "token" not in capsys.readouterr().err
+        assert reader.post("/sign-in", data={"key": batch}).status_code == 401
+        told = reader.post("/sign-in", data={"key": looking}, headers={"x-forwarded-proto": "https"})
+        assert told.status_code == 303
+        assert "; secure" in told.headers["set-cookie"].lower()
+        cookie = {"cookie": told.headers["set-cookie"].partition(";")[0]}
+        assert reader.get("/", headers=cookie).status_code == 200
+        keys.revoke(keys.all()[-1].id)
+        assert reader.get("/", headers=cookie).status_code == 401
+    database.close()
+
+
+def test_pages_are_readable_on_a_phone_and_at_a_desk_and_ask_no_other_place(
+    home: WebHome, tab: Tab, view: Shown
+) -> None:
+    tab.asked.clear()
+    tab.complaints.clear()
+    for path in pages(home):
+        assert tab.open(view.url + path) == 200, path
+        for width in WIDTHS:
+            tab.size(width)
+            wide = tab.js("document.documentElement.scrollWidth")
+            assert wide <= width, f"{path} is {wide} wide at {width}"
+        assert tab.js("document.querySelectorAll('h1').length") == 1, path
+        assert "owned" not in tab.js("document.title").replace(EVIL, "").replace("title='owned", ""), path
+        assert tab.js("document.querySelectorAll('main script, main [onerror]').length") == 0, path
+    assert {address.partition("//")[2].partition("/")[0] for address in tab.asked} == {view.url.partition("//")[2]}
+    assert tab.complaints == []
+    tab.size(1280)
+
+
+def test_what_a_document_or_an_answer_holds_stays_text(home: WebHome, tab: Tab, view: Shown) -> None:
+    tab.open(f"{view.url}/jobs/{home.letters.id}/rows/0")
+    assert tab.text().count(EVIL) == 2
+    assert tab.js("document.title") != "owned"
+    tab.open(f"{view.url}/jobs/{home.letters.id}/rows/1")
+    tab.until("document.querySelector('main img').naturalWidth === 320")
+
+
+def test_a_large_job_is_paged_and_searched(home: WebHome, tab: Tab, view: Shown) -> None:
+    tab.open(f"{view.url}/jobs/{home.big.id}/rows")
+    assert tab.js("document.querySelectorAll('#rows tbody tr').length") == 50
+    tab.js("document.querySelector('a[rel=next]').click()")
+    tab.until("document.querySelector('#rows td a').textContent === 'archive/50/scan-50.pdf'")
+    assert "after=49" in tab.js("location.search")
+    tab.js("document.querySelector('a[rel=prev]').click()")
+    tab.until("document.querySelector('#rows td a').textContent === 'd0'")
+    tab.js("q.value = 'scan-99999', q.dispatchEvent(new Event('input', {bubbles: true}))")
+    tab.until("document.querySelectorAll('#rows tbody tr').length === 1")
+    tab.open(f"{view.url}/jobs/{home.big.id}/rows?state=failed&code=truncated&q=scan-1")
+    assert tab.js("document.querySelectorAll('#rows tbody tr').length") > 2
+
+
+def test_what_changes_shows_without_a_reload_and_nothing_jumps(home: WebHome, tab: Tab, view: Shown) -> None:
+    tab.open(f"{view.url}/jobs/{home.running.id}")
+    tab.js("window.mark = document.querySelector('h1'), document.querySelector('main a').focus()")
+    before = tab.js("[...document.querySelectorAll('h2')].map(h => h.getBoundingClientRect().top).join()")
+    with Store.open(home.url) as store:
+        [shard] = store.shards.of_job(home.running.id)
+        store.shards.note(shard, provider_completed=shard.provider_completed + 1)
+    took = tab.until("document.querySelector('[data-at=\"requests.done\"]').value === '143'")
+    assert tab.js("window.mark.isConnected"), "the page was changed, not made anew"
+    assert tab.js("document.activeElement.matches('main a')")
+    assert tab.js("[...document.querySelectorAll('h2')].map(h => h.getBoundingClientRect().top).join()") == before
+    assert took < 10
+
+
+def test_times_are_the_readers_and_name_the_zone_of_the_jobs(home: WebHome, tab: Tab, view: Shown) -> None:
+    tab.zone("Asia/Tokyo")
+    tab.open(f"{view.url}/jobs/{home.running.id}")
+    assert tab.text("#zone") == "times in Asia/Tokyo"
+    shown_at, at, title = tab.js("(t => [t.textContent, t.dateTime, t.title])(document.querySelector('.facts time'))")
+    expected = "new Intl.DateTimeFormat('en-GB', {hour: '2-digit', minute: '2-digit', timeZone: 'Asia/Tokyo'})"
+    assert shown_at.endswith(tab.js(f"{expected}.format(new Date('{at}'))"))
+    assert "where the jobs run" in title
+    tab.zone("")
+
+
+def test_the_end_of_the_engine_and_its_return_show_by_themselves(
+    home: WebHome, tab: Tab, view: Shown, chromium: Chromium
+) -> None:
+    """On the pages beside it, and on its own, which end with its process; their cookie outlives it."""
+    tab.open(f"{view.url}/money")
+    tab.until(f"{ENGINE} === 'engine down'")
+    engines = [shown("up", "-q", "--web", "127.0.0.1:0")]
+    try:
+        own = chromium.new_page()
+        own.open(engines[0].links[0])
+        own.until(f"location.pathname === '/' && {ENGINE} === 'engine up'")
+        tab.until(f"{ENGINE} === 'engine up'")
+        engines[0].process.kill()
+        engines[0].process.communicate()
+        for each in (own, tab):
+            each.until(f"{ENGINE} === 'engine down'")
+        engines.append(shown("up", "-q", "--web", engines[0].url.partition("//")[2]))
+        for each in (own, tab):
+            each.until(f"{ENGINE} === 'engine up'")
+        assert not own.js("document.body.classList.contains('lost')")
+    finally:
+        for engine in engines:
+            if engine.process.poll() is None:
+                engine.process.kill()
+                engine.process.communicate()
