@@ -154,6 +154,7 @@ def test_whatever_is_probed_costs_no_more_than_its_share_and_no_deadline(
     assert decision.sends[0].rows == probe.rows
     assert decision.sends[0].backend == probe.backend
     assert sum(send.rows for send in decision.sends) == rows
+    assert all(send.backend != probe.backend for send in decision.sends[1:])
     assert not decision.cancel
     assert decision.chance >= asked.target
     assert budget is None or _most(decision, options) <= budget

@@ -133,14 +133,14 @@ def _is_harmless(
 def _beside(
     option: Option, rows: int, job: Open, options: Sequence[Option], terms: Terms, now: datetime
 ) -> Decision | None:
-    """What to do with the other rows once the probe is sent; None where the probe would be taken back at once."""
+    """What to do with the other rows once the probe is sent; None where the probe would change where they go."""
     rest = replace(job, waiting=job.waiting - rows)
     if isinstance(option, BatchOption):
         rest = replace(rest, running=(Running(_NAME, option.backend, rows, now),))
     else:
         rest = replace(rest, paced=((option.backend, rows),))
     found = replan(rest, options, terms, now)
-    if found.cancel or any(send.source is not None for send in found.sends):
+    if found.cancel or any(send.source is not None or send.backend == option.backend for send in found.sends):
         return None
     return replace(found, sends=(Send(rows, option.backend), *found.sends))
 
