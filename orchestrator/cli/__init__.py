@@ -87,8 +87,9 @@ class _Lazy(click.Group):
 @click.version_option(__version__, prog_name="orch")
 def root() -> None:
     """Run batch LLM jobs over documents: finished by the hour you name, for the least money."""
-    collector.freeze()  # nor are they looked through then
-    collector.enable()
+    if not collector.isenabled():  # once a process
+        collector.freeze()  # nor are they looked through then
+        collector.enable()
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -96,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
     permissions.keep_private()
     make_output_safe()  # for good: a traceback is the last that is printed
     code = run(argv)
-    collector.freeze()  # what is left is gone with the process; looking through it takes a tenth of a small run's time
+    collector.freeze()  # looking through what goes with the process takes a tenth of a small run's time
     sys.exit(code)
 
 
