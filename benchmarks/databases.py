@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] = ()) -> None:
     chosen = _parser().parse_args(argv)
     options = (*SERVER, "autovacuum=off") if chosen.no_autovacuum else SERVER
     with scratch() as folder, Constant() as upstream, postgres_server(options) as server:
-        cost: dict[str, list[tuple[int, float]]] = {}
+        cost: dict[str, list[tuple[int, float]]] = {}  # CPU seconds by rows
         for rows in chosen.rows:
             source = folder / f"rows-{rows}.jsonl"
             write_rows(source, rows)
@@ -59,12 +60,22 @@ def main(argv: Sequence[str] = ()) -> None:
             say(f"databases {rows:,} rows: {_told(rows, seen)}")
             source.unlink()
             for kind, runs in seen.items():
-                cost.setdefault(kind, []).append((rows, median(run.seconds for run in runs) / rows * 1e6))
+                if runs:
+                    cost.setdefault(kind, []).append((rows, median(run.cpu for run in runs)))
     for kind, costs in cost.items():
-        fewest, base = costs[0]
-        told = ", ".join(f"{rows:,} rows {each / base:.2f}x" for rows, each in costs[1:])
-        if told:
-            say(f"databases {kind}: a row's wall time against one of {fewest:,} rows: {told}")
+        _tell_further(kind, costs)
+
+
+def _tell_further(kind: str, costs: Sequence[tuple[int, float]]) -> None:
+    """What a further row costs from one number of rows to the next: the same, where the time is linear."""
+    slopes = [
+        (fewer, more, (last - first) / (more - fewer) * 1e6)
+        for (fewer, first), (more, last) in pairwise(sorted(costs))
+    ]
+    if slopes:
+        base = slopes[0][2]
+        told = (f"{fewer:,} to {more:,} rows {each:.0f} us ({each / base:.2f}x)" for fewer, more, each in slopes)
+        say(f"databases {kind}: CPU of a further row: {'; '.join(told)}")
 
 
 def _parser() -> argparse.ArgumentParser:

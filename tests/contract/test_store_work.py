@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url, text
 
-from orchestrator.core.model import JobId, RequestState, Span
+from orchestrator.core.model import JobId, Price, RequestState, Span
 from orchestrator.core.shards import ShardId
 from orchestrator.policy.sharding import Range
 from orchestrator.settings.model_lists import Step
@@ -95,10 +96,17 @@ def batch(store: Store) -> ShardId:
     return store.shards.of_job(TONIGHT)[0].id
 
 
-def settled(store: Store, first: int) -> int:
+def settled(store: Store, first: int, *, anywhere: bool = False) -> int:
     """A chunk of answers, every other one a failure; their twins end with them."""
     answers = [failed(seq) if seq % 2 else succeeded(seq) for seq in range(first, first + CHUNK)]
-    return settle(store, store.shards.get(batch(store)), *answers)
+    return settle(store, store.shards.get(batch(store)), *answers, anywhere=anywhere)
+
+
+def booked(store: Store) -> None:
+    price = Price(Decimal("0.001"), "x")
+    store.ledger.book(
+        store.shards.get(batch(store)), "uncertain", dict.fromkeys(range(7000, 7000 + CHUNK), price), NOW
+    )
 
 
 def escalated(store: Store, first: int) -> int:
@@ -196,18 +204,29 @@ CASES = [
     Case("forecast: a sample of requests", BIG, lambda s: s.sizes.sample(TONIGHT, "t", 100)),
     Case("forecast: the mean answer", OLD, lambda s: s.sizes.mean_outputs(FIRST)),
     Case("shard: its rows", SHARD, lambda s: s.rows.of_shard(batch(s))),
+    Case("shard: who they are", SHARD, lambda s: s.rows.custom_ids(batch(s))),
+    Case("show: a document's rows", BIG, lambda s: s.lookups.rows(TONIGHT, "row-5000")),
+    Case("show: a row", 1, lambda s: s.lookups.row(TONIGHT, "row-5000")),
+    Case("show: whether a document is there", BIG, lambda s: s.lookups.has_document(TONIGHT, "row-5000")),
+    Case("show: documents that are meant", BIG, lambda s: s.lookups.documents(TONIGHT, lambda key: False, 9)),
     Case("settle, with twins", CHUNK * 2, lambda s: settled(s, 0)),
     Case("settle, without twins", CHUNK, lambda s: settled(s, 45_000)),
     Case("settle what is settled", CHUNK, lambda s: settled(s, 45_000)),
+    Case("settle: wherever they are", CHUNK, lambda s: settled(s, 46_000, anywhere=True)),
+    Case("settle: paid without an outcome", CHUNK, booked),
     Case("settle: freed", CHUNK, lambda s: s.rows.free(shard_of(s), range(2000, 3000), count_attempt=True)),
     Case("settle: to a stronger model", CHUNK, lambda s: escalated(s, 3000)),
     Case("settle: asked again", CHUNK, lambda s: reasked(s, 4000)),
     Case("settle: the rest released", SHARD, lambda s: s.rows.release(batch(s), count_attempt=True)),
     Case("long: rows whose parts are done", LONG, lambda s: s.stages.complete(PARTED, 100)),
+    Case("long: how many are not made yet", LONG, lambda s: s.observations.unmade(PARTED)),
     Case("long: the parts of a row", PARTS, lambda s: s.stages.parts(PARTED, Unmade(34, "row-34", "t", PARTS, 9))),
     Case("long: requests made", 200, reduced),
     Case("counts", BIG, lambda s: s.jobs.counts([TONIGHT])),
+    Case("counts: which were submitted", 2, lambda s: s.jobs.submitted([TONIGHT, FIRST])),
     Case("money: spent", OLD, lambda s: s.ledger.spent(FIRST)),
+    Case("money: of shared budgets", OLD * 3, lambda s: s.ledger.paid(NOW, None, None)),
+    Case("money: of batches that run", 10, lambda s: s.ledger.unpaid(None)),
     Case("report: by task", OLD, lambda s: s.ledger.totals("task", None, FIRST)),
     Case("report: documents", OLD, lambda s: s.ledger.documents("task", None, FIRST)),
     Case("report: tokens", BIG, lambda s: s.rows.usage(TONIGHT)),
@@ -227,6 +246,8 @@ CASES = [
     Case("shard: some of its rows", CHUNK, lambda s: s.rows.named(shard_of(s), names(5000))),
     Case("quarantine: held and released", OLD // 100 * 4, released),
     Case("house: whose answers are carried", OLD * 2 + BIG, lambda s: s.removals.carriers("home")),
+    Case("house: lines that rows point to", OLD * 2 + BIG, lambda s: s.removals.result_lines("home")),
+    Case("house: request files", OLD * 2 + BIG, lambda s: s.removals.request_files("home")),
     Case("house: files that rows point to", OLD * 2 + BIG, lambda s: s.removals.result_files("home")),
     Case("retry", BIG, lambda s: s.rows.retry(TONIGHT, [RequestState.FAILED])),
     Case("end: what is open", BIG, lambda s: ended(s, TONIGHT)),

@@ -86,8 +86,9 @@ def failed(seq: int, code: str = "http_400", message: str = "no", **facts: Any) 
     return Outcome(seq, RequestState.FAILED, error_code=code, error_message=message, **facts), None
 
 
-def settle(store: Store, of: Shard, *outcomes: Any, now: datetime = NOW) -> int:
-    return store.rows.settle(of.id, of.job_id, of.backend, [Settled(*outcome) for outcome in outcomes], now)
+def settle(store: Store, of: Shard, *outcomes: Any, now: datetime = NOW, anywhere: bool = False) -> int:
+    rows = [Settled(*outcome) for outcome in outcomes]
+    return store.rows.settle(of.id, of.job_id, of.backend, rows, now, anywhere=anywhere)
 
 
 def avoided(store: Store, job_id: JobId) -> set[tuple[str, ...]]:

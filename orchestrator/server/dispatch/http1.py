@@ -95,7 +95,7 @@ class _Connection(asyncio.Protocol):
         self.idle_since = 0.0
 
     def send(self, waiter: asyncio.Future[HttpAnswer], head: bytes, body: bytes) -> None:
-        """Send a request; the waiter gets its answer, or a ExchangeError."""
+        """Send a request; the waiter gets its answer, or an ExchangeError."""
         self._waiter = waiter
         self._headers, self._body = [], []
         self._size = self._head_size = 0
