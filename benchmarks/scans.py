@@ -27,7 +27,7 @@ LINE = "The licensee shall not transfer, sublicense or assign its rights under c
 JOB = """
 name: scans
 documents: {path: in, render: image}
-tasks: [{id: what, model: small, prompt: What does it say?}]
+tasks: [{id: what, model: small, prompt: "What does it say?"}]
 models: {small: default}
 """
 TOML = '[backends.local]\nupstreams = ["http://127.0.0.1:9/v1"]\nlocation = "local"\nidle = true\n'
