@@ -26,7 +26,7 @@ CORES = len(os.sched_getaffinity(0))
 LINE = "The licensee shall not transfer, sublicense or assign its rights under clause {number} of this agreement."
 JOB = """
 name: scans
-documents: {path: in, render: image}
+documents: {path: in, render: image, pictures: {max_bytes: 40000000}}
 tasks: [{id: what, model: small, prompt: "What does it say?"}]
 models: {small: default}
 """
@@ -38,14 +38,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="orch-bench-") as name:
         folder = Path(name)
         (folder / "in").mkdir()
-        paper = Image.effect_noise(A4_AT_150_DPI, 12).point(lambda value: min(255, value + 110))
+        paper = Image.effect_noise(A4_AT_150_DPI, 4).point(lambda value: min(255, value + 110))
         for number in range(FILES):
             _scan(folder / f"in/{number:03d}.pdf", number, paper)
         (folder / "job.yaml").write_text(JOB)
         (folder / "orch.toml").write_text(TOML)
         seconds, peak = _built(folder)
-        size = sum(path.stat().st_size for path in (folder / "home").rglob("requests.jsonl"))
-    pages = FILES * PAGES
+        [requests] = (folder / "home").rglob("requests.jsonl")
+        size = requests.stat().st_size
+        with requests.open("rb") as file:
+            pages = sum(line.count(b"data:image/jpeg") for line in file)
+    if pages != FILES * PAGES:
+        raise SystemExit(f"{pages} pages were built")
     say(
         f"scans: {pages:,} pages in {FILES} PDFs built in {seconds:.1f} s ({pages / seconds:.0f} pages/s on "
         f"{CORES} cores), {size / 1e6:.0f} MB of requests, {peak / 1e6:.0f} MB of memory at most"
