@@ -16,6 +16,7 @@ from benchmarks import (
     pipeline,
     reading,
     routing,
+    scans,
     serve_cpu,
     serve_times,
     serve_vllm,
@@ -29,6 +30,7 @@ PLAIN: dict[str, Callable[[], None]] = {
     "changes": changes.main,
     "order": order.main,
     "reading": reading.main,
+    "scans": scans.main,
     "startup": startup.main,
 }
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {

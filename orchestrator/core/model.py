@@ -184,7 +184,8 @@ class Row:
     `cache_key` is the same for all requests that one answer would do for, None where it is asked for each by itself.
     `trimmed_tokens` are those that the clean-up took off the document, estimated. `content` stands for the document's
     bytes and text, None where it could not be read; `wording` for the question's prompts. Of a document that is asked
-    in `parts`, one row asks about their answers, and behind it there is one for each `part`, from 1.
+    in `parts`, one row asks about their answers, and behind it there is one for each `part`, from 1. `sent_as` says
+    which pages go as pictures, None where none does.
     """
 
     seq: int
@@ -205,6 +206,7 @@ class Row:
     wording: str = ""
     part: int | None = None
     parts: int | None = None
+    sent_as: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +307,7 @@ class FinishedRow:
     why: Why | None = None
     part: int | None = None
     parts: int | None = None
+    sent_as: str | None = None
 
     @property
     def stage(self) -> str | None:

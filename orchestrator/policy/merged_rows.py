@@ -71,6 +71,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "finish_reason": finish_reason,
         "prompt_version": row.prompt_version,
         "document_cut_from_tokens": row.cut_from_tokens,
+        "document_sent_as": row.sent_as,
         "carried_from": row.carried_from,
         "why": row.why,
     }

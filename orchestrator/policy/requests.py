@@ -246,14 +246,15 @@ class Builder:
             for one in self._questions
         ]
 
-    def unread(self, key: str, content: str, cut_from: Sequence[int | None]) -> Iterator[Built]:
+    def unread(self, key: str, content: str, earlier: Sequence[tuple[int | None, str | None]]) -> Iterator[Built]:
         """The rows of a document whose answers are here, without its text and so without lines.
 
-        `cut_from` says for each question how long the document was before it was cut, in tokens.
+        `earlier` says for each question how long the document was before it was cut, in tokens, and which of its
+        pages went as pictures.
         """
-        for question, tokens_before in zip(self._questions, cut_from, strict=True):
-            fingerprint = question.fingerprint(content)
-            yield Built(self._row(question, key, fingerprint, content, cut_from=tokens_before), b"")
+        for question, (tokens_before, sent_as) in zip(self._questions, earlier, strict=True):
+            row = self._row(question, key, question.fingerprint(content), content, cut_from=tokens_before)
+            yield Built(replace(row, sent_as=sent_as), b"")
 
     def _requests(self, question: _Question, document: Document, content: str, cleaned: str) -> list[Built]:
         task = question.task
@@ -267,7 +268,8 @@ class Builder:
                 return self._in_parts(question, document, content, text, parts, cut_from, trimmed)
         messages = question.messages(document, text)
         row = self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from)
-        return [_asking(question, replace(row, trimmed_tokens=trimmed), messages)]
+        sent_as = str(document.fields["sent_as"]) if document.pictures else None
+        return [_asking(question, replace(row, trimmed_tokens=trimmed, sent_as=sent_as), messages)]
 
     def _in_parts(
         self, question: _Question, document: Document, content: str, text: str, parts: Sequence[Part],

@@ -62,6 +62,9 @@ class Pictures(_Strict):
     max_bytes: int = Field(10_000_000, ge=10_000, le=MAX_COUNT, description="of all pictures of a document, packed")
 
 
+_Render = Literal["auto", "text", "image", "both"]
+
+
 class DocumentSource(_Strict):
     """One entry of `documents:`: a folder of files, or one file; tables give a document per row."""
 
@@ -79,7 +82,7 @@ class DocumentSource(_Strict):
     follow_links: bool = Field(False, description="also links that lead out of the folder; to be trusted by you")
     sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of so many documents")
     max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
-    render: Literal["auto", "text", "image", "both"] = Field(
+    render: _Render = Field(
         "text", description="PDF pages and pictures: auto sends pages without usable text as pictures"
     )
     pictures: Pictures = Pictures()
@@ -317,6 +320,7 @@ class JobSpec(_Strict):
     """A whole job file."""
 
     name: Name
+    render: _Render | None = Field(None, description="`render` of every source that has none of its own")
     documents: tuple[DocumentSource, ...] = Field(min_length=1)
     tasks: tuple[Task, ...] = Field(min_length=1)
     models: dict[Name, Ladder] = Field(
@@ -347,10 +351,11 @@ class JobSpec(_Strict):
 
     @field_validator("documents", mode="before", json_schema_input_type=_Documents)
     @classmethod
-    def _one_source_or_many(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return ({"path": value},)
-        return (value,) if isinstance(value, dict) else value
+    def _one_source_or_many(cls, value: Any, info: ValidationInfo) -> Any:
+        entries = [{"path": value}] if isinstance(value, str) else [value] if isinstance(value, dict) else value
+        if (render := info.data.get("render")) is None or not isinstance(entries, (list, tuple)):
+            return entries
+        return [{"render": render, **one} if isinstance(one, dict) else one for one in entries]
 
     @field_validator("deadline")
     @classmethod

@@ -20,7 +20,7 @@ CARRIED = (
 _MADE = (
     "job_id", "seq", "custom_id", "document", "task", "endpoint", "model", "fingerprint", "prompt_version", "offset",
     "length", "cut_from_tokens", "inputs", "max_output", "trimmed_tokens", "cache_key", "content", "wording", "part",
-    "parts", "why", "twin_of", "carried_from", "attempt", "cost",
+    "parts", "sent_as", "why", "twin_of", "carried_from", "attempt", "cost",
 )  # fmt: skip
 ADDED = (*_MADE, *CARRIED)
 """The columns of a row that is new."""
@@ -36,6 +36,7 @@ FINISHED = (
     "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream", "latency_ms",
     "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cache_write_tokens", "tier", "cost",
     "error_code", "error_message", "carried_from", "twin_of", "job_id", "settled_at", "why", "part", "parts",
+    "sent_as",
 )  # fmt: skip
 """The columns that `finished` takes, in its order."""
 STATES = {state.value: state for state in RequestState}
@@ -48,7 +49,7 @@ class Earlier:
 
     `job_id` is the job that asked. `taken_from` says which backend and model answered another job than a run of this
     file, None where a run of it asked itself. `cut_from_tokens` is how long the document was before it was cut, where
-    it was.
+    it was, and `sent_as` which of its pages went as pictures.
     """
 
     custom_id: str
@@ -59,6 +60,7 @@ class Earlier:
     facts: dict[str, Any]
     cut_from_tokens: int | None = None
     taken_from: tuple[str, str] | None = None
+    sent_as: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,9 @@ def earlier(row: Any) -> Earlier:
     """From a whole row."""
     facts = {name: getattr(row, name) for name in CARRIED}
     state, job_id = RequestState(row.state), row.carried_from or row.job_id
-    return Earlier(row.custom_id, row.fingerprint, state, row.error_code, job_id, facts, row.cut_from_tokens)
+    return Earlier(
+        row.custom_id, row.fingerprint, state, row.error_code, job_id, facts, row.cut_from_tokens, sent_as=row.sent_as
+    )
 
 
 def added(
@@ -133,7 +137,8 @@ def added(
     made = (
         job_id, row.seq, row.custom_id, row.document, row.task, row.endpoint, row.model, row.fingerprint,
         row.prompt_version, span.offset, span.length, row.cut_from_tokens, row.inputs, row.max_output,
-        row.trimmed_tokens, row.cache_key, row.content, row.wording, row.part, row.parts, why,
+        row.trimmed_tokens, row.cache_key, row.content, row.wording, row.part, row.parts, row.sent_as,
+        why,
     )  # fmt: skip
     if known is not None:
         facts = known.facts if row.problem is None else {**known.facts, "error_message": row.problem[1]}
@@ -186,7 +191,7 @@ def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | 
     (
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, state, attempt, shard, kind, offset,
         length, answered_by, upstream, latency_ms, tokens_in, cached, tokens_out, reasoning, written, tier, cost,
-        error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts,
+        error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts, sent_as,
     ) = values  # fmt: skip
     # A twin has its outcome from the job itself.
     is_twin = twin_of is not None and state != RequestState.PENDING
@@ -195,5 +200,5 @@ def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | 
         None if shard is None or kind is None else (shard, kind, Span(offset, length)),
         answered_by, upstream, latency_ms, Usage(tokens_in, cached, tokens_out, reasoning, written), tier, cost,
         error_code, error_message, job_id if is_twin else carried_from, backend, batch_id, settled_at,
-        None if why is None else Why(why), part, parts,
+        None if why is None else Why(why), part, parts, sent_as,
     )  # fmt: skip

@@ -187,6 +187,8 @@ requests = Table(
     # A document in parts: the row of its answer has how many there are, the rows behind it each their number too.
     Column("part", Integer),
     Column("parts", Integer),
+    # Which pages of its document go as pictures, as the results say it.
+    Column("sent_as", Text),
     UniqueConstraint("job_id", "custom_id"),
     Index(None, "job_id", "state"),
 )

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.cli import Orch, write_config
 from tests.support.process import Upstream, wait_until
+from tests.unit.test_documents_pictures import drawing, saved
 
 JOB = """\
 name: letters
@@ -158,3 +159,24 @@ def test_a_saved_file_is_tried_again(orch: Orch, tmp_path: Path) -> None:
     assert "How long is it?" in orch.output(watch)
     os.kill(watch.pid, signal.SIGINT)
     assert watch.wait(30) == 130
+
+
+def test_pictures_go_through_our_own_server_as_they_are(
+    run_orch: Orch, orch_home: Path, tmp_path: Path, make_upstream: Any
+) -> None:
+    upstream = make_upstream(log_bodies=True)
+    write_config(orch_home, [upstream.base_url])
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.png").write_bytes(saved("PNG", drawing()))
+    (tmp_path / "job.yaml").write_text(
+        "name: scans\ndocuments: in\nrender: image\nmodels: {small: m}\n"
+        "tasks: [{id: what, model: small, prompt: 'What does it say?'}]\n"
+    )
+    ran = run_orch("try", "job.yaml", timeout=90)
+    assert ran.returncode == 0, ran.stderr
+    assert "[image/jpeg, " in ran.stdout
+    assert "base64" not in ran.stdout
+    [asked] = upstream.requests()
+    picture, question = json.loads(asked["body"])["messages"][0]["content"]
+    assert picture["image_url"]["url"].startswith("data:image/jpeg;base64,")
+    assert question["text"].endswith("What does it say?")

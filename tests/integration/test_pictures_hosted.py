@@ -58,3 +58,15 @@ def test_a_request_names_its_pages(desk: Desk, scans: Path) -> None:
     first = json.loads(desk.home.requests(job.id).read_bytes().splitlines()[0])
     kinds = [part["type"] for part in first["body"]["messages"][0]["content"]]
     assert kinds == ["image_url", "image_url", "text"]
+
+
+def test_each_row_says_which_pages_went_as_pictures(desk: Desk, scans: Path) -> None:
+    desk.backend()
+    (scans.parent / "in/c.txt").write_text("plain text")
+    sent = {"in/a.pdf": "pages 1, 3 as images", "in/b.png": "page 1 as image", "in/c.txt": None}
+    first = desk.run(scans)
+    assert {row["document"]: row["provenance"]["document_sent_as"] for row in desk.rows(first).values()} == sent
+    (scans.parent / "in/d.txt").write_text("more")
+    again = desk.rows(desk.run(scans))
+    carried = {row["document"]: row["provenance"] for row in again.values() if row["provenance"]["carried_from"]}
+    assert {document: told["document_sent_as"] for document, told in carried.items()} == sent

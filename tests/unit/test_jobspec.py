@@ -40,6 +40,15 @@ def job_file(folder: Path, text: str) -> Path:
     return path
 
 
+def test_render_of_the_job_holds_for_sources_without_one_of_their_own(tmp_path: Path) -> None:
+    several = GOOD.replace("documents: docs\n", "documents: [{path: a}, {path: b, render: text}]\nrender: auto\n")
+    spec = load(job_file(tmp_path, several))
+    assert [source.render for source in spec.documents] == ["auto", "text"]
+    assert JobSpec.model_validate(spec.model_dump(mode="json", by_alias=True, exclude_none=True)) == spec
+    one = load(job_file(tmp_path, GOOD.replace("docs\n", "docs\nrender: both\n")))
+    assert [source.render for source in one.documents] == ["both"]
+
+
 def test_the_shortest_job_file_has_these_defaults(tmp_path: Path) -> None:
     spec = load(job_file(tmp_path, GOOD))
     assert spec.documents[0].path == "docs"

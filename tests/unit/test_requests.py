@@ -37,6 +37,12 @@ def body(one: Built) -> dict[str, Any]:
     return dict(json.loads(one.line)["body"])
 
 
+def test_a_row_that_is_not_read_says_what_was_sent_when_it_was() -> None:
+    builder = Builder(spec(TASK, {**TASK, "id": "other"}), EXTRACTOR)
+    rows = [one.row for one in builder.unread("d/a.pdf", "content", [(7, "pages 1-3 as images"), (None, None)])]
+    assert [(row.cut_from_tokens, row.sent_as) for row in rows] == [(7, "pages 1-3 as images"), (None, None)]
+
+
 def test_a_request_line_is_one_that_the_batch_api_takes() -> None:
     one = built()
     checked = check_line(one.line, "/v1/chat/completions")

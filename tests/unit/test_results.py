@@ -357,8 +357,8 @@ def test_a_merged_row_says_what_and_where_from() -> None:
             "backend": "gpu", "upstream": "u", "model": "tiny", "batch_id": "batch_1", "tier": "batch", "attempt": 1,
             "rung": 1, "tokens": {"input": 10, "cached": 3, "cache_write": 5, "output": 4, "reasoning": 2},
             "cost_usd": "0.000000000001", "latency_ms": 5, "settled_at": None,
-            "finish_reason": "stop", "prompt_version": "v", "document_cut_from_tokens": None, "carried_from": None,
-            "why": None,
+            "finish_reason": "stop", "prompt_version": "v", "document_cut_from_tokens": None,
+            "document_sent_as": None, "carried_from": None, "why": None,
         },
     }  # fmt: skip
 

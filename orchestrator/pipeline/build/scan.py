@@ -152,8 +152,8 @@ class Sweep:
         self._report.documents += 1
         self._report.unread += 1
         self._memory.kept(key)
-        cuts = [answer.cut_from_tokens for answer in answers]
-        for built, answer in zip(self._builder.unread(key, content, cuts), answers, strict=True):
+        earlier = [(answer.cut_from_tokens, answer.sent_as) for answer in answers]
+        for built, answer in zip(self._builder.unread(key, content, earlier), answers, strict=True):
             yield Made(built, answer)
 
     def _table(self, table: Listed) -> Iterator[Made]:

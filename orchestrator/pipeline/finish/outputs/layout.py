@@ -50,6 +50,7 @@ class _Origin(msgspec.Struct):
     carried_from: str | None
     why: str | None
     settled_at: datetime | None = None
+    document_sent_as: str | None = None
 
 
 class _Merged(msgspec.Struct):
@@ -95,7 +96,7 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
     ("cost_usd", Plain.MONEY), ("input_tokens", _I), ("cached_tokens", _I), ("cache_write_tokens", _I),
     ("output_tokens", _I), ("reasoning_tokens", _I), ("latency_ms", _I), ("finish_reason", _T),
     ("prompt_version", _T), ("document_cut_from_tokens", _I), ("carried_from", _T), ("why", _T),
-    ("settled_at", Plain.INSTANT), ("stage", _T), ("part", _I), ("parts", _I),
+    ("settled_at", Plain.INSTANT), ("stage", _T), ("part", _I), ("parts", _I), ("document_sent_as", _T),
 )  # fmt: skip
 
 
@@ -153,7 +154,7 @@ class Layout:
             origin.cost_usd, tokens.input, tokens.cached, tokens.cache_write,
             tokens.output, tokens.reasoning, origin.latency_ms, origin.finish_reason,
             origin.prompt_version, origin.document_cut_from_tokens, origin.carried_from, origin.why,
-            origin.settled_at, row.stage, row.part, row.parts,
+            origin.settled_at, row.stage, row.part, row.parts, origin.document_sent_as,
         ]  # fmt: skip
 
     def _answer(self, row: _Merged, output: Any, raw: bytes) -> tuple[str | None, list[Any]]:
