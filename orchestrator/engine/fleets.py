@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +27,8 @@ from orchestrator.settings.backends import EnginesBackend
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+START_SECONDS = 60.0
+"""What a start takes, of a model of which that is not known."""
 GATHER_SECONDS = 3.0
 """From the first rows until the first engine starts: a job's batches come one after the other, and decide which."""
 PREPARE_SECONDS = 30.0
@@ -50,7 +52,8 @@ class JoiningServer(Protocol):
 
 
 class FleetController:
-    """`folder` is that of the server; `tell` gets lines for people; `now` the time by which hours are kept.
+    """`folder` is that of the server; `tell` gets lines for people; `now` the time by which hours are kept; `starts`
+    how many seconds each model takes to start, where that is known.
 
     `begin` starts to steer a server, `end` stops it, `close` ends the engines.
     """
@@ -64,8 +67,10 @@ class FleetController:
         *,
         tell: Callable[[str], None],
         now: Callable[[], datetime],
+        starts: Mapping[str, float] | None = None,
     ) -> None:
         self._name = name
+        self._starts = starts or {}
         self._settings = settings
         self._driver = driver
         self._folder = folder
@@ -160,7 +165,7 @@ class FleetController:
     def _is_prepared(self) -> bool:
         if self._slots is None and time.monotonic() - self._prepared_at >= PREPARE_SECONDS:
             try:
-                self._slots = self._driver.prepare()
+                self._slots = self._driver.prepare(self._ending.is_set)
                 self._problem = None
             except OrchError as error:
                 if not self._ending.is_set():
@@ -176,7 +181,13 @@ class FleetController:
     def _terms(self, slots: Slots) -> FleetTerms:
         settings = self._settings
         models = tuple(
-            ModelTerms(name, model.tensor_parallel, model.swap == "sleep", rate=settings.rows_per_second)
+            ModelTerms(
+                name,
+                model.tensor_parallel,
+                model.swap == "sleep",
+                self._starts.get(name, START_SECONDS),
+                settings.rows_per_second,
+            )
             for name, model in settings.models.items()
         )
         return FleetTerms(slots, models, settings.open_hours, settings.idle)

@@ -20,6 +20,8 @@ SETTLE_SECONDS = 5.0
 """So long no row of a model may wait before its engine goes: a job's next rows may be on their way."""
 RETRY_SECONDS = 600.0
 """After so long one that was given up is tried again."""
+STOP_SECONDS = 40.0
+"""What the end of a process may take: it is gone when the hours end."""
 MARGIN = 1.25
 """Work may take longer than expected by this much."""
 ASSUMED_RATE = 1.0
@@ -151,7 +153,7 @@ def next_change(terms: FleetTerms, now: datetime) -> datetime | None:
 
 def _closed(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
     """Outside the hours, or so near to their end that rows in flight just have the time to come back."""
-    left = max(0.0, (span.closes - now).total_seconds()) if now >= span.opens else 0.0
+    left = max(0.0, (span.closes - now).total_seconds() - STOP_SECONDS) if now >= span.opens else 0.0
     at = span.closes if now >= span.opens else span.opens
     told = f"the hours of the fleet {'end' if now >= span.opens else 'begin'} at {at.astimezone():%H:%M}"
     running = [one for one in engines if one.state not in (EngineState.COLD, EngineState.DRAINING)]
@@ -202,9 +204,9 @@ def _ordered(asked: Sequence[_Asked], engines: Sequence[EngineView], now: dateti
             one.deadline < rival.deadline and _late(now, rival.seconds + needs, one.deadline) for rival in rivals
         )
 
-    def place(one: _Asked) -> tuple[bool, datetime, int]:
+    def place(one: _Asked) -> tuple[bool, bool, datetime, int]:
         goes_on = one.terms.name in loaded or is_urgent(one)
-        return (not goes_on, one.deadline, asked.index(one))
+        return (not one.waiting, not goes_on, one.deadline, asked.index(one))
 
     return sorted(asked, key=place)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,8 +46,11 @@ class EngineReport:
 class EngineDriver(Protocol):
     """Starts and stops engines. The four verbs return at once; `engines` says what has become of them."""
 
-    def prepare(self) -> Slots:
-        """Find out what there is to run engines on. Raises OrchError."""
+    def prepare(self, is_over: Callable[[], bool]) -> Slots:
+        """Find out what there is to run engines on, and wait for what ran there before, unless `is_over`.
+
+        Raises OrchError.
+        """
 
     def start(self, model: str, slots: Slots) -> None:
         """Start an engine. What stands in its way is its `problem`."""

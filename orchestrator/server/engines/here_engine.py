@@ -143,7 +143,7 @@ class HereEngine:
         before = self._measure(self.slots)
         try:
             if self._known is None:
-                raise EngineUnavailable(self._problem or "it has given no answer to compare with", hint=None)
+                raise EngineUnavailable(self._problem or "it does not sleep", hint=None)
             self._asleep_start = self._supervisor.report()[0]["starts"]
             sleeping.fall_asleep(self._planned.launch.port)
             after = self._measure(self.slots)
