@@ -121,7 +121,7 @@ def _engines_of(context: Context, name: str) -> list[dict[str, Any]]:
     if health is not None and health["engines"]:
         return [{"backend": name, **one} for one in health["engines"]]
     cold = {"name": None, "url": None, "state": EngineState.COLD.value, "seconds": 0.0, "starts": 0}
-    rest = {"memory_bytes": None, "problem": None}
+    rest = {"memory_bytes": None, "host_memory_bytes": 0, "problem": None}
     models = context.config.backends[name]
     assert isinstance(models, EnginesBackend)
     return [{"backend": name, "model": model, **cold, **rest} for model in models.models]

@@ -146,7 +146,7 @@ class FleetController:
         self._follow(reports)
         self._holds.look(reports, self._settings)
         steps = policy.steps(self._terms(self._slots), self._views(reports, now), demands, now, wishes)
-        steps += self._slow({(step.model, step.slots) for step in steps})
+        steps += self._worn(reports, {(step.model, step.slots) for step in steps})
         gathers = self._gathers(reports, demands)
         for step in steps:
             if step.cause is not StepCause.ROWS or not gathers:
@@ -264,9 +264,10 @@ class FleetController:
                 self._tell(f"{self._name}: {verb} {step.model}{where}: {step.reason}")
                 self._let_go(step, key)
 
-    def _slow(self, others: set[Key]) -> list[EngineStep]:
-        """Engines that have become slower than they were: drained and stopped, and started anew by their rows."""
+    def _worn(self, reports: Sequence[EngineReport], others: set[Key]) -> list[EngineStep]:
+        """Engines that have become slow or large: drained and stopped, and started anew by their rows."""
         assert self._server is not None
+        sizes = {(one.model, one.slots): one.host_memory for one in reports}
         done = {one.url: one for one in self._server.progress()}
         found, at = [], time.monotonic()
         for key, url in self._joined.items():
@@ -274,9 +275,11 @@ class FleetController:
                 continue
             watch = self._watches.setdefault(key, SpeedWatch())
             work = work_of(one.input_tokens - one.cached_tokens, one.output_tokens)
-            if (why := watch.observe(at, work, one.in_flight)) is not None:
+            why = watch.observe(at, work, one.in_flight)
+            why = why or watch.too_large(at, sizes.get(key, 0), self._settings.host_memory)
+            if why is not None:
                 watch.restarted(at)
-                found.append(EngineStep(StepKind.STOP, *key, StepCause.SLOW, why))
+                found.append(EngineStep(StepKind.STOP, *key, StepCause.WORN, why))
         return found
 
     def _let_go(self, step: EngineStep, key: Key) -> None:

@@ -49,7 +49,7 @@ class StepCause(StrEnum):
     HOURS = "hours"  # the hours of the fleet end
     IDLE = "idle"  # nothing was asked of it for a while
     ASKED = "asked"  # a person wants it
-    SLOW = "slow"  # it has become slower than it was
+    WORN = "worn"  # it has become slower than it was, or larger than it may
     RETRY = "retry"  # it was given up a while ago
 
 
