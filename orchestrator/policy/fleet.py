@@ -137,18 +137,10 @@ def steps(
     asked = _asked(terms, engines, demands, now, wishes)
     ordered = _ordered(asked, engines, now)
     claims = _claims(terms, ordered, engines)
-    found = list(_leaving(terms, engines, claims, ordered, now, wishes))
+    found = _leaving(terms, engines, claims, ordered, wishes)
     leaving = {(step.model, step.slots) for step in found}
     found += _coming(terms, engines, claims, wishes, span, now, leaving)
     return found
-
-
-def next_change(terms: FleetTerms, now: datetime) -> datetime | None:
-    """When the hours open or end next; None where there are none."""
-    if terms.hours is None:
-        return None
-    span = terms.hours.span(now)
-    return span.opens if now < span.opens else span.closes
 
 
 def _closed(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
@@ -237,7 +229,6 @@ def _leaving(
     engines: Sequence[EngineView],
     claims: Mapping[Slots, str],
     ordered: Sequence[_Asked],
-    now: datetime,
     wishes: Mapping[str, EngineWish],
 ) -> list[EngineStep]:
     found = []
