@@ -15,7 +15,7 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.settings.backends import EnginesBackend
 
 GIB = 1024**3
-backend_option = click.option("--backend", metavar="NAME", help="Of this backend, where several have the model.")
+backend_option = click.option("--backend", metavar="NAME", help="Which one, if several have the model.")
 
 
 @click.group(invoke_without_command=True)
@@ -23,11 +23,11 @@ backend_option = click.option("--backend", metavar="NAME", help="Of this backend
 @json_option
 @click.pass_context
 def engines(ctx: click.Context, backend: str | None, as_json: bool) -> int:
-    """Show the engines of backends of kind `engines`; start, stop or put to sleep those of a model.
+    """Show the engines of this home; start and stop those of a model.
 
     \b
     orch engines
-    orch engines stop small          # its rows wait until `orch engines start small`
+    orch engines stop small     # its rows wait until `start small`
     """
     if ctx.invoked_subcommand is not None:
         if backend is not None or as_json:
@@ -49,7 +49,10 @@ def engines(ctx: click.Context, backend: str | None, as_json: bool) -> int:
 @backend_option
 @json_option
 def start(model: str, backend: str | None, as_json: bool) -> int:
-    """Start an engine of MODEL without waiting for rows; takes `stop` and `sleep` back."""
+    """Start an engine of MODEL without rows.
+
+    It ends once it has been idle, as any; `start` takes `stop` and `sleep` back.
+    """
     return _wish("start", model, backend, as_json)
 
 
@@ -58,7 +61,10 @@ def start(model: str, backend: str | None, as_json: bool) -> int:
 @backend_option
 @json_option
 def stop(model: str, backend: str | None, as_json: bool) -> int:
-    """Drain and stop the engines of MODEL; its rows wait until `start`."""
+    """Drain and stop the engines of MODEL.
+
+    Its rows wait until `orch engines start MODEL`.
+    """
     return _wish("stop", model, backend, as_json)
 
 
@@ -67,7 +73,10 @@ def stop(model: str, backend: str | None, as_json: bool) -> int:
 @backend_option
 @json_option
 def sleep(model: str, backend: str | None, as_json: bool) -> int:
-    """Drain the engines of MODEL and free their GPU memory; its rows wait until `start`."""
+    """Drain the engines of MODEL and free their memory.
+
+    Its rows wait until `orch engines start MODEL`.
+    """
     return _wish("sleep", model, backend, as_json)
 
 
@@ -121,7 +130,7 @@ def _engines_of(context: Context, name: str) -> list[dict[str, Any]]:
     if health is not None and health["engines"]:
         return [{"backend": name, **one} for one in health["engines"]]
     cold = {"name": None, "url": None, "state": EngineState.COLD.value, "seconds": 0.0, "starts": 0}
-    rest = {"memory_bytes": None, "problem": None}
+    rest = {"memory_bytes": None, "host_memory_bytes": 0, "problem": None}
     models = context.config.backends[name]
     assert isinstance(models, EnginesBackend)
     return [{"backend": name, "model": model, **cold, **rest} for model in models.models]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
+from statistics import median
 
 from orchestrator.core.model import PICO
+
+STARTS = 9
+"""So many latest starts say how long the next takes."""
 
 
 class EngineState(StrEnum):
@@ -48,6 +53,15 @@ class EngineHold:
     def cost(self) -> Decimal:
         """What the GPUs cost in that time, whether they worked or not; dollars."""
         return (Decimal(repr(self.hours)) * self.gpus * self.cost_per_hour).quantize(PICO)
+
+
+def start_seconds(holds: Iterable[EngineHold], backend: str) -> dict[str, float]:
+    """How many seconds the models of a backend took to start, by the median of their latest starts."""
+    found: dict[str, list[float]] = {}
+    for one in sorted(holds, key=lambda one: one.began_at):
+        if one.backend == backend and one.warm_at is not None:
+            found.setdefault(one.model, []).append((one.warm_at - one.began_at).total_seconds())
+    return {model: median(seconds[-STARTS:]) for model, seconds in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

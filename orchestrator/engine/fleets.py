@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +27,8 @@ from orchestrator.settings.backends import EnginesBackend
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+START_SECONDS = 60.0
+"""What a start takes, of a model of which that is not known."""
 GATHER_SECONDS = 3.0
 """From the first rows until the first engine starts: a job's batches come one after the other, and decide which."""
 PREPARE_SECONDS = 30.0
@@ -50,7 +52,8 @@ class JoiningServer(Protocol):
 
 
 class FleetController:
-    """`folder` is that of the server; `tell` gets lines for people; `now` the time by which hours are kept.
+    """`folder` is that of the server; `tell` gets lines for people; `now` the time by which hours are kept; `starts`
+    how many seconds each model takes to start, where that is known.
 
     `begin` starts to steer a server, `end` stops it, `close` ends the engines.
     """
@@ -64,8 +67,10 @@ class FleetController:
         *,
         tell: Callable[[str], None],
         now: Callable[[], datetime],
+        starts: Mapping[str, float] | None = None,
     ) -> None:
         self._name = name
+        self._starts = starts or {}
         self._settings = settings
         self._driver = driver
         self._folder = folder
@@ -141,7 +146,7 @@ class FleetController:
         self._follow(reports)
         self._holds.look(reports, self._settings)
         steps = policy.steps(self._terms(self._slots), self._views(reports, now), demands, now, wishes)
-        steps += self._slow({(step.model, step.slots) for step in steps})
+        steps += self._worn(reports, {(step.model, step.slots) for step in steps})
         gathers = self._gathers(reports, demands)
         for step in steps:
             if step.cause is not StepCause.ROWS or not gathers:
@@ -160,7 +165,7 @@ class FleetController:
     def _is_prepared(self) -> bool:
         if self._slots is None and time.monotonic() - self._prepared_at >= PREPARE_SECONDS:
             try:
-                self._slots = self._driver.prepare()
+                self._slots = self._driver.prepare(self._ending.is_set)
                 self._problem = None
             except OrchError as error:
                 if not self._ending.is_set():
@@ -176,7 +181,13 @@ class FleetController:
     def _terms(self, slots: Slots) -> FleetTerms:
         settings = self._settings
         models = tuple(
-            ModelTerms(name, model.tensor_parallel, model.swap == "sleep", rate=settings.rows_per_second)
+            ModelTerms(
+                name,
+                model.tensor_parallel,
+                model.swap == "sleep",
+                self._starts.get(name, START_SECONDS),
+                settings.rows_per_second,
+            )
             for name, model in settings.models.items()
         )
         return FleetTerms(slots, models, settings.open_hours, settings.idle)
@@ -253,9 +264,10 @@ class FleetController:
                 self._tell(f"{self._name}: {verb} {step.model}{where}: {step.reason}")
                 self._let_go(step, key)
 
-    def _slow(self, others: set[Key]) -> list[EngineStep]:
-        """Engines that have become slower than they were: drained and stopped, and started anew by their rows."""
+    def _worn(self, reports: Sequence[EngineReport], others: set[Key]) -> list[EngineStep]:
+        """Engines that have become slow or large: drained and stopped, and started anew by their rows."""
         assert self._server is not None
+        sizes = {(one.model, one.slots): one.host_memory for one in reports}
         done = {one.url: one for one in self._server.progress()}
         found, at = [], time.monotonic()
         for key, url in self._joined.items():
@@ -263,9 +275,11 @@ class FleetController:
                 continue
             watch = self._watches.setdefault(key, SpeedWatch())
             work = work_of(one.input_tokens - one.cached_tokens, one.output_tokens)
-            if (why := watch.observe(at, work, one.in_flight)) is not None:
+            why = watch.observe(at, work, one.in_flight)
+            why = why or watch.too_large(at, sizes.get(key, 0), self._settings.host_memory)
+            if why is not None:
                 watch.restarted(at)
-                found.append(EngineStep(StepKind.STOP, *key, StepCause.SLOW, why))
+                found.append(EngineStep(StepKind.STOP, *key, StepCause.WORN, why))
         return found
 
     def _let_go(self, step: EngineStep, key: Key) -> None:

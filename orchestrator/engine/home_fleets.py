@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from orchestrator.core.clock import now
+from orchestrator.core.engines import start_seconds
 from orchestrator.settings.backends import EnginesBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
@@ -13,6 +15,10 @@ from orchestrator.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.engine.fleets import FleetController
+
+
+REMEMBERED = timedelta(days=30)
+"""How far back starts say how long the next takes."""
 
 
 class HomeFleets:
@@ -30,7 +36,8 @@ class HomeFleets:
 
         folder = self._home.server(name)
         driver = here(name, settings, folder, self._tell)
-        fleet = FleetController(name, settings, driver, folder, tell=self._tell, now=now)
+        starts = start_seconds(self._store.engine_holds.since(now() - REMEMBERED), name)
+        fleet = FleetController(name, settings, driver, folder, tell=self._tell, now=now, starts=starts)
         self._fleets.append(fleet)
         return fleet
 
@@ -40,7 +47,9 @@ class HomeFleets:
             if isinstance(settings, EnginesBackend):
                 from orchestrator.engine.wishes import read_wishes
 
-                if any(one.wish == "start" for one in read_wishes(self._home.server(name)).values()):
+                since = now() - timedelta(seconds=settings.idle)
+                found = read_wishes(self._home.server(name)).values()
+                if any(one.wish == "start" and one.at > since for one in found):
                     yield name
 
     def note_holds(self) -> None:

@@ -47,6 +47,12 @@ class SpeedWatch:
         self._begin, self._rows = (at, done), []
         return self._judge(at, rate, size) if is_level else None
 
+    def too_large(self, at: float, size: int, most: int | None) -> str | None:
+        """Why it is to start again for what it takes of its machine's memory, in bytes; None while it may go on."""
+        if most is None or size <= most or at - self._restarted < REST_SECONDS:
+            return None
+        return f"it takes {size:,} bytes of the machine's memory, and may take {most:,}"
+
     def restarted(self, at: float) -> None:
         """It was started anew: it is measured against what it does from now on."""
         self._restarted, self._begin = at, None

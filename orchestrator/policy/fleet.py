@@ -20,6 +20,8 @@ SETTLE_SECONDS = 5.0
 """So long no row of a model may wait before its engine goes: a job's next rows may be on their way."""
 RETRY_SECONDS = 600.0
 """After so long one that was given up is tried again."""
+STOP_SECONDS = 40.0
+"""What the end of a process may take: it is gone when the hours end."""
 MARGIN = 1.25
 """Work may take longer than expected by this much."""
 ASSUMED_RATE = 1.0
@@ -47,7 +49,7 @@ class StepCause(StrEnum):
     HOURS = "hours"  # the hours of the fleet end
     IDLE = "idle"  # nothing was asked of it for a while
     ASKED = "asked"  # a person wants it
-    SLOW = "slow"  # it has become slower than it was
+    WORN = "worn"  # it has become slower than it was, or larger than it may
     RETRY = "retry"  # it was given up a while ago
 
 
@@ -135,23 +137,15 @@ def steps(
     asked = _asked(terms, engines, demands, now, wishes)
     ordered = _ordered(asked, engines, now)
     claims = _claims(terms, ordered, engines)
-    found = list(_leaving(terms, engines, claims, ordered, now, wishes))
+    found = _leaving(terms, engines, claims, ordered, wishes)
     leaving = {(step.model, step.slots) for step in found}
     found += _coming(terms, engines, claims, wishes, span, now, leaving)
     return found
 
 
-def next_change(terms: FleetTerms, now: datetime) -> datetime | None:
-    """When the hours open or end next; None where there are none."""
-    if terms.hours is None:
-        return None
-    span = terms.hours.span(now)
-    return span.opens if now < span.opens else span.closes
-
-
 def _closed(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
     """Outside the hours, or so near to their end that rows in flight just have the time to come back."""
-    left = max(0.0, (span.closes - now).total_seconds()) if now >= span.opens else 0.0
+    left = max(0.0, (span.closes - now).total_seconds() - STOP_SECONDS) if now >= span.opens else 0.0
     at = span.closes if now >= span.opens else span.opens
     told = f"the hours of the fleet {'end' if now >= span.opens else 'begin'} at {at.astimezone():%H:%M}"
     running = [one for one in engines if one.state not in (EngineState.COLD, EngineState.DRAINING)]
@@ -202,9 +196,9 @@ def _ordered(asked: Sequence[_Asked], engines: Sequence[EngineView], now: dateti
             one.deadline < rival.deadline and _late(now, rival.seconds + needs, one.deadline) for rival in rivals
         )
 
-    def place(one: _Asked) -> tuple[bool, datetime, int]:
+    def place(one: _Asked) -> tuple[bool, bool, datetime, int]:
         goes_on = one.terms.name in loaded or is_urgent(one)
-        return (not goes_on, one.deadline, asked.index(one))
+        return (not one.waiting, not goes_on, one.deadline, asked.index(one))
 
     return sorted(asked, key=place)
 
@@ -235,7 +229,6 @@ def _leaving(
     engines: Sequence[EngineView],
     claims: Mapping[Slots, str],
     ordered: Sequence[_Asked],
-    now: datetime,
     wishes: Mapping[str, EngineWish],
 ) -> list[EngineStep]:
     found = []

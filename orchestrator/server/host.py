@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 MAX_SOCKET_PATH = 100
 START_SECONDS = 60.0
+CALL_SECONDS = 1.0
 
 
 def socket_path(root: Path) -> Path:
@@ -131,10 +132,19 @@ class ServerThread:
     def _call(self, asked: Coroutine[Any, Any, T]) -> T:
         """Have the server's own thread do something. Raises BackendError where it has ended."""
         try:
-            return asyncio.run_coroutine_threadsafe(asked, self._server.loop).result()
-        except (RuntimeError, CancelledError) as error:
+            future = asyncio.run_coroutine_threadsafe(asked, self._server.loop)
+        except RuntimeError as error:
             asked.close()
             raise BackendError("the batch server has ended") from error
+        while True:
+            try:
+                return future.result(CALL_SECONDS)
+            except CancelledError as error:
+                raise BackendError("the batch server has ended") from error
+            except TimeoutError:
+                # What comes to a loop in its last moment is never answered.
+                if not self._thread.is_alive():
+                    raise BackendError("the batch server has ended") from None
 
     def end(self, seconds: float) -> None:
         """Serve no longer, once the rows in flight are back, or so many seconds have passed; leaving the block, in

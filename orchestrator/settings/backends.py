@@ -177,7 +177,8 @@ class EnginesBackend(TimedBackend):
     """vLLM engines that are started as rows ask for them, each model under the name it has here.
 
     `hours` are those in which they may run, by local time; `vram` is a quota in bytes of each GPU; an engine that
-    nobody asks for ends after `idle` seconds. `cost_per_hour` is that of one GPU.
+    nobody asks for ends after `idle` seconds, and one that takes more than `host_memory` bytes of the machine starts
+    anew. `cost_per_hour` is that of one GPU.
     """
 
     kind: Literal["engines"]
@@ -188,6 +189,7 @@ class EnginesBackend(TimedBackend):
     gpus: Annotated[tuple[int, ...], BeforeValidator(gpu_numbers)] | None = None
     hours: Annotated[str, AfterValidator(_hours_of)] | None = None
     vram: Annotated[int, BeforeValidator(memory_bytes)] | None = None
+    host_memory: Annotated[int, BeforeValidator(memory_bytes)] | None = None
     idle: Annotated[float, BeforeValidator(_length)] = 600.0
     vllm_python: str | None = None
 

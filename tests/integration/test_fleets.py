@@ -22,6 +22,7 @@ from orchestrator.engine.wishes import Wished, write_wishes
 from orchestrator.policy import degradation
 from orchestrator.policy.fleet import EngineWish
 from orchestrator.server.engines import here as here_module
+from orchestrator.server.engines import here_engine
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import EnginesBackend
@@ -282,6 +283,18 @@ def test_one_that_becomes_slow_starts_anew_once_and_costs_no_row(
         ended(running.sdk, batch.id, 60).check(names)
     assert len(starts(tmp_path)) == 2
     assert sum("of what it did with as many rows at once" in line for line in night.told) == 1
+
+
+def test_one_that_takes_too_much_memory_starts_anew_once(
+    tmp_path: Path, fleet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here_engine, "MEMORY_SECONDS", 0.1)
+    night = Night()
+    with fleet(settings_of(tmp_path, "--latency-ms", "100", host_memory="1MB"), night) as running:
+        batch = create(running.sdk, rows("small"))
+        ended(running.sdk, batch.id, 60).check(IDS)
+    assert len(starts(tmp_path)) == 2
+    assert sum("bytes of the machine's memory, and may take 1,000,000" in line for line in night.told) == 1
 
 
 def test_engines_end_with_their_fleet(tmp_path: Path, fleet: Callable[..., Any]) -> None:

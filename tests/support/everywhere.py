@@ -130,7 +130,7 @@ cancel no! | cancel contracts-2 | retry contracts-2 --task ! | retry contracts-3
 report cost --by tag | report cost --csv --by task | report cost --by ! | report cost --html c!.html | report forecast
 report night contracts-2 | report night contracts-2 --md | report night --html n!.html | report night !
 diff contracts-1 contracts-2 | diff ! ! | acknowledge --list | acknowledge ! | acknowledge b --note !
-quarantine list | quarantine release ! | budget | doctor | reconcile
+quarantine list | quarantine release ! | budget | engines | engines start ! | engines --backend ! | doctor | reconcile
 reconcile ! | gc --dry-run | backup b!.tar | backup b!.tar --check | keys list --dir serve | keys add !
 keys revoke ! | schedule add JOB --cron ! | schedule add JOB --cron EVENING --tz UTC | schedule list | schedule nights
 schedule run ! | schedule remove ! | up --webhooks ! | serve --upstream ! | serve --upstream http://h --gpus !

@@ -134,6 +134,8 @@ def test_no_file_at_all_means_no_backends(tmp_path: Path) -> None:
 
 
 PRICE = "say what an hour costs: either `cost_per_hour = 2.50`, or `idle = true` for free"
+FLEET = '[backends.gpu]\nkind = "engines"\ncost_per_hour = 1\n'
+MODELS = '[backends.gpu.models]\nlarge = {model = "/m", tensor_parallel = 2}\n'
 OPENAI = '[backends.cloud]\nkind = "openai"\napi_key_env = "K"\n'
 
 
@@ -254,6 +256,32 @@ BAD = {
         '[report]\ncompare = "gpt-5-nano"\n',
         ":2: report.compare: String should match pattern '^[^:\\s]+:[^\\s]+$'",
     ),
+    "hours that are none": (
+        FLEET + 'hours = "20-7"\n' + MODELS,
+        ":4: backends.gpu.hours: '20-7' is not a time span such as \"20:00-07:00\"",
+    ),
+    "an empty span of hours": (
+        FLEET + 'hours = "20:00-20:00"\n' + MODELS,
+        ":4: backends.gpu.hours: '20:00-20:00' is no time at all; leave `hours` out for the whole day",
+    ),
+    "GPUs that are none": (
+        FLEET + 'gpus = "all"\n' + MODELS,
+        ":4: backends.gpu.gpus: 'all' are not GPUs such as 0-3 or 0,2",
+    ),
+    "a GPU twice": (FLEET + 'gpus = "0-2,1"\n' + MODELS, ":4: backends.gpu.gpus: '0-2,1' names a GPU twice"),
+    "a quota that is none": (
+        FLEET + "vram = 60\n" + MODELS,
+        ":4: backends.gpu.vram: 60 is not an amount of memory such as 60GiB or 24GB",
+    ),
+    "an idle time that is none": (
+        FLEET + "idle = true\n" + MODELS,
+        ':4: backends.gpu.idle: True is not a length of time such as "10m" or "1h"',
+    ),
+    "GPUs that do not divide": (
+        FLEET + 'gpus = "0-2"\n' + MODELS,
+        ":1: backends.gpu: model large takes 2 GPUs, and 3 do not divide by that",
+    ),
+    "a fleet without models": (FLEET, ":1: backends.gpu.models: is required"),
     "broken": ("a = 1\nb = = 2\n", ":2: is not valid TOML: Invalid value"),
 }
 

@@ -132,6 +132,9 @@ def test_what_a_person_asks_for() -> None:
     assert asked(EngineWish.STOP, [warm("a")], 50) == [("stop", "a", "asked")]
     assert asked(EngineWish.STOP, [], 50) == []
     assert asked(EngineWish.SLEEP, [warm("a")], 50) == [("stop", "a", "asked")]  # it does not sleep
+    # Rows of another model do not wait for what a person started without any.
+    wanted = steps(ONE_SLOT, [warm("a", idle=9)], [rows("b", 9)], NOW, {"a": EngineWish.START})
+    assert told(wanted) == [("stop", "a", "swap")]
     outside = replace(ONE_SLOT, hours=Hours(time(1), time(2), UTC))
     assert steps(outside, [], [], NOW, {"a": EngineWish.START}) == []
 
@@ -181,7 +184,7 @@ def test_two_models_on_one_slot_are_two_starts() -> None:
     assert [name for name, _ in night(ONE_SLOT, {"a": (3000, 24.0), "b": (3000, 1.2)})] == ["b", "a"]
 
 
-@given(st.dictionaries(st.sampled_from("ab"), st.tuples(st.integers(1, 4000), st.floats(0.0, 6.0)), min_size=1))
+@given(st.dictionaries(st.sampled_from("ab"), st.tuples(st.integers(1, 600), st.floats(0.0, 1.0)), min_size=1))
 def test_no_night_switches_to_and_fro(work: dict[str, tuple[int, float]]) -> None:
     assert len(night(ONE_SLOT, work)) <= 3
 

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.profiles import Profile, window_for
+from orchestrator.core.engines import start_seconds
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobId, Usage
 from orchestrator.pipeline.backend_handles import Prices
@@ -282,9 +283,15 @@ class Prospects:
         usual = forecast.pace(speeds, self._assumed(backend), now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
         cost = _time_cost(prices, usual, backend.upstream_count)
-        if isinstance(backend, EnginesBackend) and backend.open_hours is not None:
-            pace = forecast.within_hours(pace, usual, backend.open_hours.steps(self._now))
+        if isinstance(backend, EnginesBackend):
+            openings = () if backend.open_hours is None else backend.open_hours.steps(self._now)
+            pace = forecast.within_hours(pace, usual, openings, self._start_of(name))
         return SynchronousOption(name, backend.location, cost, pace, objection, leaves)
+
+    def _start_of(self, name: str) -> float:
+        """Seconds until an engine of a fleet takes rows, of the model that takes the longest."""
+        starts = start_seconds(self._store.engine_holds.since(self._now - REMEMBERED), name)
+        return max(starts.values(), default=observed.ASSUMED_START)
 
     def _speeds(self, name: str) -> forecast.Speeds:
         """What earlier nights tell of an engine; asked for once a night."""

@@ -12,8 +12,6 @@ LEAST_SPREAD = 0.05
 ASSUMED_HAZARD = 0.0002
 """Outages an hour, of what was never seen to have one."""
 ASSUMED_OUTAGE = HOUR
-ASSUMED_START = 60.0
-"""Seconds until the first row, of an engine that does not run."""
 _SETTLED = 10.0 * MINUTE
 _CHANGED = 2.5
 """A rate this many standard deviations below what is expected is another rate, not bad luck."""
@@ -104,16 +102,15 @@ class Pace:
         return replace(self, rate=math.exp(mean), spread=min(spread, max(self.spread, drift)), source="measured")
 
 
-def within_hours(pace: Pace, usual: Pace, openings: tuple[tuple[float, float], ...]) -> Pace:
-    """What an engine does that has hours: `pace` is as it goes today, `usual` as on other nights.
+def within_hours(pace: Pace, usual: Pace, openings: tuple[tuple[float, float], ...], start: float) -> Pace:
+    """What an engine does that has hours and starts in `start` seconds: `pace` is today's, `usual` other nights'.
 
     That it does nothing outside its hours says nothing of its speed, and that rows waited for them nothing of how
     long it takes to start.
     """
-    start = min(pace.start, ASSUMED_START)
     if openings and openings[0][1]:
-        pace, start = replace(usual, ahead=pace.ahead), ASSUMED_START
-    return replace(pace, start=start).within(openings)
+        return replace(usual, ahead=pace.ahead, start=start).within(openings)
+    return replace(pace, start=min(pace.start, start)).within(openings)
 
 
 def _at(steps: tuple[tuple[float, float], ...], seconds: float) -> float:

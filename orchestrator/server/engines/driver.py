@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,8 @@ Slots = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """An engine of a driver as it is now. `seconds` in its state; `memory` in bytes on its GPUs, None if unknown.
+    """An engine of a driver as it is now. `seconds` in its state; `memory` in bytes on its GPUs, None if unknown, and
+    `host_memory` of its machine.
 
     `problem` is for people: why it does not start, or what it ended of last.
     """
@@ -28,6 +29,7 @@ class EngineReport:
     starts: int = 0
     problem: str | None = None
     memory: int | None = None
+    host_memory: int = 0
 
     def shown(self) -> dict[str, Any]:
         """For machines: what `/health` says."""
@@ -39,6 +41,7 @@ class EngineReport:
             "seconds": round(self.seconds, 1),
             "starts": self.starts,
             "memory_bytes": self.memory,
+            "host_memory_bytes": self.host_memory,
             "problem": self.problem,
         }
 
@@ -46,8 +49,11 @@ class EngineReport:
 class EngineDriver(Protocol):
     """Starts and stops engines. The four verbs return at once; `engines` says what has become of them."""
 
-    def prepare(self) -> Slots:
-        """Find out what there is to run engines on. Raises OrchError."""
+    def prepare(self, is_over: Callable[[], bool]) -> Slots:
+        """Find out what there is to run engines on, and wait for what ran there before, unless `is_over`.
+
+        Raises OrchError.
+        """
 
     def start(self, model: str, slots: Slots) -> None:
         """Start an engine. What stands in its way is its `problem`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -81,13 +80,12 @@ class HereDriver:
         self._patience = patience or RestartPolicy()
         self._models = {model.name: model for model in terms.models}
         self._stack = ExitStack()
-        self._ending = threading.Event()
         self._engines: dict[tuple[str, Slots], HereEngine] = {}
         self._refused: dict[tuple[str, Slots], _Refused] = {}
         self._ports: dict[tuple[str, Slots], int] = {}
         self._slots: Slots | None = None
 
-    def prepare(self) -> Slots:
+    def prepare(self, is_over: Callable[[], bool]) -> Slots:
         if self._slots is not None:
             return self._slots
         for model in self._terms.models:
@@ -100,8 +98,12 @@ class HereDriver:
         for model in self._terms.models:
             if model.tensor_parallel > len(slots):
                 raise UsageError(f"model {model.name} takes {model.tensor_parallel} GPUs, and there are {len(slots)}")
+
         # The guard of each engine holds the lock until the last process of the engine is gone.
-        pause = lambda: not self._ending.wait(PAUSE_SECONDS)  # noqa: E731
+        def pause() -> bool:
+            time.sleep(PAUSE_SECONDS)
+            return not is_over()
+
         self._held = self._stack.enter_context(outlived(self._root, "engines.lock", pause))
         keys = [
             (model.name, slots[at : at + model.tensor_parallel])
@@ -135,8 +137,9 @@ class HereDriver:
         self._refused.pop(key, None)
         self._tell(f"starting {model} on {found.name} (log: {found.log})")
         self._engines[key] = HereEngine(
-            model, slots, found, self._patience, self._tell, (self._held,), self._models[model].sleeps, self._memory
-        )
+            model, slots, found, self._patience, self._tell, (self._held,),
+            self._models[model].sleeps and not self._is_cpu, self._memory,
+        )  # fmt: skip
 
     def _planned(self, model: HereModel, slots: Slots) -> tuple[Planned, fits.DoesNotFit | None]:
         """How it is started, and what speaks against doing so now."""
@@ -149,7 +152,7 @@ class HereDriver:
             problem = fits.judge(size, gpus, share)
             options = (UTILIZATION, f"{share:.3f}", *options)
         environment = {"VLLM_CACHE_ROOT": str(self._root / "vllm-cache"), **self._environment}
-        if model.sleeps:
+        if model.sleeps and not self._is_cpu:
             environment, options = {**environment, **sleeping.ENVIRONMENT}, (*sleeping.OPTIONS, *options)
         wish = Wish(weights, tensor_parallel=model.tensor_parallel, options=(*_named(model), *options))
         log = self._root / "engines" / f"{model.name}-{slug(gpus)}.log"
@@ -180,10 +183,12 @@ class HereDriver:
             engine.stop()
 
     def sleep(self, model: str, slots: Slots) -> None:
-        self._engines[model, slots].sleep()
+        if (engine := self._engines.get((model, slots))) is not None:
+            engine.sleep()
 
     def wake(self, model: str, slots: Slots) -> None:
-        self._engines[model, slots].wake()
+        if (engine := self._engines.get((model, slots))) is not None:
+            engine.wake()
 
     def engines(self) -> list[EngineReport]:
         for key, engine in [*self._engines.items()]:
@@ -199,7 +204,6 @@ class HereDriver:
         return [*(engine.report() for engine in self._engines.values()), *refused]
 
     def close(self) -> None:
-        self._ending.set()
         for engine in self._engines.values():
             engine.stop()
         for engine in self._engines.values():

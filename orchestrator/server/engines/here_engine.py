@@ -12,6 +12,7 @@ from orchestrator.server.engines import sleeping
 from orchestrator.server.engines.driver import EngineReport, Slots
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.fleet import Planned
+from orchestrator.server.engines.host_memory import tree_bytes
 from orchestrator.server.engines.supervisor import RestartPolicy, State, Supervisor
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class HereEngine:
         self._asleep_start = 0
         self._problem: str | None = None
         self._memory: int | None = None
+        self._host_memory = 0
         self._memory_at = float("-inf")
         self._work: threading.Thread | None = None
         self.is_gone = False
@@ -81,6 +83,7 @@ class HereEngine:
         return EngineReport(
             self._planned.name, self.model, self.slots, told["url"], state, seconds,
             self._before + told["starts"], self._problem or told["problem"], self._memory_now(),
+            self._host_memory,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -143,7 +146,7 @@ class HereEngine:
         before = self._measure(self.slots)
         try:
             if self._known is None:
-                raise EngineUnavailable(self._problem or "it has given no answer to compare with", hint=None)
+                raise EngineUnavailable(self._problem or "it does not sleep", hint=None)
             self._asleep_start = self._supervisor.report()[0]["starts"]
             sleeping.fall_asleep(self._planned.launch.port)
             after = self._measure(self.slots)
@@ -173,6 +176,7 @@ class HereEngine:
         if time.monotonic() - self._memory_at >= MEMORY_SECONDS:
             self._memory_at = time.monotonic()
             try:
+                self._host_memory = sum(tree_bytes(pid) for pid in self._supervisor.pids)
                 self._memory = self._measure(self.slots)
             except EngineUnavailable as error:
                 log.warning("%s", error)

@@ -181,6 +181,11 @@ class VllmProcess:
         return log_tail(self.log, self._log_start, 1)
 
     @property
+    def pid(self) -> int | None:
+        """The process that all of it is below; None while it does not run."""
+        return self._leash.pid if self._leash is not None and self._leash.poll() is None else None
+
+    @property
     def running(self) -> bool:
         return self._leash is not None and self._leash.poll() is None
 

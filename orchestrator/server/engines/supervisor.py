@@ -253,6 +253,11 @@ class Supervisor:
                 last = _LOG_PREFIX.sub("", engine.process.last_line)[:TAIL_SHOWN]
                 self._tell(f"engine on {engine.name}: {seconds:.0f} s" + (f"; {last}" if last else ""))
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes that engines are below, of those that run."""
+        return [pid for engine in self._engines if (pid := engine.process.pid) is not None]
+
     def report(self) -> list[dict[str, Any]]:
         """Each engine as it is now, for machines."""
         return [
