@@ -24,9 +24,9 @@ from orchestrator import __version__
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.engine.lock import running_engine
-from orchestrator.web import figures
+from orchestrator.web import actions, figures
 from orchestrator.web.access import SESSION_SECONDS, PageAccess, Visitor
-from orchestrator.web.guard import VISITOR, Guard
+from orchestrator.web.guard import FORM, VISITOR, Guard
 from orchestrator.web.live import LivePages
 from orchestrator.web.metrics import CONTENT_TYPE, HomeMetrics, LoopHealth
 from orchestrator.web.outlooks import Outlooks
@@ -74,6 +74,7 @@ class Pages:
             ("/jobs/{job}", jobs.JobPage(outlooks)),
             ("/jobs/{job}/rows", jobs.rows),
             ("/jobs/{job}/rows/{seq:int}", jobs.row),
+            ("/jobs/{job}/terms", actions.terms),
             ("/nights", others.nights),
             ("/nights/{night}", others.night),
             ("/diff", others.diff),
@@ -89,6 +90,7 @@ class Pages:
             *(route for route, _ in self._routes),
             Route("/jobs/{job}/rows/{seq:int}/picture/{number:int}", self._picture, methods=["GET"]),
             Route("/metrics", self._scraped, methods=["GET"]),
+            Route("/do/{action}", self._act, methods=["POST"]),
             Route("/live", self._events, methods=["GET"]),
             Route("/enter", self._enter, methods=["GET"]),
             Route("/sign-in", self._sign_in, methods=["POST"]),
@@ -149,6 +151,22 @@ class Pages:
             visitor=visitor,
             **view.facts,
         )
+
+    async def _act(self, request: Request) -> Response:
+        action = actions.ACTIONS.get(request.path_params["action"])
+        visitor: Visitor = request.scope[VISITOR]
+        if action is None:
+            return Response(status_code=404)
+        try:
+            place = await self._threaded(lambda: action(self._readers(), request.scope[FORM], visitor.name))
+        except OrchError as caught:
+            refused = caught
+
+            def why(reader: HomeReader, address: PageAddress) -> View:
+                raise refused
+
+            return await self._answer(why, request)
+        return RedirectResponse(place, 303)
 
     async def _picture(self, request: Request) -> Response:
         address = PageAddress(request.path_params, request.query_params)

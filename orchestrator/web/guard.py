@@ -26,7 +26,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-VISITOR = "orch.visitor"
+VISITOR, FORM = "orch.visitor", "orch.form"
 
 
 class Guard:
@@ -73,7 +73,7 @@ class Guard:
             if (refusal := _not_ours(visitor, body)) is not None:
                 await refusal(scope, receive, carried)
                 return
-            scope["orch.form"] = body
+            scope[FORM] = body
         await self._app(scope, receive, carried)
 
     def _stranger(self, headers: Headers) -> Response | None:
