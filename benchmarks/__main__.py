@@ -13,6 +13,7 @@ from benchmarks import (
     databases,
     hosted,
     order,
+    pages,
     reading,
     routing,
     serve_cpu,
@@ -27,6 +28,7 @@ PLAIN: dict[str, Callable[[], None]] = {
     "build": build.main,
     "changes": changes.main,
     "order": order.main,
+    "pages": pages.main,
     "reading": reading.main,
     "startup": startup.main,
 }
