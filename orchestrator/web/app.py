@@ -26,7 +26,7 @@ from orchestrator.core.sanitize import escape_controls
 from orchestrator.engine.lock import running_engine
 from orchestrator.web import actions, figures
 from orchestrator.web.access import SESSION_SECONDS, PageAccess, Visitor
-from orchestrator.web.guard import FORM, VISITOR, Guard
+from orchestrator.web.guard import FORM, VISITOR, Guard, form_of
 from orchestrator.web.live import LivePages
 from orchestrator.web.metrics import CONTENT_TYPE, HomeMetrics, LoopHealth
 from orchestrator.web.outlooks import Outlooks
@@ -128,6 +128,7 @@ class Pages:
         reader = self._readers()
         try:
             view = View("empty.html", "", "") if page is None else page(reader, address)
+            return self._rendered(reader, view, visitor, here, layout), view.status
         except OrchError as error:
             facts = {"message": error.message, "hint": error.hint}
             view = View("error.html", "Not shown", "", facts, status=404 if isinstance(error, UsageError) else 503)
@@ -220,9 +221,11 @@ class Pages:
         return self._with_cookie(HTMLResponse(self._templates.get_template("entered.html").render()), request, cookie)
 
     async def _sign_in(self, request: Request) -> Response:
-        async with request.form(max_fields=4, max_files=0) as form:
-            given = str(form.get("key", ""))
-        cookie = await run_in_threadpool(self._access.sign_in, given.strip())
+        given = (await form_of(request.receive)).get("key", "")
+        try:
+            cookie = await run_in_threadpool(self._access.sign_in, given.strip())
+        except OrchError as error:
+            return PlainTextResponse(f"{error.message}\n", 503)
         if cookie is None:
             return self._door("This key opens nothing here: it is unknown, revoked, or not made with --right view.")
         return self._with_cookie(RedirectResponse("/", 303), request, cookie)

@@ -69,7 +69,7 @@ class Guard:
             await self._sign_in(scope, receive, carried)
             return
         if scope["method"] not in SAFE and path not in OPEN:
-            body = await _form(receive)
+            body = await form_of(receive)
             if (refusal := _not_ours(visitor, body)) is not None:
                 await refusal(scope, receive, carried)
                 return
@@ -102,7 +102,7 @@ WAYS = ("http", "https")
 """TLS ends before us, so a page of ours may have come by either."""
 
 
-async def _form(receive: Any) -> dict[str, str]:
+async def form_of(receive: Any) -> dict[str, str]:
     """The fields of a form; empty where it is too large."""
     body = bytearray()
     more = True
