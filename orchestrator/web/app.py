@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 HERE = Path(__file__).parent
 THREADS = 2
 """Pages that are made at once: the processors are for the engine."""
+SLOW: frozenset[Page] = frozenset({others.night, others.diff})
+"""Pages that read a whole night."""
 Made = TypeVar("Made")
 NAV = (
     ("tonight", "/", "Tonight"),
@@ -65,7 +67,7 @@ class Pages:
         self._hosts = hosts
         self._new_link = new_link
         self._live = LivePages(lambda: running_engine(readers().home))
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._limiters: dict[bool, anyio.CapacityLimiter] = {}
         self._templates = _templates()
         outlooks = Outlooks()
         self._metrics = HomeMetrics(readers, outlooks, lambda: self._live.viewers, loop)
@@ -113,13 +115,15 @@ class Pages:
         address = PageAddress(request.path_params, request.query_params)
         visitor: Visitor = request.scope[VISITOR]
         here = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
-        text, status = await self._threaded(lambda: self._page(page, address, visitor, here, "layout.html"))
+        text, status = await self._threaded(
+            lambda: self._page(page, address, visitor, here, "layout.html"), slow=page in SLOW
+        )
         return HTMLResponse(text, status)
 
-    async def _threaded(self, work: Callable[[], Made]) -> Made:
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(THREADS)
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+    async def _threaded(self, work: Callable[[], Made], *, slow: bool = False) -> Made:
+        """What work gives, in a thread; what is slow waits for its like, and holds up no page that is live."""
+        limiter = self._limiters.setdefault(slow, anyio.CapacityLimiter(THREADS))
+        return await anyio.to_thread.run_sync(work, limiter=limiter)
 
     def _page(
         self, page: Page | None, address: PageAddress, visitor: Visitor, here: str, layout: str
