@@ -23,9 +23,10 @@ from orchestrator.core.counts import FailOn
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.extras import require_parquet
-from orchestrator.core.model import CancelCode, Job, RequestState
+from orchestrator.core.model import Job, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
+from orchestrator.engine import by_hand
 from orchestrator.engine.in_force import differences
 from orchestrator.engine.lock import running_engine
 from orchestrator.pipeline.build.intake import How, Intake, Options, rehearse
@@ -202,10 +203,7 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
     """Cancel a job; finished rows are kept and can be fetched."""
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.job(job_name, tell=not as_json)
-        if job.finished_at is not None or job.error is not None:
-            raise UsageError(f"job {job.id} has already ended")
-        if context.store.jobs.request_cancel(job.id, CancelCode.USER, "cancelled by the user", now()):
-            context.store.jobs.note(job.id, EventKind.CANCEL, "asked for by the user", now())
+        by_hand.cancel(context.store, job, by_hand.USER, now())
         if job.home != context.home.identity():
             say("orch: the job belongs to another home, whose engine will end it")
         else:
@@ -273,10 +271,9 @@ def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, tas
     """Make a job's rows pending again; how many. None for a job that failed while it was built: it is built again."""
     _check_task(job, task)
     others = () if failed else (RequestState.CANCELLED, RequestState.EXPIRED)
-    number = context.store.rows.retry(job.id, [RequestState.FAILED, *others], task=task)
+    number = by_hand.retry(context.store, job, [RequestState.FAILED, *others], task, by_hand.USER, now())
     of_task = "" if task is None else f" to the task {task}"
     if number:
-        context.store.jobs.note(job.id, EventKind.RETRY, f"{number:,} rows{of_task} will be retried", now())
         view.say(f"orch: {number:,} rows of {job.id}{of_task} will be retried")
     elif job.error is not None:
         return None

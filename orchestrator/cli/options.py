@@ -61,6 +61,14 @@ def names_option(function: click.decorators.FC) -> click.decorators.FC:
     )(function)  # fmt: skip
 
 
+def actions_option(function: click.decorators.FC) -> click.decorators.FC:
+    """`--web-actions`."""
+    return click.option(
+        "--web-actions", "acts", is_flag=True,
+        help="The link also opens actions: cancel, retry, release, run a schedule, change deadline and budget.",
+    )(function)  # fmt: skip
+
+
 FILE = click.argument("file", type=click.Path(path_type=Path))
 FORCE = click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 _TERMS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +11,7 @@ from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
-from orchestrator.core.events import EventKind
+from orchestrator.engine import by_hand
 from orchestrator.reports.listings import held_json
 
 if TYPE_CHECKING:
@@ -73,10 +72,7 @@ def release(document: str | None, job_id: str | None, everything: bool, as_json:
             raise UsageError(
                 f"no row of the document {document!r} is in quarantine", hint="`orch quarantine list` shows them"
             )
-        at = now()
-        number = context.store.quarantine.release(held, at)
-        for of, rows in Counter(one.job for one in held).items():
-            context.store.jobs.note(of, EventKind.RELEASED, f"{rows:,} rows from quarantine, by the user", at)
+        number = by_hand.release(context.store, held, by_hand.USER, now())
         if as_json:
             print_json([held_json(one) for one in held])
         say(f"orch: {number:,} rows are released; the next run of their job file retries them")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +19,7 @@ from orchestrator.core.counts import FailOn
 from orchestrator.core.durations import duration
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.engine.by_hand import make_due, night_words
 from orchestrator.engine.lock import running_engine
 from orchestrator.policy import nights
 from orchestrator.reports.listings import last_night, name_of, night_json, schedule_json
@@ -29,7 +29,6 @@ Value = TypeVar("Value")
 GRACE = "6h"
 NEWEST = 20
 NAMES = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
-_NOT_AGAIN = (NightState.DUE, NightState.RUNNING, NightState.DONE)
 
 
 @click.group()
@@ -179,7 +178,7 @@ def nights_(name: str | None, show_all: bool, fail_on: FailOn | None, as_json: b
         if as_json:
             print_json([{"schedule": names[night.schedule_id], **night_json(night)} for night in shown])
         for night in () if as_json else shown:
-            show(f"{night.name}  {names[night.schedule_id]}  {_told(night)}")
+            show(f"{night.name}  {names[night.schedule_id]}  {night_words(night)}")
         if not found and not as_json:
             say("orch: no night was due yet")
         newest = {night.schedule_id: night for night in found if night.schedule_id in names}.values()
@@ -223,37 +222,13 @@ def resume(name: str, as_json: bool) -> int:
 def run_(name: str, as_json: bool) -> int:
     """Run the last due night now, if it did not run or failed."""
     with opened() as context:
-        night = _due_now(context, _get(context, name), now())
+        night = make_due(context.store, _get(context, name), now())
         if as_json:
             print_json({"schedule": name, **night_json(night)})
         else:
             show(f"{name}: the night of {night.name} is due")
             _say_who_runs(context)
     return 0
-
-
-def _due_now(context: Context, one: Schedule, at: datetime) -> Night:
-    """Make the night that the moment belongs to due. Raises UsageError where it runs, or has."""
-    last = nights.last_due(one, at) if one.after is None else _last_followed(context, one)
-    if last is None:
-        raise UsageError(f"{one.name} had no night yet", hint=f"`orch run {one.file}` runs the file now")
-    reason = "asked for by hand"
-    night = Night(one.id, last.night, at, NightState.DUE, reason, at, slot=last.slot)
-    if not context.store.schedules.claim(night):
-        there = context.store.schedules.night_of(one.id, last.night, last.slot)
-        if there is None or there.state in _NOT_AGAIN:
-            told = "is gone" if there is None else f"is {_told(there)}"
-            raise UsageError(
-                f"the night of {last.name} {told}", hint=f"`orch run {one.file}` analyses what has changed since"
-            )
-        context.store.schedules.again(there, at, reason)
-    return night
-
-
-def _last_followed(context: Context, one: Schedule) -> Night | None:
-    """The last night of the schedule that this one follows."""
-    found = context.store.schedules.nights(one.after)
-    return found[-1] if found else None
 
 
 @schedule.command()
@@ -307,14 +282,9 @@ def _show(context: Context, one: Schedule) -> None:
     overlap = "skipped" if one.overlap is Overlap.SKIP else "waits"
     show(f"  {', '.join([one.file, *terms, late, f'{overlap} while a job of the file is still going'])}")
     if last is not None:
-        show(f"  {last.name}: {_told(last)}")
+        show(f"  {last.name}: {night_words(last)}")
     if one.home != context.home.identity():
         show("  of another home, whose engine runs it")
-
-
-def _told(night: Night) -> str:
-    job = "" if night.job_id is None else f", job {night.job_id}"
-    return f"{night.state}{job}: {night.reason}"
 
 
 def _say_who_runs(context: Context) -> None:

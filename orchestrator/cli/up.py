@@ -10,7 +10,7 @@ import click
 
 from orchestrator.backends import webhooks
 from orchestrator.cli.context import Context, log_to, opened, say_exposure
-from orchestrator.cli.options import Address, names_option, web_option
+from orchestrator.cli.options import Address, actions_option, names_option, web_option
 from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible
 from orchestrator.core.clock import now
@@ -36,8 +36,11 @@ log = logging.getLogger(__name__)
 )
 @web_option
 @names_option
+@actions_option
 @quiet_option
-def up(address: tuple[str, int] | None, web: tuple[str, int] | None, names: tuple[str, ...], quiet: bool) -> int:
+def up(
+    address: tuple[str, int] | None, web: tuple[str, int] | None, names: tuple[str, ...], acts: bool, quiet: bool
+) -> int:
     """Run the engine until stopped (Ctrl-C or SIGTERM): queued jobs, new ones as they come, and schedules.
 
     With --webhooks, a provider's event that a batch ended triggers an immediate poll. With --web, pages are served
@@ -65,7 +68,7 @@ def up(address: tuple[str, int] | None, web: tuple[str, int] | None, names: tupl
         engine.listeners += [scheduler.use, daily.use, context.use]
         told = _Told(context, quiet=quiet)
         if web is not None:
-            stack.enter_context(_pages(engine, context, web, names))
+            stack.enter_context(_pages(engine, context, web, names, acts=acts))
 
         def nights() -> None:
             with engine.notices.apart("schedules"):
@@ -88,7 +91,7 @@ def up(address: tuple[str, int] | None, web: tuple[str, int] | None, names: tupl
 
 
 def _pages(
-    engine: Engine, context: Context, address: tuple[str, int], names: tuple[str, ...]
+    engine: Engine, context: Context, address: tuple[str, int], names: tuple[str, ...], *, acts: bool
 ) -> AbstractContextManager[str]:
     """The pages of the home, which tell how the loop of this engine is."""
     from orchestrator.cli.view import serve_pages
@@ -96,7 +99,7 @@ def _pages(
 
     loop = LoopHealth()
     engine.rounds.append(loop.beat)
-    return serve_pages(context, address, names, lambda: context, loop)
+    return serve_pages(context, address, names, lambda: context, loop, acts=acts)
 
 
 class _Told:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from orchestrator.cli.context import Context, opened
-from orchestrator.cli.options import WEB_ADDRESS, Address, names_option
+from orchestrator.cli.options import WEB_ADDRESS, Address, actions_option, names_option
 from orchestrator.cli.output import say
 from orchestrator.cli.running import interruptible
 from orchestrator.core.errors import UsageError
@@ -28,17 +28,19 @@ Answer = TypeVar("Answer")
 @click.command()
 @click.argument("address", type=Address(), default=WEB_ADDRESS, metavar="[HOST:PORT]")
 @names_option
-def view(address: tuple[str, int], names: tuple[str, ...]) -> int:
+@actions_option
+def view(address: tuple[str, int], names: tuple[str, ...], acts: bool) -> int:
     """Serve this home's pages until stopped: tonight, jobs and their rows, nights, money, backends, quarantine.
 
-    They are read-only, and stay current beside any engine or none. On loopback, open the link that is printed; it
-    holds once, for one browser. Beyond loopback, sign in with a key of `orch keys add NAME --right view`, behind a
-    proxy that speaks TLS (--web-name is its name). The default address is 127.0.0.1:8091; port 0 picks a free port.
+    They stay current beside any engine or none, and change nothing unless --web-actions is given. On loopback, open
+    the link that is printed; it holds once, for one browser. Beyond loopback, sign in with a key of
+    `orch keys add NAME --right view` (or operate, which allows actions), behind a proxy that speaks TLS; --web-name
+    is its name. The default address is 127.0.0.1:8091; port 0 picks a free port.
     """
     with (
         opened() as context,
         interruptible() as interrupted,
-        serve_pages(context, address, names, _Current(context)),
+        serve_pages(context, address, names, _Current(context), acts=acts),
     ):
         while not interrupted():
             time.sleep(LOOK_SECONDS)  # pages are another thread's work; this one only waits for a signal
@@ -73,6 +75,8 @@ def serve_pages(
     names: tuple[str, ...],
     readers: Callable[[], Context],
     loop: LoopHealth | None = None,
+    *,
+    acts: bool = False,
 ) -> Iterator[str]:
     """Serve the pages in a thread until the block ends; says and gives where. Raises UsageError, BackendError."""
     from orchestrator.web.access import KeyRing, PageAccess
@@ -88,7 +92,8 @@ def serve_pages(
                 hint="`orch keys add NAME --right view` makes one",
             )
         ring = KeyRing(keys.find, keys.current)
-        access = PageAccess(context.home.root, context.home.identity(), ring, links=links, right=KeyRight.VIEW)
+        right = KeyRight.OPERATE if acts else KeyRight.VIEW
+        access = PageAccess(context.home.root, context.home.identity(), ring, links=links, right=right)
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
         url = f"http://{host}:{listener.getsockname()[1]}"
 

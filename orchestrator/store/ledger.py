@@ -67,16 +67,16 @@ class Ledger:
         for sends that brought no answer."""
         c = ledger.c
         query = (
-            select(c.backend, func.coalesce(c.tier, ""), c.kind, _picos(func.sum(cast(c.cost, BigInteger))))
+            select(c.backend, c.tier, c.kind, _picos(func.sum(cast(c.cost, BigInteger))))
             .where(c.at >= since)
-            .group_by(c.backend, func.coalesce(c.tier, ""), c.kind)
+            .group_by(c.backend, c.tier, c.kind)
         )
         found: dict[tuple[str, str], tuple[Decimal, Decimal]] = {}
         with self._db.read() as tx:
             for backend, tier, kind, total in tx.execute(query):
-                cost, uncertain = found.get((backend, tier), (Decimal(0), Decimal(0)))
+                cost, uncertain = found.get((backend, tier or ""), (Decimal(0), Decimal(0)))
                 booked = int(total or 0) * PICO
-                found[backend, tier] = cost + booked, uncertain + (booked if kind == "uncertain" else 0)
+                found[backend, tier or ""] = cost + booked, uncertain + (booked if kind == "uncertain" else 0)
         return found
 
     def newest(self) -> int:

@@ -24,9 +24,9 @@ from orchestrator import __version__
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.engine.lock import running_engine
-from orchestrator.web import figures
+from orchestrator.web import actions, figures
 from orchestrator.web.access import SESSION_SECONDS, PageAccess, Visitor
-from orchestrator.web.guard import VISITOR, Guard
+from orchestrator.web.guard import FORM, VISITOR, Guard, form_of
 from orchestrator.web.live import LivePages
 from orchestrator.web.metrics import CONTENT_TYPE, HomeMetrics, LoopHealth
 from orchestrator.web.outlooks import Outlooks
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 HERE = Path(__file__).parent
 THREADS = 2
 """Pages that are made at once: the processors are for the engine."""
+SLOW: frozenset[Page] = frozenset({others.night, others.diff})
+"""Pages that read a whole night."""
 Made = TypeVar("Made")
 NAV = (
     ("tonight", "/", "Tonight"),
@@ -65,7 +67,7 @@ class Pages:
         self._hosts = hosts
         self._new_link = new_link
         self._live = LivePages(lambda: running_engine(readers().home))
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._limiters: dict[bool, anyio.CapacityLimiter] = {}
         self._templates = _templates()
         outlooks = Outlooks()
         self._metrics = HomeMetrics(readers, outlooks, lambda: self._live.viewers, loop)
@@ -74,6 +76,7 @@ class Pages:
             ("/jobs/{job}", jobs.JobPage(outlooks)),
             ("/jobs/{job}/rows", jobs.rows),
             ("/jobs/{job}/rows/{seq:int}", jobs.row),
+            ("/jobs/{job}/terms", actions.terms),
             ("/nights", others.nights),
             ("/nights/{night}", others.night),
             ("/diff", others.diff),
@@ -89,6 +92,7 @@ class Pages:
             *(route for route, _ in self._routes),
             Route("/jobs/{job}/rows/{seq:int}/picture/{number:int}", self._picture, methods=["GET"]),
             Route("/metrics", self._scraped, methods=["GET"]),
+            Route("/do/{action}", self._act, methods=["POST"]),
             Route("/live", self._events, methods=["GET"]),
             Route("/enter", self._enter, methods=["GET"]),
             Route("/sign-in", self._sign_in, methods=["POST"]),
@@ -111,13 +115,15 @@ class Pages:
         address = PageAddress(request.path_params, request.query_params)
         visitor: Visitor = request.scope[VISITOR]
         here = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
-        text, status = await self._threaded(lambda: self._page(page, address, visitor, here, "layout.html"))
+        text, status = await self._threaded(
+            lambda: self._page(page, address, visitor, here, "layout.html"), slow=page in SLOW
+        )
         return HTMLResponse(text, status)
 
-    async def _threaded(self, work: Callable[[], Made]) -> Made:
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(THREADS)
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+    async def _threaded(self, work: Callable[[], Made], *, slow: bool = False) -> Made:
+        """What work gives, in a thread; what is slow waits for its like, and holds up no page that is live."""
+        limiter = self._limiters.setdefault(slow, anyio.CapacityLimiter(THREADS))
+        return await anyio.to_thread.run_sync(work, limiter=limiter)
 
     def _page(
         self, page: Page | None, address: PageAddress, visitor: Visitor, here: str, layout: str
@@ -126,6 +132,7 @@ class Pages:
         reader = self._readers()
         try:
             view = View("empty.html", "", "") if page is None else page(reader, address)
+            return self._rendered(reader, view, visitor, here, layout), view.status
         except OrchError as error:
             facts = {"message": error.message, "hint": error.hint}
             view = View("error.html", "Not shown", "", facts, status=404 if isinstance(error, UsageError) else 503)
@@ -149,6 +156,22 @@ class Pages:
             visitor=visitor,
             **view.facts,
         )
+
+    async def _act(self, request: Request) -> Response:
+        action = actions.ACTIONS.get(request.path_params["action"])
+        visitor: Visitor = request.scope[VISITOR]
+        if action is None:
+            return Response(status_code=404)
+        try:
+            place = await self._threaded(lambda: action(self._readers(), request.scope[FORM], visitor.name))
+        except OrchError as caught:
+            refused = caught
+
+            def why(reader: HomeReader, address: PageAddress) -> View:
+                raise refused
+
+            return await self._answer(why, request)
+        return RedirectResponse(place, 303)
 
     async def _picture(self, request: Request) -> Response:
         address = PageAddress(request.path_params, request.query_params)
@@ -202,9 +225,11 @@ class Pages:
         return self._with_cookie(HTMLResponse(self._templates.get_template("entered.html").render()), request, cookie)
 
     async def _sign_in(self, request: Request) -> Response:
-        async with request.form(max_fields=4, max_files=0) as form:
-            given = str(form.get("key", ""))
-        cookie = await run_in_threadpool(self._access.sign_in, given.strip())
+        given = (await form_of(request.receive)).get("key", "")
+        try:
+            cookie = await run_in_threadpool(self._access.sign_in, given.strip())
+        except OrchError as error:
+            return PlainTextResponse(f"{error.message}\n", 503)
         if cookie is None:
             return self._door("This key opens nothing here: it is unknown, revoked, or not made with --right view.")
         return self._with_cookie(RedirectResponse("/", 303), request, cookie)

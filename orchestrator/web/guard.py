@@ -26,7 +26,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-VISITOR = "orch.visitor"
+VISITOR, FORM = "orch.visitor", "orch.form"
 
 
 class Guard:
@@ -69,11 +69,11 @@ class Guard:
             await self._sign_in(scope, receive, carried)
             return
         if scope["method"] not in SAFE and path not in OPEN:
-            body = await _form(receive)
+            body = await form_of(receive)
             if (refusal := _not_ours(visitor, body)) is not None:
                 await refusal(scope, receive, carried)
                 return
-            scope["orch.form"] = body
+            scope[FORM] = body
         await self._app(scope, receive, carried)
 
     def _stranger(self, headers: Headers) -> Response | None:
@@ -102,7 +102,7 @@ WAYS = ("http", "https")
 """TLS ends before us, so a page of ours may have come by either."""
 
 
-async def _form(receive: Any) -> dict[str, str]:
+async def form_of(receive: Any) -> dict[str, str]:
     """The fields of a form; empty where it is too large."""
     body = bytearray()
     more = True

@@ -15,7 +15,7 @@ from tests.support.killing import durable_ids, write_batch_file
 from tests.support.process import ROOT, Upstream, wait_until
 
 PAGE = ROOT / "docs" / "how-to" / "retention-and-backup.md"
-ROWS = 200
+ROWS = 1000
 
 
 def shell(folder: Path, script: str, home: Path) -> subprocess.CompletedProcess[str]:

@@ -19,6 +19,7 @@ import pytest
 from orchestrator.cli import run
 from orchestrator.cli.context import opened
 from orchestrator.cli.view import serve_pages
+from orchestrator.reports.night import night_of
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
 from orchestrator.store import Store
@@ -113,7 +114,7 @@ def tab(chromium: Chromium, view: Shown, client: httpx2.Client) -> Tab:
 
 def pages(home: WebHome) -> list[str]:
     job = f"/jobs/{home.letters.id}"
-    night = f"/nights/{home.new.created_at.astimezone().date().isoformat()}"
+    night = f"/nights/{night_of(home.big.created_at).isoformat()}"
     return [
         "/", f"/jobs/{home.running.id}", f"/jobs/{home.new.id}", job, f"{job}/rows", f"{job}/rows/0",
         f"{job}/rows/1", f"{job}/rows/2", "/nights", night, f"/diff?before={home.old.id}&after={home.new.id}",

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.core.model import JobId, Price, Usage
 from orchestrator.store import Store
 from orchestrator.store.ledger import Total
+from orchestrator.store.records import Settled
 from tests.support.stored import NOW, added, job, later, row, settle, sharded, succeeded
 
 MIDNIGHT = datetime(2026, 11, 22, tzinfo=UTC)
@@ -123,3 +124,12 @@ def test_what_was_taken_back_is_booked_once_beside_what_is_settled_later(store: 
     second = sharded(store, found, 2)
     store.ledger.book(second, "rerouted", {1: price}, NOW)
     assert store.ledger.spent(found.id) == Decimal("3.5")
+
+
+def test_sums_by_backend_and_tier_tell_what_may_not_be_billed(paid: Store) -> None:
+    of = sharded(paid, added(paid, 2, "d-4"))
+    uncertain = Settled(*succeeded(0, "0.5", tier="flex"), uncertain=Price(Decimal("0.25"), "guess", True))
+    assert paid.rows.settle(of.id, of.job_id, of.backend, [uncertain], later(2)) == 1
+    assert paid.ledger.by_tier(later(1))["gpu", "flex"] == (Decimal("0.75"), Decimal("0.25"))
+    assert paid.ledger.by_tier(NOW - timedelta(days=1))["gpu", ""][0] == Decimal("1000000.300000000002")
+    assert paid.ledger.by_tier(later(99)) == {}

@@ -23,7 +23,7 @@ BLOWS = 7
     ids=["kills", "kills-and-a-full-disk"],
 )
 def test_a_storm(tmp_path: Path, make_upstream: MakeUpstream, seed: int, kinds: tuple[str, ...]) -> None:
-    upstream = make_upstream(slots=8, latency_ms=20)
+    upstream = make_upstream(slots=8, latency_ms=40)
     with BatchServer(tmp_path / "s", upstream.base_url) as server:
         storm = Storm(server, upstream, random.Random(seed))
         for _ in range(BATCHES - 1):

@@ -32,7 +32,7 @@
   const draw = (box) => {
     drawn.get(box)?.destroy();
     const told = JSON.parse(box.dataset.plot);
-    const xs = told.x.map((day) => Date.parse(`${day}T12:00:00Z`) / 1000);
+    const xs = told.x.map((day) => Date.parse(`${day}T00:00:00Z`) / 1000);
     const styles = [{ fill: colour("--accent"), width: 0 }, { stroke: colour("--soft"), width: 1.5, points: { size: 5, fill: colour("--back") } }];
     const dollars = (value) => `$${value >= 1 || value === 0 ? value.toLocaleString("en-US", { maximumFractionDigits: 2 }) : value.toPrecision(2)}`;
     const bars = uPlot.paths.bars({ size: [0.6, 48] });
@@ -41,7 +41,8 @@
       width: box.clientWidth, height: 200, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       scales: { x: { range: (u, low, high) => [low - 86400, high + 86400] }, y: { range: (u, low, high) => [0, (high || 1) * 1.1] } },
       legend: { live: true }, cursor: { y: false, drag: { x: false, y: false } },
-      axes: [{ ...axis, grid: { show: false } }, { ...axis, size: 64, values: (u, values) => values.map(dollars) }],
+      axes: [{ ...axis, grid: { show: false }, space: 64, incrs: [1, 2, 7, 14, 30, 90].map((days) => days * 86400),
+        values: (u, days) => days.map((at) => new Date(at * 1000).toLocaleDateString("en-GB", { day: "2-digit", month: "short", timeZone: "UTC" })) }, { ...axis, size: 64, values: (u, values) => values.map(dollars) }],
       series: [{ label: "day", value: (u, at) => (at == null ? "—" : new Date(at * 1000).toISOString().slice(0, 10)) },
         ...told.series.map((one, number) => ({
           label: one.label, value: (u, value) => (value == null ? "—" : dollars(value)),

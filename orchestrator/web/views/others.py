@@ -20,9 +20,9 @@ from orchestrator.reports import status
 from orchestrator.reports.backends import backends_report
 from orchestrator.reports.cost_reader import GROUPS, cost_of
 from orchestrator.reports.listings import held_json, night_json, schedule_json, standing_json
-from orchestrator.reports.night import night_of
+from orchestrator.reports.night import NightReport, night_of
 from orchestrator.reports.night_pages import blocks, headline, job_title
-from orchestrator.reports.night_reader import compare, jobs_of, night_report
+from orchestrator.reports.night_reader import compare, job_report, jobs_of
 from orchestrator.settings.config import Config
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.reader import HomeReader
@@ -35,6 +35,8 @@ NIGHTS = 30
 DIFFERENT = 100
 SPANS = ("7d", "30d", "90d", "all")
 HELD = 100
+MOST_ROWS = 20_000
+"""Rows of a job whose documents a page compares with the run before; of a larger one the command does."""
 
 
 def _settings(reader: HomeReader) -> Config:
@@ -103,7 +105,11 @@ def night(reader: HomeReader, address: PageAddress) -> View:
     jobs = jobs_of(reader.store, day)
     if not jobs:
         raise UsageError(f"no job was submitted in the night of {day} (noon to noon)")
-    report = night_report(reader.store, reader.home, day, jobs, now())
+    counts = reader.store.jobs.counts([job.id for job in jobs])
+    large = {job.id for job in jobs if counts[job.id].total > MOST_ROWS}
+    at, oldest_first = now(), sorted(jobs, key=lambda job: (job.created_at, job.id))
+    parts = [job_report(reader.store, reader.home, job, at, glance=job.id in large) for job in oldest_first]
+    report = NightReport(day, at, parts)
     return View(
         "night.html",
         f"Night of {day:%a %d %b %Y}",
@@ -113,7 +119,15 @@ def night(reader: HomeReader, address: PageAddress) -> View:
             "told": CommandJson(f"report night {day}", report.to_json()),
             "headline": headline(report),
             "needs": report.needs,
-            "jobs": [{"title": job_title(job), "job": job.facts.job, "blocks": blocks(job)} for job in report.jobs],
+            "jobs": [
+                {
+                    "title": job_title(job),
+                    "job": job.facts.job,
+                    "blocks": blocks(job),
+                    "is_large": job.facts.job.id in large,
+                }
+                for job in report.jobs
+            ],
         },
         live=False,
     )

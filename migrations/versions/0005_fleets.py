@@ -1,4 +1,4 @@
-"""what engines have held of GPUs, and what rows keep away from as a JSON array"""
+"""what engines have held of GPUs, what was sent of a document, and what rows keep away from as a JSON array"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """The hours that engines of one's own have held GPUs.
+    """The hours that engines of one's own have held GPUs; which pages of a row's document went as pictures.
 
     `requests.avoid` had names with commas between them; no name has a comma or a quotation mark.
     """
@@ -31,3 +31,4 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("home", "backend", "engine", "began_at", name=op.f("pk_engine_holds")),
     )
     op.execute("""UPDATE requests SET avoid = '["' || replace(avoid, ',', '","') || '"]' WHERE avoid IS NOT NULL""")
+    op.add_column("requests", sa.Column("sent_as", sa.Text(), nullable=True))

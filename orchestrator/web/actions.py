@@ -1,0 +1,127 @@
+"""What the pages may do where actions are allowed. Each says who asked; twice is once, as on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from urllib.parse import quote
+
+from orchestrator.core.clock import now
+from orchestrator.core.errors import OrchError, UsageError
+from orchestrator.core.model import Job, JobId, RequestState
+from orchestrator.engine import by_hand
+from orchestrator.policy.row_errors import is_passing
+from orchestrator.reports.status import outlook_json
+from orchestrator.settings.deadlines import deadline_at
+from orchestrator.settings.job_spec import MAX_BUDGET
+from orchestrator.web.figures import CommandJson
+from orchestrator.web.reader import HomeReader
+from orchestrator.web.views import PageAddress, View
+
+Form = Mapping[str, str]
+Action = Callable[[HomeReader, Form, str], str]
+"""Does what a form asks for, for somebody; gives the address of the page that shows it. Raises OrchError."""
+
+
+def _job(reader: HomeReader, form: Form) -> Job:
+    job = reader.store.jobs.find(JobId(form.get("job", "")))
+    if job is None:
+        raise UsageError(f"there is no job {form.get('job', '')}")
+    if job.home != reader.home.identity():
+        raise UsageError(f"job {job.id} belongs to another home: act there")
+    return job
+
+
+def _page(job: Job) -> str:
+    return f"/jobs/{quote(job.id)}"
+
+
+def cancel(reader: HomeReader, form: Form, who: str) -> str:
+    """Cancel a job."""
+    job = _job(reader, form)
+    if job.cancel_requested_at is None:
+        by_hand.cancel(reader.store, job, who, now())
+    return _page(job)
+
+
+def retry(reader: HomeReader, form: Form, who: str) -> str:
+    """Ask the failed rows of a finished job again."""
+    job = _job(reader, form)
+    if job.finished_at is not None or job.error is not None:
+        by_hand.retry(reader.store, job, [RequestState.FAILED], None, who, now())
+    return _page(job)
+
+
+def release(reader: HomeReader, form: Form, who: str) -> str:
+    """Release one row from quarantine."""
+    wanted = (form.get("job", ""), form.get("custom_id", ""))
+    job = _job(reader, form)
+    held = reader.store.quarantine.held(reader.home.identity(), is_passing, job.series)
+    by_hand.release(reader.store, [one for one in held if (one.job, one.custom_id) == wanted], who, now())
+    return "/quarantine"
+
+
+def run_now(reader: HomeReader, form: Form, who: str) -> str:
+    """Run a schedule's last night now."""
+    schedule = reader.store.schedules.find(form.get("schedule", ""))
+    if schedule is None:
+        raise UsageError(f"there is no schedule {form.get('schedule', '')}")
+    by_hand.make_due(reader.store, schedule, now())
+    return "/nights"
+
+
+def revise(reader: HomeReader, form: Form, who: str) -> str:
+    """Give an open job another deadline or budget."""
+    job = _job(reader, form)
+    by_hand.revise(reader.store, job, *_terms(form), who, now())
+    return _page(job)
+
+
+ACTIONS: Mapping[str, Action] = {
+    "cancel": cancel,
+    "retry": retry,
+    "release": release,
+    "run": run_now,
+    "revise": revise,
+}
+
+
+def _terms(form: Form) -> tuple[datetime | None, Decimal | None]:
+    """The deadline and the budget that a form names; None where it leaves one as it is. Raises UsageError."""
+    deadline, budget = form.get("deadline", "").strip(), form.get("budget", "").strip().lstrip("$")
+    try:
+        due = deadline_at(deadline, now()) if deadline else None
+        amount = Decimal(budget) if budget else None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    except InvalidOperation:
+        raise UsageError(f"{budget!r} is not an amount of dollars") from None
+    if amount is not None and not (amount.is_finite() and 0 <= amount <= MAX_BUDGET):
+        raise UsageError(f"{budget!r} is not an amount of dollars up to {MAX_BUDGET:,}")
+    return due, amount
+
+
+def terms(reader: HomeReader, address: PageAddress) -> View:
+    """What another deadline or budget would bring, before it is confirmed."""
+    job = _job(reader, {"job": str(address.path["job"])})
+    due, budget = _terms(address.query)
+    changed = replace(job, deadline_at=due or job.deadline_at, budget=job.budget if budget is None else budget)
+    outlooks, problem = [], None
+    for one in (job, changed):
+        try:
+            found = reader.outlook(one)
+        except OrchError as error:
+            found, problem = None, error.message
+        outlooks.append(CommandJson(f"status {job.id}", {"outlook": None if found is None else outlook_json(found)}))
+    facts = {
+        "job": job,
+        "changed": changed,
+        "query": {name: address.query.get(name, "") for name in ("deadline", "budget")},
+        "is_changed": changed != job,
+        "stated": due.isoformat() if due else "",
+        "outlooks": outlooks,
+        "problem": problem,
+    }
+    return View("terms.html", f"Terms of {job.name}", "tonight", facts, live=False)

@@ -1,0 +1,150 @@
+"""What the pages may do: only for who may, only from a page of ours, once, and with who asked for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from orchestrator.cli import run
+from orchestrator.cli.context import Context, opened
+from orchestrator.cli.view import serve_pages
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import JobId
+from orchestrator.core.schedules import NightState
+from orchestrator.store import Store
+from tests.support.webhome import WebHome, web_home
+
+
+@dataclass
+class Desk:
+    """A page of somebody who may act."""
+
+    client: httpx2.Client
+    home: WebHome
+    store: Store
+
+    def token(self) -> str:
+        found = re.search(r'name="form_token" value="(\w+)"', self.client.get(f"/jobs/{self.home.running.id}").text)
+        assert found is not None, "the page has no action"
+        return found[1]
+
+    def do(self, action: str, **fields: str) -> httpx2.Response:
+        return self.client.post(f"/do/{action}", data={"form_token": self.token(), **fields})
+
+    def events(self, job: JobId, kind: EventKind) -> list[str]:
+        return [event.reason for event in self.store.jobs.events(job) if event.kind == kind]
+
+
+@pytest.fixture
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WebHome, Context]]:
+    for name, value in {"ORCH_CONFIG": tmp_path / "orch.toml", "ORCH_HOME": tmp_path}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("ORCH_DATABASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    home = web_home(tmp_path, big=2)
+    with opened() as found:
+        yield home, found
+
+
+@pytest.fixture
+def desk(context: tuple[WebHome, Context], capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    home, found = context
+    with (
+        serve_pages(found, ("127.0.0.1", 0), (), lambda: found, acts=True) as url,
+        httpx2.Client(base_url=url, timeout=30) as client,
+    ):
+        client.get(re.findall(r"http://\S+", capsys.readouterr().err)[-1])
+        yield Desk(client, home, found.store)
+
+
+def test_a_job_is_cancelled_once(desk: Desk) -> None:
+    job = desk.home.running.id
+    for _ in range(2):
+        assert desk.do("cancel", job=job).status_code == 303
+    assert desk.events(job, EventKind.CANCEL) == ["asked for by the user"]
+    assert desk.store.jobs.get(job).cancel_requested_at is not None
+    assert "has already ended" in desk.do("cancel", job=desk.home.new.id).text
+
+
+def test_failed_rows_are_retried_once(desk: Desk) -> None:
+    job = desk.home.new.id
+    token = desk.token()
+    for _ in range(2):
+        told = desk.client.post("/do/retry", data={"form_token": token, "job": job})
+        assert (told.status_code, told.headers["location"]) == (303, f"/jobs/{job}")
+    assert desk.events(job, EventKind.RETRY) == ["4 rows will be retried"]
+    assert desk.store.jobs.counts([job])[job].pending == 4
+
+
+def test_another_deadline_and_budget_are_shown_before_they_are_set(desk: Desk) -> None:
+    job, at = desk.home.running.id, "2031-01-02T03:00:00+00:00"
+    shown = desk.client.get(f"/jobs/{job}/terms", params={"deadline": at, "budget": "7.5"})
+    assert shown.status_code == 200
+    assert "$7.50" in shown.text
+    assert desk.store.jobs.get(job).budget == Decimal("2.5"), "nothing is set yet"
+    for _ in range(2):
+        assert desk.do("revise", job=job, deadline=at, budget="7.5").status_code == 303
+    revised = desk.store.jobs.get(job)
+    assert (revised.deadline_at, revised.budget) == (datetime.fromisoformat(at), Decimal("7.5"))
+    assert [reason.rpartition(", by ")[2] for reason in desk.events(job, EventKind.REVISED)] == ["the user"]
+    for bad in ({"deadline": "soon"}, {"budget": "-1"}, {"budget": "NaN"}, {"budget": "1e99"}, {"budget": "much"}):
+        assert desk.do("revise", job=job, **bad).status_code == 404, bad
+        assert desk.client.get(f"/jobs/{job}/terms", params=bad).status_code == 404, bad
+    assert desk.store.jobs.get(job) == revised
+
+
+def test_a_row_is_released_from_quarantine_once(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["quarantine", "list", "--json"]) == 0
+    [held] = [one for one in json.loads(capsys.readouterr().out) if one["name"].startswith("letters")]
+    for _ in range(2):
+        assert desk.do("release", job=held["job"], custom_id=held["custom_id"]).status_code == 303
+    assert desk.events(JobId(held["job"]), EventKind.RELEASED) == ["1 rows from quarantine, by the user"]
+
+
+def test_a_schedule_runs_now_once(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_text(
+        json.dumps(
+            {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "x"}}
+        )
+    )
+    assert run(["schedule", "add", str(tmp_path / "in.jsonl"), "--cron", "0 22 * * *", "--tz", "UTC"]) == 0
+    assert desk.do("run", schedule="in").status_code == 303
+    assert desk.do("run", schedule="in").status_code == 404, "it is due already"
+    [night] = desk.store.schedules.nights(None)
+    assert night.state is NightState.DUE
+    assert desk.do("run", schedule="none").status_code == 404
+
+
+def test_who_only_looks_or_comes_from_elsewhere_does_nothing(
+    desk: Desk, context: tuple[WebHome, Context], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, found = context
+    job = home.running.id
+    token = desk.token()
+    for fields in ({}, {"form_token": ""}, {"form_token": token[:-1] + "x"}):
+        assert desk.client.post("/do/cancel", data={**fields, "job": job}).status_code == 403, fields
+    elsewhere = {"origin": "https://evil.example"}
+    body = {"form_token": token, "job": job}
+    assert desk.client.post("/do/cancel", data=body, headers=elsewhere).status_code == 403
+    assert httpx2.post(f"{desk.client.base_url}/do/cancel".replace("//do", "/do"), data=body).status_code == 401
+    assert desk.client.get("/do/cancel", params=body).status_code == 405
+    assert desk.client.post("/do/nothing", data=body).status_code == 404
+    with (
+        serve_pages(found, ("127.0.0.1", 0), (), lambda: found) as url,
+        httpx2.Client(base_url=url) as reader,
+    ):
+        reader.get(re.findall(r"http://\S+", capsys.readouterr().err)[-1])
+        page = reader.get(f"/jobs/{job}")
+        assert page.status_code == 200
+        assert "<form" not in page.text
+        told = reader.post("/do/cancel", data=body)
+        assert told.status_code == 403
+    assert desk.store.jobs.get(job).cancel_requested_at is None
