@@ -144,14 +144,15 @@ class FleetController:
         wishes = self._wishes(now)
         self._note(reports, demands, wishes, now)
         self._follow(reports)
-        self._holds.look(reports, self._settings)
         steps = policy.steps(self._terms(self._slots), self._views(reports, now), demands, now, wishes)
         steps += self._worn(reports, {(step.model, step.slots) for step in steps})
         gathers = self._gathers(reports, demands)
         for step in steps:
             if step.cause is not StepCause.ROWS or not gathers:
                 self._act(step, reports)
-        self._told = self._report(self._driver.engines(), wishes)
+        reports = self._driver.engines()
+        self._holds.look(reports, self._settings)
+        self._told = self._report(reports, wishes)
 
     def _gathers(self, reports: Sequence[EngineReport], demands: Sequence[ModelDemand]) -> bool:
         """Whether the first rows have only just come."""
