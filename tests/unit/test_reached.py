@@ -16,7 +16,7 @@ OTHERS = {
     # Called by libraries, under names that these choose.
     "reducer_override", "find_class", "list_commands", "get_command", "format_commands", "on_broken_pipe",
     "process_bind_param", "process_result_value", "readinto", "writable", "capture_signals", "connect_tcp",
-    "connect_unix_socket", "start_tls", "invoke",
+    "connect_unix_socket", "start_tls", "invoke", "get_response", "describe",
     # What a worker process does, named in a text.
     "main",
     # Whether a worker has been started shows in no other way.
@@ -31,6 +31,11 @@ def modules() -> dict[Path, tuple[ast.Module, str]]:
         text = path.read_text(encoding="utf-8")
         found[path] = ast.parse(text), text
     return found
+
+
+@cache
+def _all_text() -> str:
+    return "\n".join(text for _, text in modules().values())
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
@@ -94,6 +99,13 @@ def test_a_name_is_imported_from_where_it_is() -> None:
         for module, names in IMPORTED.findall(path.read_text(encoding="utf-8"))
         for name in re.findall(r"\w+", names)
     }
+    # A package may also be imported itself, and asked for its names.
+    asked_by_name = {
+        (".".join(path.parent.relative_to(ROOT).parts), name)
+        for path in modules()
+        if path.name == "__init__.py"
+        for name in re.findall(rf"\b{path.parent.name}\.(\w+)", _all_text())
+    }
     spare = [
         f"{path.relative_to(ROOT)}: {alias.name}"
         for path, (tree, text) in modules().items()
@@ -101,7 +113,7 @@ def test_a_name_is_imported_from_where_it_is() -> None:
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__"
         for alias in node.names
-        if (".".join(path.parent.relative_to(ROOT).parts), alias.name) not in asked
+        if (".".join(path.parent.relative_to(ROOT).parts), alias.name) not in asked | asked_by_name
         and len(re.findall(rf"\b{alias.asname or alias.name}\b", text)) < 2 + (f'"{alias.name}"' in text)
     ]
     assert spare == []
