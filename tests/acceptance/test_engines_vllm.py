@@ -14,7 +14,7 @@ from orchestrator.server.engines import EngineDir, EngineUnavailable, find_model
 from tests.support.cli import Orch
 from tests.support.process import wait_until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.soak, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = 6
