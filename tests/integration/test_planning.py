@@ -18,7 +18,7 @@ from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
 from orchestrator.pipeline.submit import sending
 from orchestrator.pipeline.submit.admission import BatchRoom
-from tests.support.hostedjob import HOUR, Desk, cost_of, plain
+from tests.support.hostedjob import HOUR, Desk, cost_of, plain, row
 
 JOB = """\
 name: letters
@@ -216,3 +216,14 @@ def test_new_terms_are_looked_at_at_once(desk: Desk) -> None:
     assert not guard.is_due(job, at, waiting=False, moved=False)
     assert guard.is_due(replace(job, deadline_at=at), at, waiting=False, moved=False)
     assert guard.is_due(job, at + timedelta(minutes=30), waiting=False, moved=False)
+
+
+def test_a_budget_need_not_cover_what_every_row_may_take_alone(desk: Desk) -> None:
+    """Answers are short or long; a hundred of them take little more than the mean does."""
+    lines = [row(f"r{number}", max_tokens=4 if number % 2 else 20) for number in range(100)]
+    desk.finish(desk.run(lines))
+    billed = cost_of(desk.provider.bill())
+    budget = billed * Decimal("1.1")
+    plan = view(desk, desk.submit(lines, new=True, budget=budget)).plan()
+    assert plan.verdict.holds
+    assert billed <= plan.at_most <= budget
