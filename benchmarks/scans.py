@@ -1,7 +1,7 @@
 """1,000 scanned pages built into requests with pictures: how long it takes, and the most memory that it takes.
 
 Memory is that of the command and of all its worker processes together, looked at twenty times a second; what they
-share is counted once for each.
+share is counted once (the kernel's PSS).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _children(pid: int) -> list[int]:
 def _memory(pid: int) -> int:
     """Bytes in memory; 0 of a process that has ended."""
     try:
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        found = re.search(r"(?m)^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text())
     except OSError:
         return 0
     return int(found[1]) * 1024 if found else 0

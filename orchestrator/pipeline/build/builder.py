@@ -27,7 +27,7 @@ from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.documents.ignored import Ignored, told
 from orchestrator.pipeline.build import reuse
 from orchestrator.pipeline.build.batch_file import batch_lines
-from orchestrator.pipeline.build.scan import CHUNK, DocumentMemory, Made, Sweep, chunks
+from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
 from orchestrator.pipeline.build.selection import Scope, Selection
 from orchestrator.policy.cache_keys import line_cache_key
 from orchestrator.policy.request_limits import bounds
@@ -211,7 +211,7 @@ def build(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
-            for chunk in chunks(lines, CHUNK):
+            for chunk in made_chunks(lines):
                 recorder.record(file, chunk)
                 progress(report.documents, report.requests, report.expected)
             file.flush()

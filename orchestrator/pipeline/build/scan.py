@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource
 
 CHUNK = 500
+CHUNK_BYTES = 8_000_000
+"""Of request lines that are held before they are written: a scan of twenty pages has ten million."""
 KEPT = 5000
 Item = TypeVar("Item")
 
@@ -210,4 +212,18 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Lists of so many items, the last one shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def made_chunks(items: Iterable[Made]) -> Iterator[list[Made]]:
+    """Lists of at most CHUNK requests, each ended by the one that brings its lines to CHUNK_BYTES."""
+    chunk: list[Made] = []
+    size = 0
+    for item in items:
+        chunk.append(item)
+        size += len(item.built.line)
+        if len(chunk) == CHUNK or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
         yield chunk
