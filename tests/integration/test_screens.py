@@ -24,7 +24,7 @@ def test_no_line_is_wider_than_the_terminal(text: str, tmp_path: Path, monkeypat
         make_home(tmp_path, provider.base_url, text, monkeypatch)
         for columns in (60, 80, 120):
             for line in command_lines(text):
-                if line[0] in ("up", "serve") or set(line) & set(DATA):
+                if line[0] in ("up", "serve", "view") or set(line) & set(DATA):
                     continue
                 shown = lines_of(in_terminal(partial(run, line), columns, monkeypatch))
                 # A path that is longer than a line stays whole in a message, so that it can be copied.

@@ -133,7 +133,8 @@ diff contracts-1 contracts-2 | diff ! ! | acknowledge --list | acknowledge ! | a
 quarantine list | quarantine release ! | budget | engines | engines start ! | engines --backend ! | doctor | reconcile
 reconcile ! | gc --dry-run | backup b!.tar | backup b!.tar --check | keys list --dir serve | keys add !
 keys revoke ! | schedule add JOB --cron ! | schedule add JOB --cron EVENING --tz UTC | schedule list | schedule nights
-schedule run ! | schedule remove ! | up --webhooks ! | serve --upstream ! | serve --upstream http://h --gpus !
+schedule run ! | schedule remove ! | up --webhooks ! | view ! | view 203.0.113.1:1
+report backends | serve --upstream ! | serve --upstream http://h --gpus !
 """
 """Command lines of every command, those that fail among them; `!` stands for hostile text."""
 
