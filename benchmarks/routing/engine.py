@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from benchmarks.routing.night import LaneNight
+from benchmarks.routing.night import SynchronousNight
 
 TIGHT, SOON = 0.5, 60.0
 LEAVES = 0.5
@@ -27,7 +27,7 @@ class Held(Protocol):
 class Engine:
     """Shares its rate among shards by how soon each is due; one that could be late goes before all others."""
 
-    def __init__(self, sync: LaneNight, deadlines: Mapping[str, float]) -> None:
+    def __init__(self, sync: SynchronousNight, deadlines: Mapping[str, float]) -> None:
         self.sync = sync
         self._deadlines = deadlines
         self._left: dict[int, tuple[Held, float]] = {}

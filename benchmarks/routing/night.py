@@ -61,8 +61,8 @@ class BatchNight:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneNight:
-    """A paced route tonight: `rate` rows a second times its `speed`; others' `ahead` rows come first.
+class SynchronousNight:
+    """A synchronous route tonight: `rate` rows a second times its `speed`; others' `ahead` rows come first.
 
     After `cools` seconds without work it needs `start` seconds to begin. `nominal` is the rate that its operator
     states, None where he states none.
@@ -127,7 +127,7 @@ class Night:
     number: int
     jobs: tuple[Job, ...]
     batches: tuple[BatchNight, ...]
-    sync_options: tuple[LaneNight, ...]
+    sync_options: tuple[SynchronousNight, ...]
     hour: int = 20
     slow: float = 1.0
 
@@ -181,7 +181,7 @@ def clairvoyant(night: Night) -> list[float | None]:
     found: dict[str, float | None] = {}
     for job in sorted(night.jobs, key=lambda one: one.deadline):
         routes = [
-            (sync.price, max(0.0, _lane_rows(sync, job) - used[sync.name]), sync.name)
+            (sync.price, max(0.0, _sync_rows(sync, job) - used[sync.name]), sync.name)
             for sync in night.sync_options
             if sync.location == "local" or not job.local_only
         ]
@@ -203,7 +203,7 @@ def all_rows(job: Job) -> int:
     return int((job.rows + job.reduces) / (1.0 - job.again))
 
 
-def _lane_rows(sync: LaneNight, job: Job) -> float:
+def _sync_rows(sync: SynchronousNight, job: Job) -> float:
     return sync.rows_between(job.at + sync.start, job.deadline) - sync.ahead
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from benchmarks.routing.coverage import Coverage, Foreseen, added, coverage
-from benchmarks.routing.night import BatchNight, LaneNight, Night
+from benchmarks.routing.night import BatchNight, Night, SynchronousNight
 from benchmarks.routing.night import Job as JobNight
 from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
 from orchestrator.core.model import Job, JobId, JobKind, ProgressSample
@@ -45,7 +45,7 @@ REMEMBERED = 200
 NIGHTS = 30
 """Nights of which progress is remembered."""
 MOST_LOOKS = 40
-"""Of a job and lane, evenly over an earlier night."""
+"""Of a job and synchronous option, evenly over an earlier night."""
 UNKNOWN_RATE, UNKNOWN_SPREAD, STATED_SPREAD = 1.0, 1.0, 0.35
 
 
@@ -133,7 +133,7 @@ class Ours:
         )
 
     def speeds(self, sync: str, books: _Books) -> Speeds:
-        """What earlier nights tell of a lane."""
+        """What earlier nights tell of a synchronous option."""
         key = (books.view.night.number, sync, books.view.job.name)
         if key not in self._speeds:
             past = Sight(sync, self._shards[sync], self._progress[sync])
@@ -230,7 +230,7 @@ class _Books:
         return probed(self.open, self.options, self.terms, self.now, rule, used)
 
     def actions(self, decision: Decision) -> Iterator[Action]:
-        """A decision as orders. What lanes lose waits first, and is sent at the next look."""
+        """A decision as orders. What synchronous options lose waits first, and is sent at the next look."""
         mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
         for shard in to_reroute(decision, mine):
             yield Cancel(shard.number)
@@ -251,7 +251,7 @@ class _Books:
     def foreseen(self, actions: Iterable[Action]) -> Iterator[Foreseen]:
         """When the rows that are sent now are told to be done. An option works on all rows of a job at once."""
         job, name = self.open, self.view.job.name
-        there, back = dict(job.paced), returning(job, self.options, self.terms, self.now)
+        there, back = dict(job.synchronous), returning(job, self.options, self.terms, self.now)
         by_name = {option.backend: option for option in self.options}
         for send in actions:
             if isinstance(send, Send):
@@ -286,7 +286,7 @@ class _Books:
             cancel_usual=observed.usual_cancel(sight.shards, self.now),
         )
 
-    def _sync(self, sync: LaneNight) -> SynchronousOption:
+    def _sync(self, sync: SynchronousNight) -> SynchronousOption:
         asker = observed.Asker(self.mine.id, self.view.job.name, self.first)
         assumed = Assumed(UNKNOWN_RATE, UNKNOWN_SPREAD)
         if sync.nominal is not None:
@@ -338,7 +338,7 @@ def shard_of(sent: Sent, night: Night, begin: datetime, now: datetime) -> Shard:
 
 
 def progress_of(night: Night, begin: datetime, seen: Seen) -> ProgressSample:
-    """A look at a lane as it is recorded."""
+    """A look at a synchronous option as it is recorded."""
     job_id = JobId(f"{seen.job}-{night.number}")
     return ProgressSample(job_id, seen.job, seen.sync, begin + timedelta(seconds=seen.at), seen.done, seen.left)
 

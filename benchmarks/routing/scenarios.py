@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.routing.night import FULL, BatchNight, Job, LaneNight, Night, Speed, Windows
+from benchmarks.routing.night import FULL, BatchNight, Job, Night, Speed, SynchronousNight, Windows
 
 HOUR = 3600.0
 BATCH, REALTIME, FLEX = 0.0005, 0.0010, 0.0006
@@ -67,10 +67,10 @@ def batch(
     )  # fmt: skip
 
 
-def realtime(chance: random.Random, *, rate: float = 8.0, down: Windows = ()) -> LaneNight:
+def realtime(chance: random.Random, *, rate: float = 8.0, down: Windows = ()) -> SynchronousNight:
     """A provider's synchronous API under its rate limit."""
     drawn = rate * chance.lognormvariate(0.0, 0.12)
-    return LaneNight("realtime", REALTIME, drawn, rate, start=5.0, speed=stands(down))
+    return SynchronousNight("realtime", REALTIME, drawn, rate, start=5.0, speed=stands(down))
 
 
 def stands(*windows: Windows) -> Speed:
@@ -82,10 +82,10 @@ def stands(*windows: Windows) -> Speed:
     return tuple(sorted(marks.items()))
 
 
-def flex(chance: random.Random) -> LaneNight:
+def flex(chance: random.Random) -> SynchronousNight:
     """Cheap, as fast as there is room, and at times there is none."""
     down = outage(chance, 0.4, 4 * HOUR, HOUR, 2 * HOUR)
-    return LaneNight("flex", FLEX, 4.0 * chance.lognormvariate(0.0, 0.5), 4.0, start=5.0, speed=stands(down))
+    return SynchronousNight("flex", FLEX, 4.0 * chance.lognormvariate(0.0, 0.5), 4.0, start=5.0, speed=stands(down))
 
 
 def local(
@@ -99,10 +99,10 @@ def local(
     start: float = 90.0,
     nominal: float | None = 0.0,
     cools: float = math.inf,
-) -> LaneNight:
+) -> SynchronousNight:
     """One's own GPU; `nominal` is what its operator states, the rate unless told otherwise."""
     drawn, stated = rate * chance.lognormvariate(0.0, spread), rate if nominal == 0.0 else nominal
-    return LaneNight(
+    return SynchronousNight(
         "local", price, drawn, stated, ahead=ahead, start=start, speed=speed, location="local", cools=cools
     )
 
@@ -120,7 +120,7 @@ def one(
     rows: int,
     deadline: float,
     batches: tuple[BatchNight, ...],
-    sync_options: tuple[LaneNight, ...],
+    sync_options: tuple[SynchronousNight, ...],
     *,
     hour: int = 20,
     slow: float = 1.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from benchmarks.routing.night import BatchNight, Job, LaneNight, Night, Speed, Windows
+from benchmarks.routing.night import BatchNight, Job, Night, Speed, SynchronousNight, Windows
 from benchmarks.routing.scenarios import FLEX, HOUR, Scenario, batch, local, one, outage, realtime, stands
 
 MINUTE = 60.0
@@ -55,7 +55,7 @@ def _shared_dies(chance: random.Random, at: int, count: int, state: float) -> Ni
     return Night(at, jobs, (), (local(chance, 0.0003, 0.9, speed=speed), realtime(chance, rate=3.0)))
 
 
-def _refusing(chance: random.Random, share: float = 0.35) -> LaneNight:
+def _refusing(chance: random.Random, share: float = 0.35) -> SynchronousNight:
     """Flex that refuses everything for minutes, again and again."""
     marks, now = [(0.0, 1.0)], 0.0
     while now < 12 * HOUR:
@@ -63,7 +63,7 @@ def _refusing(chance: random.Random, share: float = 0.35) -> LaneNight:
         marks.append((now, 0.0))
         now += chance.expovariate(1 / (40 * MINUTE * share / (1 - share)))
         marks.append((now, 1.0))
-    return LaneNight("flex", FLEX, 4.0 * chance.lognormvariate(0.0, 0.25), 4.0, start=5.0, speed=tuple(marks))
+    return SynchronousNight("flex", FLEX, 4.0 * chance.lognormvariate(0.0, 0.25), 4.0, start=5.0, speed=tuple(marks))
 
 
 def _flex_refuses(chance: random.Random, at: int, count: int, state: float) -> Night:

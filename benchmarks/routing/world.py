@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from benchmarks.routing.engine import Engine
-from benchmarks.routing.night import BatchNight, Job, LaneNight, Night, Score
+from benchmarks.routing.night import BatchNight, Job, Night, Score, SynchronousNight
 
 END = 4 * 86_400.0
 """What is not done by then is counted as it is: far too late."""
 REACTS, SOONEST = 1.0, 30.0
 """Seconds until an order leaves, and until a policy may look again without a reason."""
 SAMPLED = 60.0
-"""How often the progress of lanes is noted."""
+"""How often the progress of synchronous options is noted."""
 OTHERS = "others"
-"""Whose rows are ahead at a lane."""
+"""Whose rows are ahead at a synchronous option."""
 QUICK = 60.0
 """A batch that was asked to end is looked at as often as this."""
 LETS_GO = 120.0
@@ -30,7 +30,7 @@ LETS_GO = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How far a job was in a lane at a time: rows that it has done, and that it has yet to do."""
+    """How far a job was at a synchronous option at a time: rows that it has done, and that it has yet to do."""
 
     at: float
     job: str
@@ -72,7 +72,7 @@ class View:
     """What a policy may look at, of one job. `waiting` rows are free, `pulled` ones came back from a cancelled batch,
     `later` ones will come once others are answered; `spent` dollars are settled.
 
-    `shards` are those of all jobs of the night, `progress` how far each job was in each lane.
+    `shards` are those of all jobs of the night, `progress` how far each job was at each synchronous option.
     """
 
     now: float
@@ -88,7 +88,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send rows to a backend: to a batch of those that wait, to a lane also of those that were rerouted."""
+    """Send rows to a backend: to a batch those that wait, to a synchronous option also those that were rerouted."""
 
     backend: str
     rows: int
@@ -402,5 +402,5 @@ class World:
             job.done_at = self.now + self.night.merges(job.terms)
 
     def _price(self, backend: str) -> float:
-        routes: Iterable[BatchNight | LaneNight] = (*self.night.batches, *self.night.sync_options)
+        routes: Iterable[BatchNight | SynchronousNight] = (*self.night.batches, *self.night.sync_options)
         return next(route.price for route in routes if route.name == backend)

@@ -52,7 +52,7 @@ def _upstream(number: int, upstream: Upstream) -> dict[str, Any]:
         "url": upstream.shown,
         "problem": upstream.problem,
         "limit_reason": upstream.limiter.reason,
-        "rates": None if upstream.pace is None else upstream.pace.state(time.monotonic()),
+        "rates": None if upstream.rate_limiter is None else upstream.rate_limiter.state(time.monotonic()),
         "models": upstream.models,
     }
 

@@ -203,7 +203,7 @@ class Service:
             ceiling=settings.max_concurrency,
             clock=time.monotonic,
             learned=learned,
-            pace=RateLimiter(*rates) if settings.paid or any(rates) else None,
+            rate_limiter=RateLimiter(*rates) if settings.paid or any(rates) else None,
             paid=settings.paid,
             account_seconds=settings.account_seconds,
             models=models,

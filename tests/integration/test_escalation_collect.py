@@ -199,7 +199,7 @@ def test_rows_that_are_taken_back_keep_from_backends_that_lack_their_model(
     assert avoided(desk.store, job.id) == {avoid}
 
 
-def test_rows_that_leave_a_lane_of_ours_may_come_back_to_it(desk: Desk) -> None:
+def test_rows_that_leave_our_own_server_may_come_back_to_it(desk: Desk) -> None:
     job = desk.job()
     desk.collect(job, desk.sent(job, rerouted_at=NOW, provider_status="cancelled"), [], TOP, is_own=True)
     assert avoided(desk.store, job.id) == {()}

@@ -141,7 +141,7 @@ def test_rows_that_have_nowhere_else_to_go_are_not_taken_back(desk: Desk) -> Non
 
 
 @pytest.mark.parametrize("left", [("flex",), ("azure", "flex")], ids=["one backend", "two"])
-def test_what_was_taken_back_goes_to_a_lane(desk: Desk, left: tuple[str, ...]) -> None:
+def test_what_was_taken_back_goes_to_a_option(desk: Desk, left: tuple[str, ...]) -> None:
     desk.backends({"openai": {}, "azure": {}, "flex": {}})
     job = desk.submit(plain(4), deadline="20h")
     shard = sent(desk, job, "openai", 4)

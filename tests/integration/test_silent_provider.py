@@ -97,7 +97,7 @@ def test_rows_of_an_unreachable_batch_are_rescued_in_time_and_what_it_did_is_boo
     while len(desk.store.shards.of_job(job.id)) == 1:
         desk.later(MINUTE, job)
     desk.provider.clock.set(speed=5.0)
-    wait_until(lambda: not desk.settle(job) and desk.is_over(job), 30)  # the lane's rows run in real time
+    wait_until(lambda: not desk.settle(job) and desk.is_over(job), 30)  # its rows run in real time
     assert desk.ends(job) == all_are("succeeded", 6)
     assert [shard["backend"] for shard in desk.detail(job)["shards"]][-1] == "flex"
     assert any("its rows are needed in time" in text for text in desk.events(job, "ended"))

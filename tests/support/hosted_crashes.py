@@ -235,7 +235,7 @@ class Run:
                 store,
                 self._home,
                 BackendHandles(
-                    open=lambda name: handles.get(name) or handles.setdefault(name, self._lane(name)),
+                    open=lambda name: handles.get(name) or handles.setdefault(name, self._handle(name)),
                     planning=lambda job: Planning(store, self._config, job, self.now()),
                     models=lambda job: models_of(self._config, job),
                     asked=lambda job: asked_of(self._config, job),
@@ -269,7 +269,7 @@ class Run:
         taken = intake.submit(store, self._home, self._config, self._source, options, self.now, lambda *_: None)
         return taken.job
 
-    def _lane(self, name: str) -> BackendHandle:
+    def _handle(self, name: str) -> BackendHandle:
         settings = self._config.backends[name]
         assert isinstance(settings, HostedBackend | AnthropicSettings)
         profile = profile_for(settings)

@@ -1,4 +1,4 @@
-"""Jobs at hosted backends, in this process: the engine's own lanes and pipeline before the emulated provider.
+"""Jobs at hosted backends, in this process: the engine's own backends and pipeline before the emulated provider.
 
 A test moves the clock and sees what a user sees: rows, states, what is waited for, events; and the provider's bill.
 """

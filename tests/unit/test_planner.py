@@ -14,7 +14,7 @@ from orchestrator.policy.planner import BatchOption, Cost, Option, Plan, Synchro
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0
 TAKEN_OVER = 90.0
-"""Seconds before the deadline by which a lane is planned to be done where another could take over from it."""
+"""Seconds before the deadline by which an option is planned to be done where another could take over from it."""
 
 
 def known(seconds: float, count: int = 100) -> Turnaround:
@@ -32,15 +32,17 @@ def batch(name: str = "openai", each: str = "0.0005", seconds: float = 20 * MINU
     return replace(option, **more)  # type: ignore[arg-type]
 
 
-def paced(name: str, each: str, rate: float, *, spread: float = 0.15, location: str = "hosted") -> SynchronousOption:
+def synchronous(
+    name: str, each: str, rate: float, *, spread: float = 0.15, location: str = "hosted"
+) -> SynchronousOption:
     return SynchronousOption(name, location, cost(each), Pace(rate, spread, "from 60 times"))
 
 
 BATCH = batch()
-REALTIME = paced("realtime", "0.001", 8.0)
-FLEX = paced("flex", "0.0006", 3.0)
-GPU = paced("gpu", "0.0003", 1.0, location="local")
-IDLE = paced("gpu", "0", 1.0, location="local")
+REALTIME = synchronous("realtime", "0.001", 8.0)
+FLEX = synchronous("flex", "0.0006", 3.0)
+GPU = synchronous("gpu", "0.0003", 1.0, location="local")
+IDLE = synchronous("gpu", "0", 1.0, location="local")
 
 
 def terms(hours: float, budget: str | None = None) -> Terms:
@@ -111,7 +113,7 @@ def test_a_table_that_people_read() -> None:
 
 
 def test_a_refusal_says_when_it_would_be_done() -> None:
-    planned = plan(8000, [BATCH, REALTIME, paced("cpu", "0.0011", 0.1, location="local")], terms(8), NOW)
+    planned = plan(8000, [BATCH, REALTIME, synchronous("cpu", "0.0011", 0.1, location="local")], terms(8), NOW)
     slow = next(one for one in planned.refused if one.backend == "cpu")
     done = datetime(2026, 11, 23, 0, 26, tzinfo=UTC).astimezone()
     assert slow.reason == f"would finish by {done:%Y-%m-%d %H:%M} (p95)"
@@ -144,7 +146,7 @@ def test_there_is_nothing_to_do() -> None:
 
 def test_a_budget_that_pays_for_no_rescue_takes_what_is_sure() -> None:
     """Batch first may come to need realtime, at $9.60; the GPU is dearer than the batch, and never more than $7."""
-    gpu = paced("gpu", "0.0007", 3.0)
+    gpu = synchronous("gpu", "0.0007", 3.0)
     dear = plan(8000, [BATCH, REALTIME, gpu], terms(2), NOW)
     assert "openai" in routes(dear)
     tight = plan(8000, [BATCH, REALTIME, gpu], terms(2, "7"), NOW)
@@ -226,8 +228,8 @@ def test_a_slower_cancel_means_an_earlier_rescue() -> None:
 
 
 def test_a_pace_that_is_less_known_means_an_earlier_rescue() -> None:
-    steady = plan(8000, [BATCH, paced("realtime", "0.001", 4.0, spread=0.05)], terms(4), NOW)
-    wild = plan(8000, [BATCH, paced("realtime", "0.001", 4.0, spread=0.5)], terms(4), NOW)
+    steady = plan(8000, [BATCH, synchronous("realtime", "0.001", 4.0, spread=0.05)], terms(4), NOW)
+    wild = plan(8000, [BATCH, synchronous("realtime", "0.001", 4.0, spread=0.5)], terms(4), NOW)
     assert steady.reroute is not None
     assert wild.reroute is not None
     assert wild.reroute.at < steady.reroute.at
@@ -263,7 +265,7 @@ def test_nothing_is_sent_to_a_batch_that_expires_first() -> None:
 def test_one_that_counts_on_a_batch_alone_is_for_want_of_a_rescue() -> None:
     """It would hold the target, and be cheaper than with a reroute, until it is slow."""
     quick = batch(seconds=10 * MINUTE, turnaround=known(10 * MINUTE, 900))
-    slow_rescue = paced("realtime", "0.001", 0.6)
+    slow_rescue = synchronous("realtime", "0.001", 0.6)
     assert plan(8000, [quick], terms(8), NOW).verdict.holds
     with_rescue = plan(8000, [quick, slow_rescue], terms(8), NOW)
     assert with_rescue.reroute is not None

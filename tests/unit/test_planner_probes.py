@@ -22,14 +22,14 @@ from orchestrator.policy.planner import (
     probed,
     replan,
 )
-from tests.unit.test_planner import BATCH, GPU, HOUR, NOW, REALTIME, batch, paced, terms
+from tests.unit.test_planner import BATCH, GPU, HOUR, NOW, REALTIME, batch, synchronous, terms
 from tests.unit.test_planner_properties import BUDGETS, HOURS, OPTIONS, ROWS
 
 RULE = ProbeRule()
 DAY = timedelta(days=1)
 LONG_AGO, LATELY = NOW - 12 * DAY, NOW - 2 * DAY
 JOB = Open(waiting=8000)
-DEAR = paced("gpu", "0.001", 2.0, location="local")
+DEAR = synchronous("gpu", "0.001", 2.0, location="local")
 SURE_BATCH = batch(seconds=20 * 60.0)
 GUESSED = batch(turnaround=turnaround([], rows=600, at=NOW))
 
@@ -59,7 +59,10 @@ NOT_DUE: dict[str, tuple[list[Option], Open, Terms, dict[str, datetime]]] = {
     ),
     "it is not local": ([GPU, REALTIME], JOB, replace(terms(8), local_only=True), {"gpu": LATELY}),
     "it stands still": (
-        [SURE_BATCH, REALTIME, paced("gpu", "0.0009", 0.0)], JOB, terms(8), {"openai": LATELY, "realtime": LATELY},
+        [SURE_BATCH, REALTIME, synchronous("gpu", "0.0009", 0.0)],
+        JOB,
+        terms(8),
+        {"openai": LATELY, "realtime": LATELY},
     ),
     "the provider is silent": (
         [SURE_BATCH, REALTIME, batch("azure", "0.0006", silent=2000.0)], JOB, terms(8),
@@ -68,16 +71,16 @@ NOT_DUE: dict[str, tuple[list[Option], Open, Terms, dict[str, datetime]]] = {
     "there is no slack": ([SURE_BATCH, DEAR], JOB, terms(0.9), {"openai": LATELY}),
     "the deadline is not kept as it is": ([batch(seconds=3 * HOUR), DEAR], JOB, terms(0.5), {"openai": LATELY}),
     "the budget has nothing to spare": (
-        [BATCH, paced("tier", "0.01", 9.0)], JOB, terms(100, "4.8"), {"openai": LATELY},
+        [BATCH, synchronous("tier", "0.01", 9.0)], JOB, terms(100, "4.8"), {"openai": LATELY},
     ),
     "nothing else could take its rows back": (
-        [SURE_BATCH, paced("cpu", "0.002", 0.05, location="local")],
+        [SURE_BATCH, synchronous("cpu", "0.002", 0.05, location="local")],
         JOB,
         terms(30),
         {"openai": LATELY},
     ),
     "two providers are less sure than one": (
-        [GUESSED, replace(GUESSED, backend="azure"), paced("tier", "0.0005", 0.05, spread=1.0)],
+        [GUESSED, replace(GUESSED, backend="azure"), synchronous("tier", "0.0005", 0.05, spread=1.0)],
         replace(JOB, waiting=600),
         replace(terms(20), target=0.9),
         {"openai": LATELY, "tier": LATELY},
@@ -96,8 +99,8 @@ def test_no_probe_where(options: list[Option], job: Open, asked: Terms, last: di
 
 
 def test_a_route_never_used_is_the_longest_unused_and_one_needed_for_a_reroute_goes_first() -> None:
-    tier = paced("tier", "0.0011", 9.0)
-    other = paced("other", "0.0012", 9.0)
+    tier = synchronous("tier", "0.0011", 9.0)
+    other = synchronous("other", "0.0012", 9.0)
     options: list[Option] = [SURE_BATCH, DEAR, tier, other]
     needed = replan(JOB, options, terms(8), NOW).reroute
     assert needed is not None
@@ -135,7 +138,7 @@ def test_a_longer_or_shorter_wait_and_share_are_the_operators() -> None:
     HOURS,
     BUDGETS,
     st.floats(0.001, 0.1),
-    st.dictionaries(st.sampled_from(["batch0", "batch1", "lane0", "lane1", "lane2"]), st.floats(0, 30), max_size=5),
+    st.dictionaries(st.sampled_from(["batch0", "batch1", "sync0", "sync1", "sync2"]), st.floats(0, 30), max_size=5),
 )
 def test_whatever_is_probed_costs_no_more_than_its_share_and_no_deadline(
     rows: int, options: list[Option], hours: float, budget: Decimal | None, share: float, ages: dict[str, float]

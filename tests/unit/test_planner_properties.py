@@ -21,7 +21,7 @@ from orchestrator.policy.planner import (
     plan,
     replan,
 )
-from tests.unit.test_planner import NOW, batch, paced
+from tests.unit.test_planner import NOW, batch, synchronous
 
 HOURS = st.floats(0.05, 40.0)
 PRICES = st.sampled_from(["0.0001", "0.0005", "0.00055", "0.0008", "0.001", "0.002"])
@@ -37,8 +37,8 @@ BATCHES = st.builds(
 )
 SYNC_OPTIONS = st.builds(
     lambda each, rate, spread, location, ahead, hazard, steps: replace(
-        paced("", each, rate, spread=spread, location=location),
-        pace=replace(paced("", each, rate, spread=spread).pace, ahead=ahead, hazard=hazard, steps=steps),
+        synchronous("", each, rate, spread=spread, location=location),
+        pace=replace(synchronous("", each, rate, spread=spread).pace, ahead=ahead, hazard=hazard, steps=steps),
     ),
     PRICES,
     st.sampled_from([0.0, 0.05, 0.5, 4.0, 20.0]),
@@ -173,7 +173,7 @@ def test_the_guard_moves_each_row_at_most_once(
         assert send.backend != send.source
         assert not local_only or by_name[send.backend].location == "local"
         taken[send.source] += send.rows
-    for source, rows in job.paced:
+    for source, rows in job.synchronous:
         assert taken[source] <= rows
     assert taken[None] in (0, job.waiting + job.rerouted)
     to_batches = sum(s.rows for s in decision.sends if s.backend in batches and s.source is None)

@@ -12,7 +12,7 @@ from orchestrator.policy.forecast import SeenBatch, turnaround
 from orchestrator.policy.planner import Open, Option, Running, Send, SynchronousOption, Terms, replan
 from orchestrator.policy.planner.candidate_plans import BatchShare, done_by
 from orchestrator.policy.planner.capacity import capacity
-from tests.unit.test_planner import BATCH, GPU, HOUR, IDLE, MINUTE, NOW, REALTIME, batch, paced
+from tests.unit.test_planner import BATCH, GPU, HOUR, IDLE, MINUTE, NOW, REALTIME, batch, synchronous
 
 TERMS = Terms(NOW + timedelta(hours=4), margin=0.0)
 OPTIONS: list[Option] = [BATCH, REALTIME]
@@ -62,7 +62,7 @@ def test_what_is_done_already_gives_more_time() -> None:
 
 def test_only_as_many_batches_are_pulled_back_as_need_be() -> None:
     """The GPU is worth its time while there is time; the others may end yet, and realtime could take them later."""
-    gpu = paced("gpu", "0.0006", 0.5)
+    gpu = synchronous("gpu", "0.0006", 0.5)
     job = Open(running=running(2000, 2000, 2000, 2000))
     polls = (minutes / 60 for minutes in range(0, 240))
     stuck = batch(turnaround=turnaround([SeenBatch(NOW, 3 * HOUR, False, 1000)], rows=1000, at=NOW))
@@ -97,14 +97,14 @@ def test_coming_rows_are_waited_for() -> None:
     assert late.chance < 0.01
 
 
-def test_a_lane_that_keeps_up_is_left_alone() -> None:
-    decision = replan(Open(paced=(("gpu", 7000),)), [IDLE, REALTIME], TERMS, at(1))
+def test_a_option_that_keeps_up_is_left_alone() -> None:
+    decision = replan(Open(synchronous=(("gpu", 7000),)), [IDLE, REALTIME], TERMS, at(1))
     assert (decision.sends, decision.reason[:10]) == ((), "on its way")
 
 
-def test_a_lane_that_does_not_keep_up_keeps_what_it_surely_does() -> None:
+def test_a_option_that_does_not_keep_up_keeps_what_it_surely_does() -> None:
     polls = (halves / 120 for halves in range(0, 480))
-    held = Open(paced=(("gpu", 14400),))
+    held = Open(synchronous=(("gpu", 14400),))
     moved = next((h, d) for h in polls if (d := replan(held, [IDLE, REALTIME], TERMS, at(h))).sends)
     hours, decision = moved
     (send,) = decision.sends
@@ -115,27 +115,27 @@ def test_a_lane_that_does_not_keep_up_keeps_what_it_surely_does() -> None:
     assert decision.reason.startswith(f"{send.rows:,} rows leave gpu, which would not finish them in time")
 
 
-def test_what_a_dead_lane_holds_goes_to_a_batch_while_there_is_time() -> None:
-    held = Open(paced=(("gpu", 5000),))
+def test_what_a_dead_option_holds_goes_to_a_batch_while_there_is_time() -> None:
+    held = Open(synchronous=(("gpu", 5000),))
     early = replan(held, [BATCH, still(IDLE), REALTIME], TERMS, at(0.5))
     assert early.sends == (Send(5000, "openai", "gpu"),)
     late = replan(held, [BATCH, still(IDLE), REALTIME], TERMS, at(3.8))
     assert late.sends == (Send(5000, "realtime", "gpu"),)
 
 
-def test_what_a_lane_will_not_do_goes_to_a_batch_in_time() -> None:
+def test_what_a_option_will_not_do_goes_to_a_batch_in_time() -> None:
     half = replace(IDLE, pace=replace(IDLE.pace, spread=0.05, rate=0.5))
-    decision = replan(Open(paced=(("gpu", 8000),)), [BATCH, half, REALTIME], TERMS, at(1))
+    decision = replan(Open(synchronous=(("gpu", 8000),)), [BATCH, half, REALTIME], TERMS, at(1))
     (send,) = decision.sends
     assert (send.source, send.backend) == ("gpu", "openai")
     assert send.rows == pytest.approx(8000 - 3 * HOUR * 0.5, abs=1)
-    nearly = replan(Open(paced=(("gpu", 5500),)), [BATCH, half, REALTIME], TERMS, at(1))
+    nearly = replan(Open(synchronous=(("gpu", 5500),)), [BATCH, half, REALTIME], TERMS, at(1))
     assert nearly.sends == (), "a hundred rows are not worth a batch"
 
 
 def test_a_backend_with_an_objection_loses_its_rows() -> None:
     options = [BATCH, replace(IDLE, objection="the key is bad"), REALTIME]
-    decision = replan(Open(paced=(("gpu", 5000),)), options, TERMS, at(0.5))
+    decision = replan(Open(synchronous=(("gpu", 5000),)), options, TERMS, at(0.5))
     assert decision.sends == (Send(5000, "openai", "gpu"),)
 
 
@@ -144,24 +144,24 @@ def test_a_local_job_is_not_rescued_outside() -> None:
     slow = replace(IDLE, pace=replace(IDLE.pace, rate=0.1))
     for options in ([BATCH, slow, REALTIME], [BATCH, still(IDLE), REALTIME]):
         for hours in (0.5, 3.9, 5.0):
-            decision = replan(Open(waiting=10, paced=(("gpu", 5000),)), options, local, at(hours))
+            decision = replan(Open(waiting=10, synchronous=(("gpu", 5000),)), options, local, at(hours))
             assert {send.backend for send in decision.sends} <= {"gpu"}
             assert decision.chance < 0.01
 
 
 def test_an_unknown_backend_is_a_mistake() -> None:
     with pytest.raises(KeyError):
-        replan(Open(paced=(("lan", 10),)), OPTIONS, TERMS, NOW)
+        replan(Open(synchronous=(("lan", 10),)), OPTIONS, TERMS, NOW)
     with pytest.raises(KeyError):
         replan(Open(running=running(10, backend="lan")), OPTIONS, TERMS, NOW)
 
 
 def test_where_nothing_is_sure_it_takes_what_is_likelier() -> None:
-    slow = paced("realtime", "0.001", 2.0, spread=0.3)
+    slow = synchronous("realtime", "0.001", 2.0, spread=0.3)
     early = replan(Open(running=running(8000)), [BATCH, slow], Terms(at(1)), at(0.01))
     assert early.cancel == ()
     assert early.reason.startswith("nothing is more likely to be in time")
-    # Two hours on, a batch that was to take 20 minutes has something; the lane has a fair chance yet.
+    # Two hours on, a batch that was to take 20 minutes has something; the GPU has a fair chance yet.
     stuck = batch(turnaround=turnaround([SeenBatch(NOW, 2 * HOUR, False, 1000)], rows=1000, at=NOW))
     late = replan(Open(running=running(8000)), [stuck, slow], Terms(at(3.3)), at(2))
     assert late.cancel == ("b0",)
@@ -173,10 +173,10 @@ def test_when_it_is_late_it_goes_where_it_is_done_soonest() -> None:
     assert replan(Open(waiting=1000), OPTIONS, TERMS, late).sends == (Send(1000, "realtime"),)
     slow = batch(turnaround=turnaround([SeenBatch(NOW, 5 * HOUR, False, 1000)], rows=1000, at=NOW))
     assert replan(Open(running=running(1000)), [slow, REALTIME], TERMS, late).cancel == ("b0",)
-    dead = replan(Open(paced=(("gpu", 1000),)), [still(IDLE), REALTIME], TERMS, late)
+    dead = replan(Open(synchronous=(("gpu", 1000),)), [still(IDLE), REALTIME], TERMS, late)
     assert dead.sends == (Send(1000, "realtime", "gpu"),)
     assert dead.reason == "the deadline has passed; open rows go where they finish soonest"
-    nearly = replan(Open(paced=(("gpu", 60), ("realtime", 500))), [IDLE, REALTIME], TERMS, late)
+    nearly = replan(Open(synchronous=(("gpu", 60), ("realtime", 500))), [IDLE, REALTIME], TERMS, late)
     assert nearly.sends == (), "a minute's gain is not worth a move"
 
 
@@ -191,7 +191,7 @@ def test_a_budget_that_is_spent_lets_run_what_runs() -> None:
 
 def test_a_budget_keeps_the_rescue_where_it_pays_for_it() -> None:
     """Realtime would cost up to $9.60, the GPU $5.76: it has to begin earlier, and does."""
-    gpu = paced("gpu", "0.0006", 1.5)
+    gpu = synchronous("gpu", "0.0006", 1.5)
     budget = replace(TERMS, budget=Decimal("6"))
     polls = (minutes / 60 for minutes in range(0, 240))
     job = Open(running=running(8000))
@@ -215,7 +215,7 @@ def test_every_row_has_its_outcome() -> None:
 
 
 def test_the_same_look_twice_decides_the_same() -> None:
-    job = Open(waiting=100, running=running(3000, 2000), paced=(("gpu", 4000),))
+    job = Open(waiting=100, running=running(3000, 2000), synchronous=(("gpu", 4000),))
     options = [BATCH, IDLE, REALTIME]
     assert replan(job, options, TERMS, at(2)) == replan(job, options, TERMS, at(2))
 
@@ -239,10 +239,10 @@ def test_batches_of_one_backend_are_as_sure_as_their_youngest() -> None:
     assert needed(0.0, 0.29) == needed(0.29, 0.29) != needed(0.0, 0.0)
 
 
-def test_the_last_rows_of_a_slow_lane_are_not_forgotten() -> None:
+def test_the_last_rows_of_a_slow_option_are_not_forgotten() -> None:
     """What it would do behind the deadline does not count."""
     slow = replace(IDLE, pace=replace(IDLE.pace, rate=0.27, spread=0.05))
-    decision = replan(Open(paced=(("gpu", 20),)), [slow, REALTIME], TERMS, at(4 - 75 / HOUR))
+    decision = replan(Open(synchronous=(("gpu", 20),)), [slow, REALTIME], TERMS, at(4 - 75 / HOUR))
     assert decision.sends
     assert decision.chance >= 0.99
 
@@ -263,27 +263,27 @@ def test_shards_of_a_backend_are_done_together() -> None:
 
 
 def test_no_dithering_where_nothing_holds() -> None:
-    """Either lane has a little more than it surely does, and the other cannot take it."""
+    """Either option has a little more than it surely does, and the other cannot take it."""
     gpu = replace(IDLE, pace=replace(IDLE.pace, spread=0.05))
     realtime = replace(REALTIME, pace=replace(REALTIME.pace, spread=0.05))
-    decision = replan(Open(paced=(("gpu", 3200), ("realtime", 25_200))), [gpu, realtime], TERMS, at(3))
+    decision = replan(Open(synchronous=(("gpu", 3200), ("realtime", 25_200))), [gpu, realtime], TERMS, at(3))
     assert decision.sends == ()
     assert decision.reason.startswith("nothing is more likely to be in time")
-    much = replan(Open(paced=(("gpu", 14_000), ("realtime", 25_200))), [gpu, realtime], TERMS, at(3))
+    much = replan(Open(synchronous=(("gpu", 14_000), ("realtime", 25_200))), [gpu, realtime], TERMS, at(3))
     assert much.sends
 
 
 def test_when_it_is_late_a_small_gain_moves_nothing() -> None:
-    sync_options = [IDLE, REALTIME, paced("flex", "0.0006", 1.0)]
+    sync_options = [IDLE, REALTIME, synchronous("flex", "0.0006", 1.0)]
     just = at(4) + timedelta(seconds=1)
-    assert replan(Open(paced=(("gpu", 60), ("realtime", 500))), sync_options, TERMS, just).sends == ()
-    assert replan(Open(paced=(("gpu", 600), ("realtime", 500))), sync_options, TERMS, just).sends
+    assert replan(Open(synchronous=(("gpu", 60), ("realtime", 500))), sync_options, TERMS, just).sends == ()
+    assert replan(Open(synchronous=(("gpu", 600), ("realtime", 500))), sync_options, TERMS, just).sends
 
 
-def test_rows_leave_a_lane_only_for_a_batch_that_is_likely_to_be_done() -> None:
+def test_rows_leave_a_option_only_for_a_batch_that_is_likely_to_be_done() -> None:
     sent = 0
     for minutes in range(60, 240):
-        decision = replan(Open(paced=(("gpu", 5000),)), [BATCH, still(IDLE), REALTIME], TERMS, at(minutes / 60))
+        decision = replan(Open(synchronous=(("gpu", 5000),)), [BATCH, still(IDLE), REALTIME], TERMS, at(minutes / 60))
         if any(send.backend == "openai" for send in decision.sends):
             sent += 1
             assert decision.reroute is not None
@@ -291,33 +291,33 @@ def test_rows_leave_a_lane_only_for_a_batch_that_is_likely_to_be_done() -> None:
     assert 60 < sent < 165
 
 
-def test_it_looks_again_before_a_lane_is_past_help() -> None:
+def test_it_looks_again_before_a_option_is_past_help() -> None:
     hours = 1.0
-    held = Open(paced=(("gpu", 8000),))
+    held = Open(synchronous=(("gpu", 8000),))
     while not (decision := replan(held, [still(IDLE), REALTIME], TERMS, at(hours))).sends:
         hours = (decision.next_look - NOW) / timedelta(hours=1)
     assert decision.chance >= 0.99
     assert 3.2 < hours < 3.75
 
 
-def test_what_stays_in_its_lane_after_all_is_no_move() -> None:
+def test_what_stays_in_its_option_after_all_is_no_move() -> None:
     """The quota takes 1,250 of the 2,000 rows that the GPU will not do."""
     gpu = replace(IDLE, pace=replace(IDLE.pace, spread=0.5))
     quick = batch(seconds=5 * MINUTE, room=60)
-    decision = replan(Open(paced=(("gpu", 5000),)), [quick, gpu], TERMS, at(4 - 3000 / HOUR))
+    decision = replan(Open(synchronous=(("gpu", 5000),)), [quick, gpu], TERMS, at(4 - 3000 / HOUR))
     assert decision.sends in ((), (Send(1250, "openai", "gpu"),))
 
 
-def test_what_a_lane_will_not_do_may_be_what_the_budget_pays_for() -> None:
-    gpu = paced("gpu", "0.001", 0.5, spread=0.05)
+def test_what_a_option_will_not_do_may_be_what_the_budget_pays_for() -> None:
+    gpu = synchronous("gpu", "0.001", 0.5, spread=0.05)
     budget = replace(TERMS, budget=Decimal("8.5"))
-    decision = replan(Open(paced=(("gpu", 8000),)), [BATCH, gpu], budget, at(1))
+    decision = replan(Open(synchronous=(("gpu", 8000),)), [BATCH, gpu], budget, at(1))
     assert decision.sends == (Send(2600, "openai", "gpu"),)
 
 
-def test_a_lane_beyond_the_budget_is_helped_by_none() -> None:
-    """The dearer lane holds more than it does; the cheap one could take it, and the budget pays for no more moves."""
-    slow = paced("slow", "0.001", 0.1, spread=0.05)
+def test_a_option_beyond_the_budget_is_helped_by_none() -> None:
+    """The dearer one holds more than it does; the cheap one could take it, and the budget pays for no more moves."""
+    slow = synchronous("slow", "0.001", 0.1, spread=0.05)
     sync_options = capacity([GPU, slow], HOUR, 0.99)
     assert sync_options.chance(0, (0, 1000), 0.0, 2) > 0.99
     assert sync_options.chance(0, (0, 1000), 0.0, 1) < 0.01
@@ -337,7 +337,7 @@ def test_a_rescue_that_comes_a_little_late_is_better_than_next_to_no_chance(minu
 
 def test_a_reroute_that_would_come_too_late_does_not_put_off_the_next_look() -> None:
     """Where nothing holds, the likeliest reroute may be behind the deadline; changes until then are still seen."""
-    slow = paced("gpu", "0.0006", 0.117, spread=0.3)
+    slow = synchronous("gpu", "0.0006", 0.117, spread=0.3)
     for minutes in range(1, 230, 5):
         now = at(minutes / 60)
         found = replan(Open(running=running(1500, 1500)), [OPTIONS[0], slow], TERMS, now)
@@ -349,9 +349,9 @@ def test_an_outage_that_is_over_long_before_the_deadline_is_no_failure() -> None
     """Refusals of ten minutes every half hour: they matter where there is no time for them."""
 
     def told(hours: float, outage: float) -> float:
-        steady = paced("flex", "0.0006", 4.0, spread=0.1)
+        steady = synchronous("flex", "0.0006", 4.0, spread=0.1)
         flex = replace(steady, pace=replace(steady.pace, hazard=2.0, outage=outage))
-        return replan(Open(paced=(("flex", 4000),)), [flex], TERMS, at(4.0 - hours)).chance
+        return replan(Open(synchronous=(("flex", 4000),)), [flex], TERMS, at(4.0 - hours)).chance
 
     assert told(3.8, 600.0) > 0.99
     assert told(3.8, 600.0) > told(1.0, 600.0) > told(0.4, 600.0)

@@ -8,14 +8,14 @@ import pytest
 
 from orchestrator.policy.planner import Open
 from orchestrator.policy.planner.returning import returning, seconds_beside
-from tests.unit.test_planner import BATCH, NOW, REALTIME, paced, terms
+from tests.unit.test_planner import BATCH, NOW, REALTIME, synchronous, terms
 
-LOCAL = paced("gpu", "0.0006", 1.0, location="local")
+LOCAL = synchronous("gpu", "0.0006", 1.0, location="local")
 
 
 def coming(rows: int, minutes: float, held: int = 0) -> Open:
     paced_rows = (("gpu", held),) if held else ()
-    return Open(coming=rows, coming_at=NOW + timedelta(minutes=minutes), paced=paced_rows)
+    return Open(coming=rows, coming_at=NOW + timedelta(minutes=minutes), synchronous=paced_rows)
 
 
 def test_rows_come_back_to_the_cheapest_option_and_what_it_cannot_do_to_the_next() -> None:

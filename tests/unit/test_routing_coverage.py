@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.routing.coverage import Coverage, Foreseen, coverage
-from benchmarks.routing.night import BatchNight, Job, LaneNight, Night
+from benchmarks.routing.night import BatchNight, Job, Night, SynchronousNight
 from benchmarks.routing.world import Sent
 
 HOUR = 3600.0
@@ -14,7 +14,7 @@ POLL = 90.0
 
 def night(seconds: float) -> Night:
     batch = BatchNight("batch", 0.0005, seconds, (1.0,), poll=POLL)
-    return Night(0, (Job("job", 100, 8 * HOUR),), (batch,), (LaneNight("local", 0.001, 1.0, 1.0),))
+    return Night(0, (Job("job", 100, 8 * HOUR),), (batch,), (SynchronousNight("local", 0.001, 1.0, 1.0),))
 
 
 def of(route: str, backend: str, seconds: float, **facts: object) -> Coverage:

@@ -54,10 +54,10 @@ class Answering(Upstream):
         return Reply(End.ANSWERED, 200, b'{"usage":{"prompt_tokens":500}}')
 
 
-def dispatcher(rows: int, end: Callable[[], None], pace: RateLimiter | None = None) -> Dispatcher:
+def dispatcher(rows: int, end: Callable[[], None], rate_limiter: RateLimiter | None = None) -> Dispatcher:
     """One that has these rows to send, and nothing else that would make it look for rows."""
     clock = time.monotonic
-    upstream = Answering("http://x/v1", api_key=None, timeout=5.0, ceiling=4, clock=clock, pace=pace)
+    upstream = Answering("http://x/v1", api_key=None, timeout=5.0, ceiling=4, clock=clock, rate_limiter=rate_limiter)
     upstream.problem = None
     found = Dispatcher([upstream], retry_delay=0.1, paused=lambda: False, enabled=True)
     found.sources.add(Rows(rows, end))

@@ -27,17 +27,17 @@ NOTHING = AnnouncedRate()
 
 
 def driven(
-    pace: RateLimiter, seconds: float, sizes: Iterable[int] = (), late: Iterable[float] = ()
+    rate_limiter: RateLimiter, seconds: float, sizes: Iterable[int] = (), late: Iterable[float] = ()
 ) -> list[tuple[float, int]]:
     """When rows of these sizes go (0 behind the last), each as soon as it may, but so much later: time and size."""
     now, gone = 0.0, []
     lateness, size = chain(late, repeat(0.0)), chain(sizes, repeat(0))
     while now < seconds:
-        if wait := pace.wait(now):
+        if wait := rate_limiter.wait(now):
             now += wait + next(lateness)
             continue
         gone.append((now, next(size)))
-        pace.take(*gone[-1])
+        rate_limiter.take(*gone[-1])
     return gone
 
 
@@ -69,8 +69,8 @@ def test_no_minute_has_more_requests_than_the_limit(limit: int, late: list[float
 def test_no_minute_has_more_tokens_than_the_limit_and_one_row(
     limit: int, sizes: list[int], late: list[float]
 ) -> None:
-    pace = RateLimiter(tokens_per_minute=limit)
-    gone = driven(pace, 150, chain(sizes, repeat(limit)), late)
+    rate_limiter = RateLimiter(tokens_per_minute=limit)
+    gone = driven(rate_limiter, 150, chain(sizes, repeat(limit)), late)
     _, tokens = fullest_minute(gone)
     assert tokens <= limit
 
@@ -99,54 +99,64 @@ def test_the_tighter_limit_holds() -> None:
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    pace = RateLimiter()
+    rate_limiter = RateLimiter()
     for _ in range(1000):
-        pace.take(0.0, 10_000)
-    assert pace.wait(0.0) == 0.0
+        rate_limiter.take(0.0, 10_000)
+    assert rate_limiter.wait(0.0) == 0.0
 
 
 def test_who_may_not_wait_is_counted_too() -> None:
-    pace = RateLimiter(requests_per_minute=60)
+    rate_limiter = RateLimiter(requests_per_minute=60)
     for _ in range(10):  # requests of people
-        pace.take(0.0, 0)
-    assert pace.wait(0.0) == pytest.approx(10, abs=0.5)
+        rate_limiter.take(0.0, 0)
+    assert rate_limiter.wait(0.0) == pytest.approx(10, abs=0.5)
 
 
 def test_tokens_that_were_not_used_are_given_back() -> None:
-    pace = RateLimiter(tokens_per_minute=60_000)
-    ticket = pace.take(0.0, 4_000)
-    assert pace.wait(0.0) == pytest.approx(4, abs=0.5)
-    pace.settle(ticket, 1_000)
-    assert pace.wait(0.0) == pytest.approx(1, abs=0.5)
+    rate_limiter = RateLimiter(tokens_per_minute=60_000)
+    ticket = rate_limiter.take(0.0, 4_000)
+    assert rate_limiter.wait(0.0) == pytest.approx(4, abs=0.5)
+    rate_limiter.settle(ticket, 1_000)
+    assert rate_limiter.wait(0.0) == pytest.approx(1, abs=0.5)
 
 
 def test_tokens_that_were_not_foreseen_are_paid_for() -> None:
-    pace = RateLimiter(tokens_per_minute=60_000)
-    pace.settle(pace.take(0.0, 0), 5_000)
-    assert pace.wait(0.0) == pytest.approx(5, abs=0.5)
+    rate_limiter = RateLimiter(tokens_per_minute=60_000)
+    rate_limiter.settle(rate_limiter.take(0.0, 0), 5_000)
+    assert rate_limiter.wait(0.0) == pytest.approx(5, abs=0.5)
 
 
 def told(
-    pace: RateLimiter, now: float, ticket: Ticket, requests: AnnouncedRate = NOTHING, tokens: AnnouncedRate = NOTHING
+    rate_limiter: RateLimiter,
+    now: float,
+    ticket: Ticket,
+    requests: AnnouncedRate = NOTHING,
+    tokens: AnnouncedRate = NOTHING,
 ) -> None:
-    pace.told(now, ticket, Standings(requests, tokens))
+    rate_limiter.told(now, ticket, Standings(requests, tokens))
 
 
 def test_a_limit_that_is_not_set_is_the_one_that_the_upstream_tells() -> None:
-    pace = RateLimiter()
-    told(pace, 0.0, pace.take(0.0, 10), AnnouncedRate(500, 499, 0.12), AnnouncedRate(30_000, 29_990, 0.02))
-    assert (pace.requests_per_minute, pace.tokens_per_minute) == (500, 30_000)
-    assert len(driven(pace, 60)) <= 500
+    rate_limiter = RateLimiter()
+    told(
+        rate_limiter,
+        0.0,
+        rate_limiter.take(0.0, 10),
+        AnnouncedRate(500, 499, 0.12),
+        AnnouncedRate(30_000, 29_990, 0.02),
+    )
+    assert (rate_limiter.requests_per_minute, rate_limiter.tokens_per_minute) == (500, 30_000)
+    assert len(driven(rate_limiter, 60)) <= 500
 
 
 def test_the_lower_limit_counts() -> None:
-    pace = RateLimiter(requests_per_minute=100)
-    told(pace, 0.0, pace.take(0.0, 0), AnnouncedRate(500, 499))
-    assert pace.requests_per_minute == 100
-    told(pace, 0.0, pace.take(0.0, 0), AnnouncedRate(60, 50))
-    assert pace.requests_per_minute == 60
-    told(pace, 0.0, pace.take(0.0, 0), AnnouncedRate(0, None))
-    assert pace.requests_per_minute == 60, "a limit of nothing is none"
+    rate_limiter = RateLimiter(requests_per_minute=100)
+    told(rate_limiter, 0.0, rate_limiter.take(0.0, 0), AnnouncedRate(500, 499))
+    assert rate_limiter.requests_per_minute == 100
+    told(rate_limiter, 0.0, rate_limiter.take(0.0, 0), AnnouncedRate(60, 50))
+    assert rate_limiter.requests_per_minute == 60
+    told(rate_limiter, 0.0, rate_limiter.take(0.0, 0), AnnouncedRate(0, None))
+    assert rate_limiter.requests_per_minute == 60, "a limit of nothing is none"
 
 
 # Others use the same account: what is left, what was sent since, and for how long nothing more goes.
@@ -166,18 +176,18 @@ LEFT = {
 
 @pytest.mark.parametrize(("said", "since", "wait"), LEFT.values(), ids=LEFT)
 def test_what_is_left_at_the_upstream(said: AnnouncedRate, since: int, wait: float) -> None:
-    pace = RateLimiter(requests_per_minute=600)
-    ticket = pace.take(0.0, 0)
+    rate_limiter = RateLimiter(requests_per_minute=600)
+    ticket = rate_limiter.take(0.0, 0)
     for _ in range(since):
-        pace.take(0.0, 0)
-    told(pace, 100.0, ticket, said)
-    assert pace.wait(100.0) == pytest.approx(wait, abs=0.02)
+        rate_limiter.take(0.0, 0)
+    told(rate_limiter, 100.0, ticket, said)
+    assert rate_limiter.wait(100.0) == pytest.approx(wait, abs=0.02)
 
 
 def test_tokens_that_are_left_at_the_upstream() -> None:
-    pace = RateLimiter(tokens_per_minute=60_000)
-    told(pace, 100.0, pace.take(0.0, 2_000), tokens=AnnouncedRate(60_000, 500, 59.5))
-    assert pace.wait(100.0) == pytest.approx(1.5, abs=0.02)
+    rate_limiter = RateLimiter(tokens_per_minute=60_000)
+    told(rate_limiter, 100.0, rate_limiter.take(0.0, 2_000), tokens=AnnouncedRate(60_000, 500, 59.5))
+    assert rate_limiter.wait(100.0) == pytest.approx(1.5, abs=0.02)
 
 
 REFUSED = {
@@ -194,23 +204,23 @@ REFUSED = {
 
 @pytest.mark.parametrize(("refusals", "wait"), REFUSED.values(), ids=REFUSED)
 def test_one_too_many(refusals: list[tuple[float, float | None]], wait: float) -> None:
-    pace = RateLimiter()
+    rate_limiter = RateLimiter()
     for sent_at, retry_after in refusals:
         now = max(sent_at, 0.0)
-        pace.refused(now, sent_at, retry_after, pause=0.5)
-    assert pace.wait(now) == wait
+        rate_limiter.refused(now, sent_at, retry_after, pause=0.5)
+    assert rate_limiter.wait(now) == wait
 
 
 def test_a_good_answer_ends_the_growing_of_pauses_if_it_was_asked_for_behind_the_last_refusal() -> None:
-    pace = RateLimiter()
+    rate_limiter = RateLimiter()
     for now in (0.0, 100.0, 200.0):
-        pace.refused(now, now, None, pause=1.0)
-    pace.answered(sent_at=150.0)
-    pace.refused(300.0, 300.0, None, pause=1.0)
-    assert pace.wait(300.0) == 8.0
-    pace.answered(sent_at=300.0)
-    pace.refused(400.0, 400.0, None, pause=1.0)
-    assert pace.wait(400.0) == 1.0
+        rate_limiter.refused(now, now, None, pause=1.0)
+    rate_limiter.answered(sent_at=150.0)
+    rate_limiter.refused(300.0, 300.0, None, pause=1.0)
+    assert rate_limiter.wait(300.0) == 8.0
+    rate_limiter.answered(sent_at=300.0)
+    rate_limiter.refused(400.0, 400.0, None, pause=1.0)
+    assert rate_limiter.wait(400.0) == 1.0
 
 
 RESETS = {

@@ -121,17 +121,17 @@ COUNTS = st.integers(0, 2**32)
 @given(st.lists(st.tuples(SAID, COUNTS, COUNTS), max_size=20))
 def test_whatever_headers_and_usage_say_of_rates_rows_go_on(told: list[tuple[dict[str, str], int, int]]) -> None:
     """No wait is without end, and once it is over a row goes: an upstream cannot stop a batch for good."""
-    pace, now = RateLimiter(), 0.0
+    rate_limiter, now = RateLimiter(), 0.0
     for headers, likely, used in told:
-        now += pace.wait(now)
-        assert pace.wait(now) == pytest.approx(0.0, abs=1e-3)
-        ticket = pace.take(now, likely)
+        now += rate_limiter.wait(now)
+        assert rate_limiter.wait(now) == pytest.approx(0.0, abs=1e-3)
+        ticket = rate_limiter.take(now, likely)
         said = read_standings(headers.get, NOW)
         if isinstance(said, Standings):
-            pace.told(now, ticket, said)
-        pace.settle(ticket, used)
-        assert pace.wait(now) <= 4 * LONGEST_HOLD
-        json.dumps(pace.state(now), allow_nan=False)
+            rate_limiter.told(now, ticket, said)
+        rate_limiter.settle(ticket, used)
+        assert rate_limiter.wait(now) <= 4 * LONGEST_HOLD
+        json.dumps(rate_limiter.state(now), allow_nan=False)
 
 
 GAUGES = st.sampled_from(

@@ -68,7 +68,7 @@ def test_every_row_goes_out_once_whoever_asks(
     if not grouped:
         plan = InputRows(plan.offsets, plan.done, plan.model, RowOrder("a test", 0.0, plan.order.rows))
     upstream_queues = UpstreamQueues(plan, NAMES[:upstreams])
-    # Two more than the lanes know: upstreams that came later.
+    # Two more than the queue knows: upstreams that came later.
     names = [*NAMES, "http://new/v1", "http://newer/v1"]
     taken = []
     for who, times in asks:

@@ -27,11 +27,11 @@ def clock() -> Clock:
     return Clock()
 
 
-def upstream(clock: Clock, pace: RateLimiter | None = None, learned: int | None = None) -> Upstream:
+def upstream(clock: Clock, rate_limiter: RateLimiter | None = None, learned: int | None = None) -> Upstream:
     """One that is well and takes up to 1,000 rows at once."""
     found = Upstream(
-        "http://upstream/v1", api_key=None, timeout=5.0, ceiling=1000, clock=clock, learned=learned, pace=pace,
-        paid=True, account_seconds=60.0,
+        "http://upstream/v1", api_key=None, timeout=5.0, ceiling=1000, clock=clock, learned=learned,
+        rate_limiter=rate_limiter, paid=True, account_seconds=60.0,
     )  # fmt: skip
     found.problem = None
     return found
@@ -77,9 +77,9 @@ def test_without_rates_nothing_waits(clock: Clock) -> None:
 
 
 def test_what_a_row_took_is_settled_by_its_usage(clock: Clock) -> None:
-    pace = RateLimiter(tokens_per_minute=60_000)
-    paced = upstream(clock, pace)
-    ticket = pace.take(0.0, 8_000)
+    rate_limiter = RateLimiter(tokens_per_minute=60_000)
+    paced = upstream(clock, rate_limiter)
+    ticket = rate_limiter.take(0.0, 8_000)
     assert paced.wait() == pytest.approx(8, abs=0.5)
     paced.heard(ticket, GOOD, 0.0)
     assert paced.wait() == pytest.approx(1, abs=0.5)
@@ -87,24 +87,24 @@ def test_what_a_row_took_is_settled_by_its_usage(clock: Clock) -> None:
 
 @pytest.mark.parametrize("reply", [Reply(End.ANSWERED, 200, b"{}"), Reply(End.CUT)], ids=["no usage", "no answer"])
 def test_what_a_row_took_stays_an_estimate_where_nothing_is_said(clock: Clock, reply: Reply) -> None:
-    pace = RateLimiter(tokens_per_minute=60_000)
-    paced = upstream(clock, pace)
-    paced.heard(pace.take(0.0, 8_000), reply, 0.0)
+    rate_limiter = RateLimiter(tokens_per_minute=60_000)
+    paced = upstream(clock, rate_limiter)
+    paced.heard(rate_limiter.take(0.0, 8_000), reply, 0.0)
     assert paced.wait() == pytest.approx(8, abs=0.5)
 
 
 def test_a_row_that_was_refused_took_no_tokens(clock: Clock) -> None:
-    pace = RateLimiter(tokens_per_minute=60_000)
-    paced = upstream(clock, pace)
-    paced.heard(pace.take(0.0, 8_000), Reply(End.ANSWERED, 400, GOOD.body), 0.0)
+    rate_limiter = RateLimiter(tokens_per_minute=60_000)
+    paced = upstream(clock, rate_limiter)
+    paced.heard(rate_limiter.take(0.0, 8_000), Reply(End.ANSWERED, 400, GOOD.body), 0.0)
     assert paced.wait() == 0.0
 
 
 def test_the_headers_of_any_answer_count(clock: Clock) -> None:
-    pace = RateLimiter()
-    paced = upstream(clock, pace)
+    rate_limiter = RateLimiter()
+    paced = upstream(clock, rate_limiter)
     said = Standings(AnnouncedRate(60, 0, 60.0), AnnouncedRate())
-    paced.heard(pace.take(0.0, 0), Reply(End.ANSWERED, 400, b"{}", standings=said), 0.0)
+    paced.heard(rate_limiter.take(0.0, 0), Reply(End.ANSWERED, 400, b"{}", standings=said), 0.0)
     assert paced.wait() == pytest.approx(1, abs=0.1)
 
 
@@ -112,7 +112,7 @@ def test_too_many_requests_are_a_matter_of_the_rate(clock: Clock) -> None:
     paced = upstream(clock, RateLimiter())
     paced.overloaded(0.0, 0.0, Reply(End.ANSWERED, 429, retry_after=20.0), pause=0.5)
     assert (paced.wait(), paced.room()) == (20.0, START)
-    paced.heard(paced.pace.take(0.0, 0) if paced.pace else None, GOOD, 1.0)
+    paced.heard(paced.rate_limiter.take(0.0, 0) if paced.rate_limiter else None, GOOD, 1.0)
     clock.now = 30.0
     paced.overloaded(30.0, 30.0, Reply(End.ANSWERED, 429), pause=0.5)
     assert paced.wait() == 0.5, "a good answer in between ends the growing of pauses"

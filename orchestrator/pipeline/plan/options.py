@@ -199,12 +199,12 @@ class Prospects:
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """What other jobs may come to need of the paced routes."""
+        """What other jobs may come to need of the synchronous routes."""
         others = {job.id: self._store.shards.of_job(job.id) for job in self._others}
         deadlines = {job.id: job.deadline_at for job in self._others if job.deadline_at is not None}
         batches = [option for option in self.options if isinstance(option, BatchOption)]
-        paced = frozenset(option.backend for option in self.options if isinstance(option, SynchronousOption))
-        return observed.claims(others, deadlines, batches, paced, self._now)
+        synchronous = frozenset(option.backend for option in self.options if isinstance(option, SynchronousOption))
+        return observed.claims(others, deadlines, batches, synchronous, self._now)
 
     @cached_property
     def later(self) -> int:

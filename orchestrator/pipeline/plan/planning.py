@@ -212,7 +212,7 @@ class Planning:
     def _has_to_leave(self) -> bool:
         """Whether rows are at an option that may not have them any more."""
         usable = {option.backend for option in self._usable}
-        return any(backend not in usable for backend, _ in self.lying.paced)
+        return any(backend not in usable for backend, _ in self.lying.synchronous)
 
     def _probed(self, rows: Open, terms: Terms) -> tuple[Probe, Decision] | None:
         """A few of a job's rows for a backend long unused, and what to do with the others."""
@@ -336,10 +336,10 @@ class Planning:
                 by_shard[work.shard_id] = by_shard.get(work.shard_id, 0) + work.rows
         there = [shard for shard in self.shards if shard.backend in self._config.backends]
         # What is at a backend that orch.toml no longer has can be neither polled nor rerouted.
-        paced = {name for name in self._config.backends if self._is_paced(name)}
+        synchronous = {name for name in self._config.backends if self._is_paced(name)}
         found = self._prospects
         return lying(
-            there, by_shard, paced, found.cancels, self._now,
+            there, by_shard, synchronous, found.cancels, self._now,
             waiting=self._waiting(()), rerouted=rerouted, later=found.later, claims=found.claims,
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ QUICK = 2.0
 def turnarounds(planning: Planning, shards: Sequence[Shard], now: datetime) -> list[Forecast]:
     """How long each takes. An option works on all rows of a job there at once, also on those that come back to it."""
     job = planning.lying
-    together: dict[str, int] = dict(job.paced)
+    together: dict[str, int] = dict(job.synchronous)
     for shard in shards:
         together[shard.backend] = together.get(shard.backend, 0) + shard.rows
     back = returning(job, planning.options, planning.terms, now)

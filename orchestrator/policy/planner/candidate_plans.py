@@ -1,4 +1,4 @@
-"""A candidate plan: which rows a batch has, which the paced routes, and when what is still in a batch is rerouted.
+"""A candidate plan: which rows a batch has, which a synchronous option, and when what is left in a batch is rerouted.
 
 `judge` says what a plan costs and whether it holds. A batch that is cancelled costs only what it has done, so
 beginning there costs nothing but time, and the one question is how long to wait: until the last moment at which the
@@ -262,15 +262,18 @@ def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
     if not fallback:
         return in_batches + capacity.at_most(candidate.held)
 
-    def paced(rows: int, a: float) -> Decimal:
+    def synchronous(rows: int, a: float) -> Decimal:
         room = capacity.room(stay, a, fallback, sure=True)
         filled = list(capacity.fill(min(rows, int(sum(room))), room))
         filled[fallback - 1] += rows - sum(filled)
         return capacity.at_most([kept + more for kept, more in zip(stay, filled, strict=True)])
 
     if candidate.reroute_after is None or not candidate.batch_shares:
-        return in_batches + paced(moved, candidate.free_in)
-    return max(in_batches + paced(moved, candidate.free_in), paced(moved + candidate.in_batches, arrival(candidate)))
+        return in_batches + synchronous(moved, candidate.free_in)
+    return max(
+        in_batches + synchronous(moved, candidate.free_in),
+        synchronous(moved + candidate.in_batches, arrival(candidate)),
+    )
 
 
 __all__ = ["WAITS", "BatchShare", "CandidatePlan", "Judged", "arrival", "at_most", "chance_of", "judge", "lateness"]

@@ -1,4 +1,4 @@
-"""How much the paced routes get done by when, what that costs, and how sure it is. Seconds from now; pure arithmetic.
+"""How much synchronous options get done by when, for how much, and how surely. Seconds from now; pure arithmetic.
 
 An engine's pace is not known beforehand. `sure` figures take every pace at its low quantile at once: engines that are
 slow together are the safe assumption, and a sum of them stays monotone in time and in the number of routes. Beside
@@ -31,7 +31,7 @@ Rows = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class OptionCapacity:
-    """A paced option in floats; `low` is its pace at the low quantile, `hazard` its outages a second."""
+    """A synchronous option in floats; `low` is its pace at the low quantile, `hazard` its outages a second."""
 
     option: SynchronousOption
     price: float
@@ -57,7 +57,7 @@ class OptionCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The paced options of one planning, the cheapest first, and the `horizon`: the seconds until the deadline.
+    """The synchronous options of one planning, the cheapest first, and the `horizon`: the seconds until the deadline.
 
     `claims` are what other jobs may come to need of them, `finishes` is P(the job ends in time once its rows are
     answered by then).
@@ -307,16 +307,16 @@ class Capacity:
 
 
 def capacity(
-    paced: Sequence[SynchronousOption],
+    synchronous: Sequence[SynchronousOption],
     horizon: float,
     target: float,
     claims: tuple[Claim, ...] = (),
     finishes: float = 1.0,
 ) -> Capacity:
-    """The capacity for paced options, the cheapest first; of equal ones the faster, then the one named first."""
+    """The capacity of synchronous options, the cheapest first; of equal ones the faster, then the first by name."""
     z = NORMAL.inv_cdf(min(max(1.0 - (1.0 - target) * UNKNOWN, 1e-9), 1 - 1e-9))
     sync_options = []
-    for option in sorted(paced, key=lambda one: (one.cost.p50, -one.pace.rate)):
+    for option in sorted(synchronous, key=lambda one: (one.cost.p50, -one.pace.rate)):
         pace = option.pace
         low = pace.rate * math.exp(-z * pace.spread)
         sync_options.append(

@@ -140,9 +140,9 @@ def silence(shards: Sequence[Shard], now: datetime) -> float:
 
 def claims(
     others: Mapping[JobId, Sequence[Shard]], deadlines: Mapping[JobId, datetime], options: Iterable[BatchOption],
-    paced: frozenset[str], now: datetime,
+    synchronous: frozenset[str], now: datetime,
 ) -> tuple[Claim, ...]:  # fmt: skip
-    """What jobs that go first may come to need of the paced routes, by where their rows are now."""
+    """What jobs that go first may come to need of the synchronous routes, by where their rows are now."""
     by_name = {option.backend: option for option in options}
     rows: dict[str, int] = defaultdict(int)
     stays: dict[str, float] = defaultdict(lambda: 1.0)
@@ -160,7 +160,8 @@ def claims(
                     stays[shard.backend], BatchShare(option, left, max(0.0, age)).by(left_time)
                 )
     return tuple(
-        Claim(source, many, 0.0 if source in paced else 1.0 - stays[source]) for source, many in sorted(rows.items())
+        Claim(source, many, 0.0 if source in synchronous else 1.0 - stays[source])
+        for source, many in sorted(rows.items())
     )
 
 

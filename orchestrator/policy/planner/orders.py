@@ -18,7 +18,7 @@ A_GOOD_PART = 0.05
 def lying(
     shards: Iterable[Shard],
     rows: Mapping[str, int],
-    paced: Collection[str],
+    synchronous: Collection[str],
     cancel: Mapping[str, float],
     now: datetime,
     *,
@@ -27,7 +27,7 @@ def lying(
     later: int = 0,
     claims: tuple[Claim, ...] = (),
 ) -> Open:
-    """A job's open rows and where they are: `rows` by shard, those in `paced` backends at options.
+    """A job's open rows and where they are: `rows` by shard, those in `synchronous` backends at options.
 
     `cancel` says how many seconds it takes at the longest until the rows of a cancelled batch are free.
     """
@@ -42,7 +42,7 @@ def lying(
             coming += left
             back = _back(shard.rerouted_at, cancel.get(shard.backend, 0.0), now)
             coming_at = back if coming_at is None else max(coming_at, back)
-        elif shard.backend in paced:
+        elif shard.backend in synchronous:
             held[shard.backend] = held.get(shard.backend, 0) + left
         else:
             running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now))

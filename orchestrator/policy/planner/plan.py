@@ -42,7 +42,7 @@ class _Work:
     now: datetime
 
     def capacity(self, terms: Terms) -> Capacity:
-        """The paced routes until the deadline of these terms."""
+        """The synchronous routes until the deadline of these terms."""
         return capacity_of(self.usable, terms, self.now, self.later, self.claims)
 
     def best(self, terms: Terms) -> Chosen | None:

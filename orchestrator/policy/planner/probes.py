@@ -59,7 +59,7 @@ def probed(
     Only as a job begins, while all of its rows wait. The deadline is kept with the target chance even if the probe's
     rows come back undone at half of the time, and the budget covers the plan with the probe in it.
     """
-    if not job.waiting or job.rerouted or job.coming or job.running or job.paced:
+    if not job.waiting or job.rerouted or job.coming or job.running or job.synchronous:
         return None
     plain = replan(job, options, terms, now)
     if plain.chance < terms.target or not plain.sends:
@@ -138,7 +138,7 @@ def _beside(
     if isinstance(option, BatchOption):
         rest = replace(rest, running=(Running(_NAME, option.backend, rows, now),))
     else:
-        rest = replace(rest, paced=((option.backend, rows),))
+        rest = replace(rest, synchronous=((option.backend, rows),))
     found = replan(rest, options, terms, now)
     if found.cancel or any(send.source is not None or send.backend == option.backend for send in found.sends):
         return None

@@ -59,8 +59,8 @@ class _Board:
 def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
     """What to do with a job's open rows at this look.
 
-    Every backend that holds some of them must be among the options; where it has an objection, its paced rows leave
-    it, and batches there run on. Raises KeyError for a backend that is not among them, ValueError for figures that
+    Every backend that holds some of them must be among the options; where it has an objection, its rows leave it, and
+    batches there run on. Raises KeyError for a backend that is not among them, ValueError for figures that
     are none.
     """
     check(options, terms)
@@ -109,14 +109,14 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     usable = [option for option in options if objection(option, terms) is None]
     ours = capacity_of(usable, terms, now, job.later, job.claims)
     by_name = {option.backend: option for option in options}
-    paced = dict(job.paced)
-    held = tuple(paced.pop(sync.option.backend, 0) for sync in ours.sync_options)
-    unknown = [backend for backend in paced if backend not in by_name]
+    synchronous = dict(job.synchronous)
+    held = tuple(synchronous.pop(sync.option.backend, 0) for sync in ours.sync_options)
+    unknown = [backend for backend in synchronous if backend not in by_name]
     if unknown:
         raise KeyError(unknown[0])
     within = less(terms, cost_of_later(job.later, options, terms))
     sendable = [one for one in batches_of(usable) if one.silent <= 0]
-    return _Board(ours, sendable, by_name, held, tuple(paced.items()), within)
+    return _Board(ours, sendable, by_name, held, tuple(synchronous.items()), within)
 
 
 def _rerouting(job: Open, board: _Board, now: datetime) -> Chosen | None:

@@ -18,8 +18,8 @@ def returning(job: Open, options: Sequence[Option], terms: Terms, now: datetime)
     ours = capacity_of(usable, terms, now, job.later, job.claims)
     if not job.coming or not ours.sync_options:
         return {}
-    paced = dict(job.paced)
-    held = tuple(paced.get(sync.option.backend, 0) for sync in ours.sync_options)
+    synchronous = dict(job.synchronous)
+    held = tuple(synchronous.get(sync.option.backend, 0) for sync in ours.sync_options)
     room = ours.room(held, _longest(job, now), len(held), sure=False)
     filled = ours.fill(job.coming, room)
     return {sync.option.backend: rows for sync, rows in zip(ours.sync_options, filled, strict=True) if rows}

@@ -25,7 +25,7 @@ from orchestrator.policy.planner.capacity import Capacity, Rows
 from orchestrator.policy.planner.values import BatchOption, Terms
 
 PARTS = 8
-"""Into how many parts rows are cut to be shared by batches and paced routes."""
+"""Into how many parts rows are cut to be shared by batches and synchronous routes."""
 FEW = frozenset(WAITS[::3])
 """The reroutes that are thought of where none is in time."""
 LITTLE = 0.1

@@ -31,12 +31,12 @@ def objection(option: Option, terms: Terms) -> str | None:
 def capacity_of(
     usable: Sequence[Option], terms: Terms, now: datetime, later: int = 0, claims: tuple[Claim, ...] = ()
 ) -> Capacity:
-    """The paced ones among the options, until the rows at hand have to be answered.
+    """The synchronous ones among the options, until the rows at hand have to be answered.
 
     That is the deadline, less the margin, less what `later` rows take that are made of the answers.
     """
-    paced = [option for option in usable if isinstance(option, SynchronousOption)]
-    found = capacity(paced, terms.seconds(now), terms.target, claims, terms.finishes(now))
+    synchronous = [option for option in usable if isinstance(option, SynchronousOption)]
+    found = capacity(synchronous, terms.seconds(now), terms.target, claims, terms.finishes(now))
     if not later or found.horizon <= 0:
         return found
     reserve = _stage(later, found, usable) + terms.margin

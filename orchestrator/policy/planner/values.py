@@ -131,9 +131,9 @@ class Open:
     """A job's rows without an outcome, and where they are.
 
     `waiting` rows may go anywhere. `rerouted` ones came back from a batch that was cancelled for the deadline, and go
-    to no other one; `coming` are still in such batches, expected by `coming_at`. `paced` counts
-    rows by the backend that works on them. A row that runs in two places stands at the paced one only. `later` rows
-    are made of the answers to these. `claims` are what other jobs may come to need.
+    to no other one; `coming` are still in such batches, expected by `coming_at`. `synchronous` counts
+    rows by the backend that works on them. A row that runs in two places stands at the synchronous one only. `later`
+    rows are made of the answers to these. `claims` are what other jobs may come to need.
     """
 
     waiting: int = 0
@@ -141,7 +141,7 @@ class Open:
     coming: int = 0
     coming_at: datetime | None = None
     running: tuple[Running, ...] = ()
-    paced: tuple[tuple[str, int], ...] = ()
+    synchronous: tuple[tuple[str, int], ...] = ()
     later: int = 0
     claims: tuple[Claim, ...] = ()
 

@@ -183,9 +183,9 @@ class _Relay:
 
         began = upstream.clock()
         upstream.interactive += 1
-        if upstream.pace is not None:
+        if upstream.rate_limiter is not None:
             # A person does not wait for the rate; the rows behind do.
-            upstream.pace.take(began, likely_tokens(self._call.body.content))
+            upstream.rate_limiter.take(began, likely_tokens(self._call.body.content))
         try:
             status = await self._pass_on(upstream, send)
             _count(upstream, upstream.clock() - began, failed=status >= 500 or status == 429)

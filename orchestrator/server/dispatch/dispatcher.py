@@ -136,9 +136,9 @@ class Dispatcher:
 
     def _count(self, upstream: Upstream, work: Work) -> None:
         """Count a row that is about to go against the upstream's rates, before another one is let go."""
-        if upstream.pace is not None:
-            tokens = 0 if upstream.pace.tokens_per_minute is None else work.source.tokens(work)
-            work.ticket = upstream.pace.take(upstream.clock(), tokens)
+        if upstream.rate_limiter is not None:
+            tokens = 0 if upstream.rate_limiter.tokens_per_minute is None else work.source.tokens(work)
+            work.ticket = upstream.rate_limiter.take(upstream.clock(), tokens)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)

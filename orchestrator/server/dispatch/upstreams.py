@@ -41,9 +41,9 @@ class Upstream:
 
     `inflight` counts rows of batches that are out, `interactive` synchronous requests that are passed through.
     `clock` is `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and
-    `since` is of it. `models` are those that it is known to serve before it says so. `pace` keeps its published
-    rates; without one there are none. `paid` upstreams bill each request, and are left alone for `account_seconds`
-    where they refuse the account.
+    `since` is of it. `models` are those that it is known to serve before it says so. `rate_limiter` keeps its
+    published rates; without one there are none. `paid` upstreams bill each request, and are left alone for
+    `account_seconds` where they refuse the account.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Upstream:
         ceiling: int,
         clock: Callable[[], float],
         learned: int | None = None,
-        pace: RateLimiter | None = None,
+        rate_limiter: RateLimiter | None = None,
         paid: bool = False,
         account_seconds: float = 60.0,
         models: Sequence[str] = (),
@@ -66,9 +66,9 @@ class Upstream:
         address, _, query = url.partition("#")[0].partition("?")
         self._root = address.rstrip("/").removesuffix("/v1")
         self._query = f"?{query}" if query else ""
-        self.pace = pace
+        self.rate_limiter = rate_limiter
         self.paid = paid
-        rate = None if pace is None else pace.requests_per_minute
+        rate = None if rate_limiter is None else rate_limiter.requests_per_minute
         # No answer takes much longer than a minute, so no more than a minute's requests are ever out at once.
         self.limiter = ConcurrencyLimiter(ceiling, learned, START if rate is None else max(START, int(rate)))
         self.workers = 0
@@ -112,7 +112,7 @@ class Upstream:
 
     async def open(self) -> None:
         """Open the connection pools; call once, on the loop that will use them."""
-        self._client = Client(self._root, self._headers, self._timeout, reads_rates=self.pace is not None)
+        self._client = Client(self._root, self._headers, self._timeout, reads_rates=self.rate_limiter is not None)
         self._pages = http1.ConnectionPool(
             self._root, self._headers, timeout=ASK_SECONDS, connect_timeout=ASK_SECONDS, max_body=MAX_PAGE_BYTES
         )
@@ -176,29 +176,29 @@ class Upstream:
 
     def wait(self) -> float:
         """For how many seconds its rates allow no further row; 0 where they do."""
-        return 0.0 if self.pace is None else self.pace.wait(self.clock())
+        return 0.0 if self.rate_limiter is None else self.rate_limiter.wait(self.clock())
 
     def heard(self, ticket: Ticket | None, reply: Reply, sent_at: float) -> None:
         """An attempt's end, for the rates: what it took, and what the answer says of what is left."""
-        if self.pace is None or ticket is None:
+        if self.rate_limiter is None or ticket is None:
             return
         if reply.standings is not None:
-            self.pace.told(self.clock(), ticket, reply.standings)
+            self.rate_limiter.told(self.clock(), ticket, reply.standings)
         if reply.end is not End.ANSWERED:
             return
         if reply.status >= 300:
-            self.pace.settle(ticket, 0)  # nothing was generated
+            self.rate_limiter.settle(ticket, 0)  # nothing was generated
             return
-        self.pace.answered(sent_at)
+        self.rate_limiter.answered(sent_at)
         tokens = answer_tokens(reply.body) if reply.tokens is None else reply.tokens
         if used := tokens.input + tokens.output:
-            self.pace.settle(ticket, used)
+            self.rate_limiter.settle(ticket, used)
 
     def overloaded(self, now: float, sent_at: float, reply: Reply, pause: float) -> None:
         """It refused a row that was sent at `sent_at` as one too many; `pause` is the first of growing ones."""
-        if self.pace is not None and reply.status == TOO_MANY:
+        if self.rate_limiter is not None and reply.status == TOO_MANY:
             # A rate, or a quota: fewer rows at once would not help.
-            self.pace.refused(now, sent_at, reply.retry_after, pause)
+            self.rate_limiter.refused(now, sent_at, reply.retry_after, pause)
         else:
             self.limiter.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
 
