@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from orchestrator.core.errors import UsageError
@@ -20,24 +21,38 @@ def is_address(text: str) -> bool:
     return bool(_ADDRESS.match(text)) and not text.startswith("file://")
 
 
-def check_address(address: str, field: str) -> None:
-    """Raises UsageError where nothing here can use an address. Nothing is sent."""
+class AddressProblem(NamedTuple):
+    """Why an address cannot be used here, and what to do about it."""
+
+    message: str
+    hint: str | None = None
+
+
+def address_problem(address: str) -> AddressProblem | None:
+    """Why nothing here can use an address; None where something can. Nothing is sent."""
     parts = urlsplit(address)
     if parts.password or parts.query:
-        raise UsageError(
-            f"{field}: an address may carry no password and no query",
-            hint="the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID",
+        return AddressProblem(
+            "an address may carry no password and no query",
+            "the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID",
         )
     from fsspec import get_filesystem_class
 
     try:
         get_filesystem_class(parts.scheme)
     except ValueError:
-        raise UsageError(f"{field}: {parts.scheme}:// is not a storage that fsspec supports") from None
+        return AddressProblem(f"{parts.scheme}:// is not a storage that fsspec supports")
     except ImportError as error:
         extra = _EXTRAS.get(parts.scheme)
         hint = f"pip install 'orch-batch[{extra}]'" if extra else str(error)
-        raise UsageError(f"{field}: the library for {parts.scheme}:// is not installed", hint=hint) from None
+        return AddressProblem(f"the library for {parts.scheme}:// is not installed", hint)
+    return None
+
+
+def check_address(address: str, field: str) -> None:
+    """Raises UsageError, which names the field, where nothing here can use an address."""
+    if (problem := address_problem(address)) is not None:
+        raise UsageError(f"{field}: {problem.message}", hint=problem.hint)
 
 
 def database_url(url: str, folder: Path) -> str:

@@ -6,12 +6,12 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 from fsspec.callbacks import Callback
@@ -26,6 +26,8 @@ LOCK = "lock"
 MOST_FAILED = 5
 """After so many downloads in a row that broke off, it is the storage that fails and not the objects."""
 WAIT_SECONDS = 0.2
+CLOSE_SECONDS = 10.0
+"""How long downloads that are under way may take to notice that nobody wants them any more."""
 Item = TypeVar("Item")
 
 
@@ -44,10 +46,15 @@ class Downloads:
         claimed.rename(self._folder / LOCK)
         self._number = 0
         self._failed = 0
+        self._is_closed = Event()
+        self._under_way: set[Future[str]] = set()
 
     def close(self) -> None:
         """Remove all that is still there."""
+        self._is_closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
+        # Storages make the folder anew where it is missing.
+        wait([each for each in self._under_way if not each.cancelled()], CLOSE_SECONDS)
         self._lock.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -84,7 +91,10 @@ class Downloads:
 
     def _begin(self, remote: RemoteObject, limit: int | None) -> Future[str]:
         self._number += 1
-        return self._pool.submit(_download, remote, str(self._folder / str(self._number)), limit)
+        to = str(self._folder / str(self._number))
+        begun = self._pool.submit(_download, remote, to, limit, self._is_closed)
+        self._under_way = {begun, *(each for each in self._under_way if not each.done())}
+        return begun
 
     def _done(self, item: Item, future: Future[str] | None) -> tuple[Item, str | ExtractionError | None]:
         if future is None:
@@ -121,27 +131,36 @@ class _Failed(Exception):
         self.is_alone = remote.is_alone
 
 
-class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
-    """Ends a download that is larger than it may be."""
+class _NotWanted(Exception):
+    """The folder of downloads was closed."""
 
-    def __init__(self, limit: int | None) -> None:
+
+class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
+    """Ends a download that is larger than it may be, or that nobody wants any more."""
+
+    def __init__(self, limit: int | None, is_closed: Event) -> None:
         super().__init__()
         self._limit = limit
+        self._is_closed = is_closed
         self._bytes = 0
 
     def relative_update(self, inc: int = 1) -> None:
+        if self._is_closed.is_set():
+            raise _NotWanted
         self._bytes += inc
         if self._limit is not None and self._bytes > self._limit:
             raise too_large(self._bytes, self._limit)
 
 
-def _download(remote: RemoteObject, to: str, limit: int | None) -> str:
-    """Raises ExtractionError, _Failed."""
+def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event) -> str:
+    """Raises ExtractionError, _Failed, and _NotWanted once it is closed."""
     if limit is not None and remote.size is not None and remote.size > limit:
         raise too_large(remote.size, limit)
     for pause in (*PAUSES, None):
+        if is_closed.is_set():
+            raise _NotWanted
         try:
-            remote.storage.get_file(remote.path, to, callback=_Limit(limit))
+            remote.storage.get_file(remote.path, to, callback=_Limit(limit, is_closed))
             _check_size(remote, to)
             return to
         except FileNotFoundError:
@@ -150,14 +169,14 @@ def _download(remote: RemoteObject, to: str, limit: int | None) -> str:
         except PermissionError as error:
             told = f"It may not be read ({why(error)}); give this user access to it, or exclude it."
             raise ExtractionError(DocumentProblem.UNREADABLE, told) from error
-        except (ExtractionError, InputError):
+        except (ExtractionError, InputError, _NotWanted):
             with suppress(FileNotFoundError):
                 os.unlink(to)
             raise
         except Exception as error:  # each storage has errors of its own
             if pause is None:
                 raise _Failed(remote, error) from error
-            time.sleep(pause)
+            is_closed.wait(pause)
     raise AssertionError("the last try returns or raises")
 
 

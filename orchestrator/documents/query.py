@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from orchestrator.core.errors import InputError
 from orchestrator.documents.remote import RemoteRoot
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, CursorResult, Engine
 
     from orchestrator.settings.job_spec import DocumentSource
 
@@ -93,7 +94,11 @@ class QueryStorage:
             connection.execute(text(read_only))
         streamed = connection.execution_options(stream_results=True, max_row_buffer=AHEAD)
         # A colon of the user's own is no parameter.
-        result = streamed.execute(text(_BIND.sub(r"\\:", self._query)))
+        with closing(streamed.execute(text(_BIND.sub(r"\\:", self._query)))) as result:
+            self._copy(result, file, callback)
+
+    @staticmethod
+    def _copy(result: CursorResult[Any], file: Any, callback: Any) -> None:
         if not result.returns_rows:
             raise InputError("the query gives no rows; write a SELECT", field="query")
         names = list(result.keys())

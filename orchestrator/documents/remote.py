@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from orchestrator.core import addresses, interrupts
-from orchestrator.core.errors import InputError, JobFilesError, UsageError
+from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.documents.globs import Globs, State
 from orchestrator.documents.ignored import IgnoredReason, is_lock
 from orchestrator.documents.types import DocumentProblem, ExtractionError
@@ -66,10 +66,8 @@ class RemoteRoot:
 
 def located(address: str) -> RemoteRoot:
     """Raises InputError where there is nothing, JobFilesError where the storage does not answer."""
-    try:
-        addresses.check_address(address, "path")
-    except UsageError as error:
-        raise InputError(error.message.removeprefix("path: "), field="path", hint=error.hint) from None
+    if (problem := addresses.address_problem(address)) is not None:
+        raise InputError(problem.message, field="path", hint=problem.hint)
     from fsspec.core import url_to_fs
 
     def look() -> RemoteRoot:

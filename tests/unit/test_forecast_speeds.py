@@ -303,14 +303,14 @@ def test_by_its_p95_it_is_done_on_nineteen_nights_of_twenty(many: int, spread: f
 
 def test_an_engine_with_hours_does_nothing_outside_them() -> None:
     closed = Pace(1.0, 0.1, "measured", start=60.0).within(((HOUR, 1.0), (3 * HOUR, 0.0), (9 * HOUR, 1.0)))
-    assert closed.rows_within(HOUR) == 0
+    assert rows_within(closed, HOUR) == 0
     assert closed.seconds_for(600) == pytest.approx(HOUR + 60 + 600)
     # Two hours are not enough for it: the rest runs the next time.
     assert closed.seconds_for(2 * HOUR) == pytest.approx(9 * HOUR + 60)
     is_open = Pace(1.0, 0.1, "measured").within(((HOUR, 0.0), (5 * HOUR, 1.0)))
     assert is_open.seconds_for(1800) == pytest.approx(1800)
     assert is_open.seconds_for(2 * HOUR) == pytest.approx(6 * HOUR)
-    assert is_open.rows_within(4 * HOUR) == pytest.approx(HOUR)
+    assert rows_within(is_open, 4 * HOUR) == pytest.approx(HOUR)
 
 
 @given(st.floats(0.1, 100.0), st.floats(1.0, 100_000.0), st.floats(0.0, 12.0))
@@ -320,4 +320,4 @@ def test_hours_never_make_it_faster(rate: float, rows: float, hours: float) -> N
     within = pace.within(tuple((turn * 12 * HOUR + hours * HOUR + 1.0, float(turn % 2)) for turn in range(8)))
     assert within.seconds_for(rows) >= pace.seconds_for(rows) - 1e-6
     for limit in (HOUR, 10 * HOUR, 40 * HOUR):
-        assert within.rows_within(limit) <= pace.rows_within(limit) + 1e-6
+        assert rows_within(within, limit) <= rows_within(pace, limit) + 1e-6
