@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +36,22 @@ def durable(path: Path, *, for_user: bool = False) -> Iterator[BinaryIO]:
         beside.replace(target)
     if not for_user:  # what it was made of may be deleted next: the name must survive a power cut too
         _sync(target.parent)
+
+
+def write_once(path: Path, data: bytes) -> None:
+    """A file with these bytes for its owner alone, whole from its first moment; one that is there by then stays as it
+    is. Raises OSError.
+    """
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def resolved(path: Path) -> Path:

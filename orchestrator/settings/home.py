@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.atomic import write_once
 from orchestrator.core.errors import StorageError
 from orchestrator.core.model import JobId
 from orchestrator.core.shards import ShardId
@@ -86,7 +85,7 @@ class Home:
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not path.exists():
-                _write_once(path, uuid.uuid4().hex[:12])
+                write_once(path, uuid.uuid4().hex[:12].encode())
             found = path.read_text(errors="replace").strip("\0 \r\n\t")
         except OSError as error:
             raise StorageError(
@@ -98,17 +97,3 @@ class Home:
                 hint="put the id from a backup back; without one, remove the file and submit unfinished jobs again",
             )
         return found
-
-
-def _write_once(path: Path, text: str) -> None:
-    """A file with this text, whole from its first moment; one that is there by then stays as it is."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with beside.open("x") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

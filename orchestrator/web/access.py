@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 import threading
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from orchestrator.core.atomic import write_once
 from orchestrator.core.errors import StorageError
 from orchestrator.server.keys import Key, KeyRight
 
@@ -78,10 +78,7 @@ class PageAccess:
     def enter(self, token: str) -> str | None:
         """The cookie for a link's token, which no longer holds then; None where it does not."""
         with self._lock:
-            expected, is_right = self._token, False
-            if expected is not None:
-                is_right = hmac.compare_digest(expected.encode(), token.encode("utf-8", "replace"))
-            if not is_right:
+            if self._token is None or not _is_same(self._token, token):
                 return None
             self._token = None
         return self._signed(_Session("the user", self._right, "", int(time.time()) + SESSION_SECONDS))
@@ -101,7 +98,7 @@ class PageAccess:
     def visitor(self, cookie: str | None) -> Visitor | None:
         """Who a cookie belongs to; None where it was not made here, has ended, or its key was revoked."""
         body, _, signature = (cookie or "").partition(".")
-        if not hmac.compare_digest(self._signature("session", body), signature):
+        if not _is_same(self._signature("session", body), signature):
             return None
         try:
             session = msgspec.json.decode(urlsafe_b64decode(body), type=_Session)
@@ -112,7 +109,7 @@ class PageAccess:
         right = session.right
         if session.key_id:
             key = self._keys.current(session.key_id)
-            if key is None:
+            if key is None or not key.right.may_view:
                 return None
             right = key.right
         elif not self._links:
@@ -129,20 +126,19 @@ class PageAccess:
         return hmac.new(self._secret, f"{purpose}:{body}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
 
+def _is_same(expected: str, shown: str) -> bool:
+    """In the same time wherever they differ, whatever characters a stranger shows."""
+    return hmac.compare_digest(expected.encode(), shown.encode("utf-8", "replace"))
+
+
 def _secret(path: Path) -> bytes:
     """The secret that cookies are signed with, made at the first use and readable to its owner alone."""
     try:
-        try:
-            found = path.read_bytes()
-        except FileNotFoundError:
-            found = b""
-        if len(found) >= SECRET_BYTES:
-            return found
-        made = secrets.token_bytes(SECRET_BYTES)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(made)
-        beside.replace(path)
+        if not path.exists():
+            write_once(path, secrets.token_bytes(SECRET_BYTES))
+        found = path.read_bytes()
     except OSError as error:
         raise StorageError(f"{path} cannot be used: {error.strerror}") from error
-    return made
+    if len(found) < SECRET_BYTES:
+        raise StorageError(f"{path} is damaged", hint="remove it: a new one is made, and everybody signs in again")
+    return found
