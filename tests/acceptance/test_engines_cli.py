@@ -62,6 +62,7 @@ def engines(orch: Orch) -> dict[str, dict[str, Any]]:
     return {one["model"]: one for one in json.loads(orch("engines", "--json").stdout)}
 
 
+@pytest.mark.soak
 def test_a_job_of_two_models_runs_with_two_starts(run_orch: Orch, night: Path, tmp_path: Path) -> None:
     assert {name: one["state"] for name, one in engines(run_orch).items()} == {"small": "cold", "large": "cold"}
     done = run_orch("run", str(night / "job.yaml"), "--json", env=NO_GPU)

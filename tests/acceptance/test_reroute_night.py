@@ -126,6 +126,7 @@ def test_a_rescue_that_is_killed_again_and_again_loses_no_row(stalled: Night) ->
     stalled.check()
 
 
+@pytest.mark.soak
 def test_an_engine_that_does_not_keep_up_gives_its_rows_to_a_realtime_api(
     provider: Emulator, run_orch: Orch, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def fortnight(run_orch: Orch, tmp_path: Path, database_url: str) -> Iterator[For
             yield Fortnight(run_orch, store, provider, gpu, env, Letters(tmp_path / "documents", dice), dice)
 
 
+@pytest.mark.parametrize("database_url", ["postgres", pytest.param("sqlite", marks=pytest.mark.soak)], indirect=True)
 @pytest.mark.parametrize(
     "fates",
     [

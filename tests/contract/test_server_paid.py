@@ -234,7 +234,7 @@ def test_embeddings_that_are_cut_off_with_their_pack(tmp_path: Path, make_upstre
     }
 
 
-@pytest.mark.parametrize("how", ["cancelled", pytest.param("expired", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["cancelled", pytest.param("expired", marks=pytest.mark.soak)])
 def test_rows_that_are_taken_back_in_flight(
     tmp_path: Path, upstream: Upstream, held_clock: HeldClock, how: str
 ) -> None:

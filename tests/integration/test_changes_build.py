@@ -398,7 +398,7 @@ def edit(nights: Nights, rows: dict[str, str], kind: str, name: str, value: str)
             nights.source["encoding"] = name
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(ONE_NIGHT, min_size=2, max_size=5))
 def test_the_rows_are_those_of_a_build_that_reads_everything(
     migrated: Path, plan: list[tuple[list[tuple[str, str, str]], list[str], bool]]

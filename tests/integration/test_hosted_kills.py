@@ -22,6 +22,7 @@ def provider(tmp_path: Path) -> Iterator[Emulator]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["postgres", pytest.param("sqlite", marks=pytest.mark.soak)], indirect=True)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_killed_while_a_batch_api_has_the_rows(
     seed: int, database_url: str, run_orch: Orch, provider: Emulator, tmp_path: Path
@@ -35,6 +36,7 @@ def test_killed_while_a_batch_api_has_the_rows(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)], indirect=True)
 def test_killed_while_a_synchronous_api_has_the_rows(
     database_url: str, run_orch: Orch, provider: Emulator, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ ROWS = 6000
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)], indirect=True)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_killed_anywhere_every_row_has_one_outcome(
     seed: int, database_url: str, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
