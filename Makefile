@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 ENGINE := .engine
-# Tests run five at a time on the two cores that they are meant for: they wait as much as they compute.
-PYTEST := $(BIN)/python -m pytest -n 5 --dist worksteal
+# Tests run four at a time on the two cores that they are meant for: they wait as much as they compute.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 
 .PHONY: install npm demo test test-fast soak lint format engine bench clean
 

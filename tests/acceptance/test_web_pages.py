@@ -274,6 +274,7 @@ def test_a_large_job_is_paged_and_searched(home: WebHome, tab: Tab, view: Shown)
 
 def test_what_changes_shows_without_a_reload_and_nothing_jumps(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/jobs/{home.running.id}")
+    tab.until("document.querySelector('main a') !== null")
     tab.js("window.mark = document.querySelector('h1'), document.querySelector('main a').focus()")
     before = tab.js("[...document.querySelectorAll('h2')].map(h => h.getBoundingClientRect().top).join()")
     with Store.open(home.url) as store:

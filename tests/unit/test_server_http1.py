@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from orchestrator.server.dispatch import http1
-from orchestrator.server.dispatch.http1 import ConnectionCutError, ConnectionPool, NotConnectedError
+from orchestrator.server.dispatch.http1 import ConnectionCutError, ConnectionPool, NotConnectedError, NotHTTPError
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
@@ -159,6 +159,18 @@ def test_one_that_the_server_closes_is_told_and_not_used_again(runner: asyncio.R
         assert (await pool.post("/v1/x", b"")).status == 200
 
     assert with_desk(runner, [ANSWER, b"", ANSWER], use).connections == 2
+
+
+PACKED_OTHERWISE = b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 2\r\n\r\nab"
+
+
+def test_one_whose_answer_cannot_be_read_is_closed(runner: asyncio.Runner) -> None:
+    async def use(pool: ConnectionPool, desk: Desk) -> None:
+        with pytest.raises(NotHTTPError):
+            await pool.post("/v1/x", b"1")
+        await asyncio.wait_for(desk.ended.wait(), 10)  # while the pool is still open
+
+    assert with_desk(runner, [PACKED_OTHERWISE], use).connections == 1
 
 
 def test_one_that_idled_for_long_is_not_used_again(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,8 +246,8 @@ class ConnectionPool:
             self._look_later(loop)
         try:
             answer = await waiter
-        except asyncio.CancelledError:
-            connection.give_up()
+        except BaseException:
+            connection.give_up()  # whatever else may come on it, nobody asked for it
             raise
         finally:
             self._busy.discard(connection)
