@@ -117,6 +117,7 @@ class Tab:
         self.asked: list[str] = []
         self.complaints: list[str] = []
         self.status = 0
+        self._loader = ""
         self._loaded = False
 
     def heard(self, method: str, params: Json) -> None:
@@ -126,6 +127,8 @@ class Tab:
                 self.asked.append(params["request"]["url"])
             case "Network.responseReceived" if params["type"] == "Document":
                 self.status = params["response"]["status"]
+            case "Page.frameNavigated" if "parentId" not in params["frame"]:
+                self._loader, self._loaded = params["frame"]["loaderId"], False
             case "Page.loadEventFired":
                 self._loaded = True
             case "Runtime.exceptionThrown":
@@ -158,10 +161,10 @@ class Tab:
         """Go somewhere and wait until it is loaded; the status."""
 
         async def go() -> int:
-            self._loaded = False
-            await self.call("Page.navigate", url=url)
+            loader = (await self.call("Page.navigate", url=url)).get("loaderId")
             async with asyncio.timeout(30):
-                while not self._loaded:
+                # The page before, an empty one at first, may be done loading just now.
+                while not self._loaded or self._loader != loader:
                     await asyncio.sleep(0.01)
             return self.status
 
