@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 ENGINE := .engine
 # Tests run four at a time on the two cores that they are meant for: they wait as much as they compute.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
+# They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install npm demo test test-fast soak lint format engine bench clean
 
