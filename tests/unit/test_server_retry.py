@@ -107,7 +107,7 @@ DOUBTS = {
     "refused": (End.ANSWERED, 400, False),
     "too many": (End.ANSWERED, 429, False),
     "failed": (End.ANSWERED, 500, False),
-    **{f"a gateway's {status}": (End.ANSWERED, status, True) for status in GATEWAY},
+    **{f"a gateway's {status}": (End.ANSWERED, status, True) for status in sorted(GATEWAY)},
     "cut off": (End.CUT, 0, True),
     "timed out": (End.TIMED_OUT, 0, True),
     "an answer without sense": (End.GARBLED, 200, True),
