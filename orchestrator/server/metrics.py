@@ -178,7 +178,7 @@ def _cost(per_hour: float | None, upstreams: Sequence[Upstream]) -> Iterator[Met
     """What rows have cost: an hour of all upstreams costs `per_hour`, and only the time with rows out counts."""
     if per_hour is None or not upstreams:
         return
-    cost = per_hour / 3600 * sum(upstream.stats.busy_seconds for upstream in upstreams) / len(upstreams)
+    cost = per_hour / 3600 * sum(upstream.time_share.busy_seconds for upstream in upstreams) / len(upstreams)
     tokens = sum(upstream.stats.input_tokens + upstream.stats.output_tokens for upstream in upstreams)
     about = "What the upstreams cost while rows were out, in the currency of cost_per_hour."
     yield CounterMetricFamily("orch_cost", about, value=cost)

@@ -142,7 +142,7 @@ def test_a_row_that_it_took_before_it_refused_the_account_proves_nothing(clock: 
     found.leave_alone("no credit", sent_at=10.0)
     assert not found.well(sent_at=9.0)
     assert (found.problem, found.on_trial) == ("no credit", True)
-    assert not found.took_since(10.0)
+    assert not found.account.took_since(10.0)
 
 
 def test_a_row_that_it_took_behind_the_refused_one_proves_that_it_takes_the_account(clock: Clock) -> None:
@@ -150,7 +150,7 @@ def test_a_row_that_it_took_behind_the_refused_one_proves_that_it_takes_the_acco
     found.leave_alone("forbidden", sent_at=10.0)
     assert found.well(sent_at=10.5)
     assert (found.problem, found.room()) == (None, START)
-    assert found.took_since(10.0)
+    assert found.account.took_since(10.0)
 
 
 def test_many_in_a_row_without_an_answer_leave_one_on_trial(clock: Clock) -> None:

@@ -150,7 +150,7 @@ class Prospects:
 
     def _option(self, name: str, backend: Backend, objection: str | None) -> Option:
         if isinstance(backend, OwnServer):
-            return self._paced(name, backend, objection)
+            return self._synchronous(name, backend, objection)
         sight, profile = self._sight(name), profile_for(backend)
         cost, unpriced = self._token_cost(name, backend)
         room, behind = self._room(name, backend, profile)
@@ -262,7 +262,7 @@ class Prospects:
 
     # --- speed
 
-    def _paced(self, name: str, backend: OwnBackend, objection: str | None) -> SynchronousOption:
+    def _synchronous(self, name: str, backend: OwnBackend, objection: str | None) -> SynchronousOption:
         first = frozenset(job.id for job in self._others)
         asker = observed.Asker(self._job.id, self._job.series, first)
         is_local = isinstance(backend, TimedBackend)

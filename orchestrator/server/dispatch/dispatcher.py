@@ -281,7 +281,7 @@ class Dispatcher:
             reply = None
         finally:
             now = upstream.clock()
-            work.upstream_seconds += upstream.end(began, now)
+            work.upstream_seconds += upstream.time_share.end(began, now)
             source.leave(task)
             self._suspects_out -= counted
         if reply is None:
@@ -378,7 +378,7 @@ class Dispatcher:
         problem = account_problem(reply.status, reply.body)
         if problem is not None:
             work.refused_at = sent_at if work.refused_at is None else work.refused_at
-            if reply.status == FORBIDDEN and upstream.took_since(work.refused_at):
+            if reply.status == FORBIDDEN and upstream.account.took_since(work.refused_at):
                 return None
         return problem
 

@@ -33,8 +33,6 @@ class Stats:
     cached_tokens: int = 0
     output_tokens: int = 0
     latencies: Latencies = field(default_factory=Latencies)
-    busy_seconds: float = 0.0
-    """How long rows were out, however many."""
     interactive: int = 0
     """Synchronous requests passed through."""
     interactive_failed: int = 0

@@ -12,6 +12,7 @@ from orchestrator.core.answers import answer_tokens
 from orchestrator.core.errors import BackendError
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
+from orchestrator.server.dispatch.account_refusal import AccountRefusal
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
 from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, ConcurrencyLimiter, Gauges
@@ -20,6 +21,7 @@ from orchestrator.server.dispatch.pages import MAX_PAGE_BYTES, models_in, paths_
 from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats
+from orchestrator.server.dispatch.time_share import TimeShare
 from orchestrator.server.logs import plain_url, told
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ BREAK_AFTER = 10
 class Upstream:
     """One endpoint. `problem` is why it gets no rows now, or None; `since` is when it began to answer none.
 
-    `inflight` counts rows of batches that are out, `interactive` synchronous requests that are passed through.
+    `interactive` counts synchronous requests that are passed through, `inflight` rows of batches that are out.
     `clock` is `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and
     `since` is of it. `models` are those that it is known to serve before it says so. `rate_limiter` keeps its
     published rates; without one there are none. `paid` upstreams bill each request, and are left alone for
@@ -72,7 +74,7 @@ class Upstream:
         # No answer takes much longer than a minute, so no more than a minute's requests are ever out at once.
         self.limiter = ConcurrencyLimiter(ceiling, learned, START if rate is None else max(START, int(rate)))
         self.workers = 0
-        self.inflight = 0
+        self.time_share = TimeShare(clock())
         self.interactive = 0
         self.stats = Stats()
         self.problem: str | None = "not reached yet"
@@ -98,17 +100,10 @@ class Upstream:
         self._faults = 0
         self.on_trial = False
         """Whether it gets one row at a time, until one goes well."""
-        self._account_seconds = account_seconds
-        self._left_alone_until = float("-inf")
-        self._refused: float | None = None
-        """When the row was sent by which it refused the account."""
-        self._taken_at = float("-inf")
-        """When the latest row was sent that it took."""
+        self.account = AccountRefusal(account_seconds)
         self._busy = asyncio.Event()
         self._back_at = float("-inf")
         self._has_gauges = True
-        self._share_at = clock()
-        self._share = 0.0
 
     async def open(self) -> None:
         """Open the connection pools; call once, on the loop that will use them."""
@@ -130,6 +125,11 @@ class Upstream:
             await self._client.close()
         if self._pages is not None:
             await self._pages.close()
+
+    @property
+    def inflight(self) -> int:
+        """How many rows of batches are out."""
+        return self.time_share.rows
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -208,33 +208,14 @@ class Upstream:
         return await self._client.post(endpoint + self._query, body)
 
     def begin(self, now: float) -> float:
-        """A row goes out: where this upstream's shared clock stands (see `end`)."""
-        self._tick(now)
+        """A row goes out: where this upstream's shared clock stands (see `TimeShare`)."""
         if not self.inflight:
             self._busy.set()
-        self.inflight += 1
-        return self._share
+        return self.time_share.begin(now)
 
     def so_far(self, began: float) -> float:
         """The share, up to now, of a row that is still out."""
-        self._tick(self.clock())
-        return self._share - began
-
-    def end(self, began: float, now: float) -> float:
-        """The row is back: its share of the upstream's time in seconds.
-
-        Time is shared equally by the rows in flight, so the shares of all rows add up to the time the upstream was
-        busy, however many ran side by side.
-        """
-        self._tick(now)
-        self.inflight -= 1
-        return self._share - began
-
-    def _tick(self, now: float) -> None:
-        if self.inflight:
-            self._share += (now - self._share_at) / self.inflight
-            self.stats.busy_seconds += now - self._share_at
-        self._share_at = now
+        return self.time_share.so_far(began, self.clock())
 
     def refuses_priority(self, reply: Reply) -> bool:
         """Whether a reply says that rows may carry no `priority`: then none will from now on."""
@@ -262,13 +243,9 @@ class Upstream:
 
     def leave_alone(self, reason: str, sent_at: float) -> None:
         """It refused the account by a row sent at `sent_at`: no rows for a while, then one that asks again."""
-        self._refused, self.on_trial = sent_at, True
-        self._left_alone_until = self.clock() + self._account_seconds
+        self.account.refused(self.clock(), sent_at)
+        self.on_trial = True
         self.down(reason)
-
-    def took_since(self, sent_at: float) -> bool:
-        """Whether it took a row that was sent at that time or behind it: then it does not refuse the account."""
-        return self._taken_at >= sent_at
 
     def answered(self, now: float, seconds: float) -> bool:
         """A row came to its end, so many seconds after it was sent; whether more may be out now than before."""
@@ -280,13 +257,11 @@ class Upstream:
         """A row that was sent at `sent_at` was answered; whether that is what the upstream was on trial for."""
         was_on_trial = self.on_trial
         self._failures, self._faults, self._back_at = 0, 0, float("-inf")
-        self._taken_at = max(self._taken_at, sent_at)
-        if self._refused is not None:
-            if sent_at < self._refused:
-                return False  # it was taken before the account was refused
-            if self.clock() < self._left_alone_until:
-                self.problem, self._left_alone_until = None, float("-inf")
-            self._refused = None
+        was_left_alone = self.account.pause(self.clock()) > 0
+        if not self.account.took(sent_at):
+            return False
+        if was_left_alone:
+            self.problem = None
         self.on_trial = False
         return was_on_trial
 
@@ -307,7 +282,7 @@ class Upstream:
                 changed()
                 await self._until_next_look()
                 continue
-            if (alone := self._left_alone_until - self.clock()) > 0:
+            if (alone := self.account.pause(self.clock())) > 0:
                 # Not for all of it at once: a row that is still out may show before that the account is taken.
                 await asyncio.sleep(min(alone, SETTLED_SECONDS))
                 continue

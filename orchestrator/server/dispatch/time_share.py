@@ -1,0 +1,42 @@
+"""How much of an upstream's time each row took, where many are out side by side."""
+
+from __future__ import annotations
+
+
+class TimeShare:
+    """The time of one upstream, shared equally by the rows that are out there.
+
+    The shares of all rows add up to `busy_seconds`, however many ran side by side. `rows` are out now. A row's share
+    is what the shared clock went on between `begin` and `end`; times are seconds of one monotonic clock.
+    """
+
+    __slots__ = ("_at", "_share", "busy_seconds", "rows")
+
+    def __init__(self, now: float) -> None:
+        self.rows = 0
+        self.busy_seconds = 0.0
+        self._at = now
+        self._share = 0.0
+
+    def begin(self, now: float) -> float:
+        """A row goes out: where the shared clock stands."""
+        self._tick(now)
+        self.rows += 1
+        return self._share
+
+    def so_far(self, began: float, now: float) -> float:
+        """The share, up to now, of a row that is still out."""
+        self._tick(now)
+        return self._share - began
+
+    def end(self, began: float, now: float) -> float:
+        """The row is back: its share."""
+        self._tick(now)
+        self.rows -= 1
+        return self._share - began
+
+    def _tick(self, now: float) -> None:
+        if self.rows:
+            self._share += (now - self._at) / self.rows
+            self.busy_seconds += now - self._at
+        self._at = now
