@@ -6,8 +6,8 @@ import re
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -24,6 +24,9 @@ SAMPLE_ROWS = 16
 SAMPLE_BYTES = 200_000
 """What counting may read in all: a tenth of a second of it."""
 
+_COUNTED: WeakKeyDictionary[Store, dict[tuple[JobId, str], float]] = WeakKeyDictionary()
+"""By job and task. A job's lines never change, so they are counted once while the store is open, and no longer."""
+
 
 def density(store: Store, home: Home, job: Job, runs: Sequence[JobId], task: str, prompt_version: str) -> float:
     """Prompt tokens a byte of the lines that ask a task.
@@ -34,7 +37,10 @@ def density(store: Store, home: Home, job: Job, runs: Sequence[JobId], task: str
     rows, billed, size = store.sizes.prompt_sizes(runs, task, prompt_version)
     if rows >= ENOUGH_ROWS:
         return billed / size
-    return _counted(store, home, job.id, task)
+    counted = _COUNTED.setdefault(store, {})
+    if (job.id, task) not in counted:
+        counted[job.id, task] = _counted(store, home, job.id, task)
+    return counted[job.id, task]
 
 
 _PICTURE = re.compile(rb"data:image/[a-z]+;base64,([A-Za-z0-9+/]{16,4096})[A-Za-z0-9+/=]*")
@@ -52,9 +58,8 @@ class _Line(msgspec.Struct):
     body: _Body
 
 
-@lru_cache(maxsize=256)
 def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
-    """By a sample of the job's lines; a job's lines never change, so it is counted once."""
+    """By a sample of the job's lines."""
     found = size = 0
     try:
         with home.requests(job_id).open("rb") as file:
