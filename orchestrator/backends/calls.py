@@ -6,10 +6,12 @@ call has an end as well. A control call may take a minute in all; a transfer goe
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import httpcore2
@@ -79,6 +81,12 @@ def _paced(pace: _Pace) -> Iterator[None]:
         yield
     finally:
         _current.pace = before
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """The authorities that are trusted. To read them takes 20 ms, and each client would do it for itself."""
+    return httpx2.create_ssl_context()
 
 
 def bounded(client: httpx2.Client, *, stay: bool = False) -> httpx2.Client:

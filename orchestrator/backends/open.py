@@ -44,7 +44,9 @@ def open_backend(
             max_retries=0,
             default_headers=headers,
             # A header of its own goes along to wherever a redirect leads.
-            http_client=calls.bounded(anthropic.DefaultHttpxClient(timeout=timeout), stay=True),
+            http_client=calls.bounded(
+                anthropic.DefaultHttpxClient(timeout=timeout, verify=calls.certificates()), stay=True
+            ),
         )
         return messages.AnthropicBatches(name, claude, settings.max_tokens, silent)
     import openai
@@ -58,7 +60,7 @@ def open_backend(
         base_url=settings.base_url,
         timeout=timeout,
         max_retries=0,
-        http_client=calls.bounded(openai.DefaultHttpxClient(timeout=timeout)),
+        http_client=calls.bounded(openai.DefaultHttpxClient(timeout=timeout, verify=calls.certificates())),
     )
     # The client takes these from the environment as well, and would send OpenAI's to whoever it is pointed at.
     client.organization, client.project = settings.organization, settings.project

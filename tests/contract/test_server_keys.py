@@ -20,6 +20,7 @@ from orchestrator.server.keys import KeyLimits, KeyRight, Keys
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 from tests.support.batchapi import CHAT, Sdk, create, ended, jsonl, retrieve, row, run_batch, sdk_at, upload
+from tests.support.plain_http import NO_TLS
 from tests.support.process import Upstream, upstreams, wait_until
 
 QUEUE = 40
@@ -145,7 +146,7 @@ def test_without_a_key_only_the_state_of_the_server_is_told(anna: Sdk, method: s
 
 @pytest.mark.parametrize("path", ["/health/", "/health/../v1/models", "//v1/models", "/V1/models", "/v1", "/nowhere"])
 def test_what_only_looks_like_an_open_path_is_none(guarded: Guarded, path: str) -> None:
-    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(guarded.socket))) as http:
+    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(guarded.socket), verify=NO_TLS)) as http:
         assert http.get(f"http://orch{path}").status_code == 401
 
 
@@ -163,7 +164,7 @@ def test_what_only_looks_like_an_open_path_is_none(guarded: Guarded, path: str) 
 )
 def test_where_the_key_stands(guarded: Guarded, name: str, value: str) -> None:
     _, secret = guarded.keys.add("anna")
-    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(guarded.socket))) as http:
+    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(guarded.socket), verify=NO_TLS)) as http:
         answer = http.get("http://orch/v1/models", headers={name: value.format(secret)})
     right = name == "api-key" or value.lower().split() == ["bearer", "{}"]
     assert answer.status_code == (200 if right else 401)

@@ -12,6 +12,7 @@ from typing import Any
 import openai
 
 from tests.emulator.client import Emulator
+from tests.support.plain_http import for_openai
 
 CHAT = "/v1/chat/completions"
 HOUR = 3600.0
@@ -42,7 +43,7 @@ class Customer:
 
     def __init__(self, provider: Emulator, url: str, key: str = "sk-a") -> None:
         self.provider = provider
-        self.api = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=60)
+        self.api = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=60, http_client=for_openai())
 
     def close(self) -> None:
         self.api.close()

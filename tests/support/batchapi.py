@@ -16,6 +16,7 @@ import httpx2
 import openai
 import pytest
 
+from tests.support.plain_http import NO_TLS
 from tests.support.process import PATIENCE, wait_until
 
 CHAT = "/v1/chat/completions"
@@ -75,12 +76,12 @@ def sdk_at(address: Path | str, kind: str = "sync", api_key: str = "local") -> I
     socket, url = (str(address), "http://orch") if isinstance(address, Path) else (None, address)
     client: openai.OpenAI | openai.AsyncOpenAI
     if kind == "async":
-        http = httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=socket))
+        http = httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=socket, verify=NO_TLS))
         client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=api_key, http_client=http)
     else:
-        plain = httpx2.Client(transport=httpx2.HTTPTransport(uds=socket))
+        plain = httpx2.Client(transport=httpx2.HTTPTransport(uds=socket, verify=NO_TLS))
         client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key, http_client=plain)
-    raw = httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), base_url=url)
+    raw = httpx2.Client(transport=httpx2.HTTPTransport(uds=socket, verify=NO_TLS), base_url=url)
     sdk = Sdk(client, raw)
     try:
         yield sdk

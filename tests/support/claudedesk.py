@@ -12,6 +12,7 @@ import anthropic
 
 from orchestrator.backends import BatchOrder, RemoteBatch
 from orchestrator.backends.anthropic import AnthropicBatches
+from tests.support.plain_http import for_anthropic
 
 CHAT = "/v1/chat/completions"
 MODEL = "claude-sonnet-5-5"
@@ -29,9 +30,8 @@ class Desk:
         self.key = f"sk-ant-secret-{next(_keys)}"
         self.folder = folder
         options = {"timeout": 30.0, "max_retries": 0, **options}
-        self.backend = AnthropicBatches(
-            "claude", anthropic.Anthropic(api_key=self.key, base_url=base_url, **options), 1000
-        )
+        client = anthropic.Anthropic(api_key=self.key, base_url=base_url, http_client=for_anthropic(), **options)
+        self.backend = AnthropicBatches("claude", client, 1000)
 
     def input(self, rows: Sequence[Json | str], shard: str = SHARD) -> Path:
         """A shard's input file with rows `r0`, `r1`, ..., of their texts or bodies."""

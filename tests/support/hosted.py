@@ -15,6 +15,7 @@ from orchestrator.backends.openai import OpenAIBatches
 from orchestrator.backends.openai_sdk import SdkAPI
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.errors import OrchError
+from tests.support.plain_http import for_openai
 from tests.support.scripted import Answer, Asked, Scripted, scripted
 
 KEY = "sk-test-0123456789abcdef"
@@ -35,7 +36,7 @@ def batch(number: int = 1, **facts: Any) -> dict[str, Any]:
 
 def client(base_url: str, profile: str = "openai", key: str = KEY, **options: Any) -> OpenAIBatches:
     options = {"max_retries": 0, "timeout": 30.0, **options}
-    api = SdkAPI(openai.OpenAI(api_key=key, base_url=base_url, **options))
+    api = SdkAPI(openai.OpenAI(api_key=key, base_url=base_url, http_client=for_openai(), **options))
     return OpenAIBatches("cloud", api, PROFILES[profile])
 
 

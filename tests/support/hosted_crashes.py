@@ -44,6 +44,7 @@ from tests.emulator.client import Emulator
 from tests.emulator.clock import START
 from tests.support.billing import RATES, Books, mistakes
 from tests.support.databases import new_sqlite
+from tests.support.plain_http import for_anthropic, for_openai
 from tests.support.schedules import MODEL, Schedule, write
 
 KEY = "sk-test-0123456789"
@@ -159,9 +160,15 @@ class Providers:
 def providers(folder: Path) -> Iterator[Providers]:
     with (
         Emulator(folder) as emulator,
-        openai.OpenAI(api_key=KEY, base_url=emulator.url_openai, max_retries=0, timeout=30) as cloud,
-        openai.OpenAI(api_key=KEY, base_url=emulator.url_azure, max_retries=0, timeout=30) as azure,
-        anthropic.Anthropic(api_key=KEY, base_url=emulator.url_anthropic, max_retries=0, timeout=30) as claude,
+        openai.OpenAI(
+            api_key=KEY, base_url=emulator.url_openai, max_retries=0, timeout=30, http_client=for_openai()
+        ) as cloud,
+        openai.OpenAI(
+            api_key=KEY, base_url=emulator.url_azure, max_retries=0, timeout=30, http_client=for_openai()
+        ) as azure,
+        anthropic.Anthropic(
+            api_key=KEY, base_url=emulator.url_anthropic, max_retries=0, timeout=30, http_client=for_anthropic()
+        ) as claude,
     ):
         yield Providers(emulator, cloud, azure, claude)
 

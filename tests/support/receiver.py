@@ -12,6 +12,8 @@ from typing import Any, Self
 
 import openai
 
+from tests.support.plain_http import for_openai
+
 SECRET = "whsec_c2VjcmV0LW9mLXRoZS10ZXN0cy0wMTIzNDU2Nzg5"
 PATH = "/hooks/a-token-in-the-path"
 
@@ -27,7 +29,7 @@ class Delivery:
 
     def event(self, secret: str = SECRET) -> Any:
         """The event as the SDK gives it; raises where the signature is wrong."""
-        client = openai.OpenAI(api_key="none", webhook_secret=secret)
+        client = openai.OpenAI(api_key="none", webhook_secret=secret, http_client=for_openai())
         try:
             return client.webhooks.unwrap(self.body, self.headers)
         finally:
