@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.engine.bench.run import BenchTold
     from orchestrator.engine.bench.session import BenchProgress
     from orchestrator.policy.bench import Contest
-    from orchestrator.reports.bench import BenchReport, TuneTrial
+    from orchestrator.reports.bench import BenchReport, TunePoint
     from orchestrator.server.bench.rows import Mode
 
 MODES = "static,dynamic,continuous"
@@ -98,12 +98,12 @@ def _told(view: LiveProgress) -> BenchTold:
     from orchestrator.engine.bench.run import BenchTold
 
     return BenchTold(
-        lambda text: view.note(f"orch: {text}"), view.reading, lambda one: _tell_trial(view, one),
-        lambda step, trial: _tell_tuning(view, step, trial),
+        lambda text: view.note(f"orch: {text}"), view.reading, lambda one: _tell_point(view, one),
+        lambda step, point: _tell_tuning(view, step, point),
     )  # fmt: skip
 
 
-def _tell_trial(view: LiveProgress, one: BenchProgress) -> None:
+def _tell_point(view: LiveProgress, one: BenchProgress) -> None:
     eta = "" if one.eta_seconds is None else f"; about {one.left} more points, ETA {duration(one.eta_seconds)}"
     if one.result is None:
         view.step(f"measuring {one.name}{eta}")
@@ -113,15 +113,15 @@ def _tell_trial(view: LiveProgress, one: BenchProgress) -> None:
     view.note(f"orch: {one.name}: {result.rows_per_second * HOUR:,.0f} rows/h, P99 {result.p99:.2f} s{failed}{eta}")
 
 
-def _tell_tuning(view: LiveProgress, step: Contest, trial: TuneTrial | None) -> None:
+def _tell_tuning(view: LiveProgress, step: Contest, point: TunePoint | None) -> None:
     name = " ".join(step.options) or "the defaults"
-    if trial is None:
-        view.step(f"trying {name}, round {step.round + 1}; about {step.left} trials")
-    elif trial.result is None:
-        view.note(f"orch: {name}: {trial.problem}")
+    if point is None:
+        view.step(f"trying {name}, round {step.round + 1}; about {step.left} points")
+    elif point.result is None:
+        view.note(f"orch: {name}: {point.problem}")
     else:
         view.note(
-            f"orch: {name}: {trial.result.rows_per_second * HOUR:,.0f} rows/h; about {step.left - 1} more trials"
+            f"orch: {name}: {point.result.rows_per_second * HOUR:,.0f} rows/h; about {step.left - 1} more points"
         )
 
 

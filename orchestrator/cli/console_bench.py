@@ -24,7 +24,7 @@ def bench_lines(report: BenchReport, width: int | None) -> list[Line]:
     lines = [*sentence(report.title, width, "bold"), ()]
     if report.verdict is not None:
         lines += [*sentence(report.verdict.sentence, width, "bold"), ()]
-    columns = [Column(name, right=name != "trial", rank=RANKS.get(name, 0)) for name in COLUMNS]
+    columns = [Column(name, right=name != "point", rank=RANKS.get(name, 0)) for name in COLUMNS]
     rows: list[list[Cell]] = [list(cells) for cells in bench_cells(report)]
     lines += [*table(columns, rows, width), (), *plot_lines(report, width), ()]
     told = [report.knee_words, *report.comparisons, f"order: {report.measured.order}"]

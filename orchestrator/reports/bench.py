@@ -10,42 +10,42 @@ from typing import Any
 from orchestrator.core.durations import HOUR, duration
 from orchestrator.core.engines import EngineRates
 from orchestrator.policy.bench import Knee, NoKnee, TuneRun, Verdict, Winner
+from orchestrator.server.bench.point import BenchPoint, PointEnd
 from orchestrator.server.bench.rows import Mode
-from orchestrator.server.bench.trial import TrialEnd, TrialResult
 
 GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The trials of a bench. `window` is that of dynamic batching in seconds, `order` in which order rows go out.
+    """The points of a bench. `window` is that of dynamic batching in seconds, `order` in which order rows go out.
 
     `prefill` asked for one token of each row. `file_order` is None where the rows' order is the file's anyway.
     """
 
-    sweep: tuple[TrialResult, ...]
+    sweep: tuple[BenchPoint, ...]
     knee: Knee | NoKnee
-    prefill: TrialResult | None
-    modes: tuple[TrialResult, ...]
+    prefill: BenchPoint | None
+    modes: tuple[BenchPoint, ...]
     window: float
-    file_order: TrialResult | None
+    file_order: BenchPoint | None
     order: str
 
     @property
-    def at_knee(self) -> TrialResult | None:
-        """The trial at the knee; None where there is none."""
+    def at_knee(self) -> BenchPoint | None:
+        """The point at the knee; None where there is none."""
         if isinstance(self.knee, NoKnee):
             return None
         return next(one for one in self.sweep if one.concurrency == self.knee.concurrency)
 
 
 @dataclass(frozen=True, slots=True)
-class TuneTrial:
-    """A trial of settings: `result` is None where the engine did not start or failed, and `problem` says why."""
+class TunePoint:
+    """A point of settings: `result` is None where the engine did not start or failed, and `problem` says why."""
 
     options: tuple[str, ...]
     round: int
-    result: TrialResult | None
+    result: BenchPoint | None
     problem: str | None
 
     @property
@@ -63,17 +63,17 @@ class TuneTrial:
         }
 
     @classmethod
-    def of_json(cls, told: dict[str, Any]) -> TuneTrial:
+    def of_json(cls, told: dict[str, Any]) -> TunePoint:
         """What `to_json` gave."""
-        result = None if told["result"] is None else TrialResult.of_json(told["result"])
+        result = None if told["result"] is None else BenchPoint.of_json(told["result"])
         return cls(tuple(told["options"]), told["round"], result, told["problem"])
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Every trial of settings, and the winner."""
+    """Every point of settings, and the winner."""
 
-    trials: tuple[TuneTrial, ...]
+    points: tuple[TunePoint, ...]
     winner: Winner
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Tuned:
             "winner": None if winner.options is None else list(winner.options),
             "rows_per_second": _rounded(winner.rows_per_second),
             "default_rows_per_second": _rounded(winner.default_rows_per_second),
-            "trials": [trial.to_json() for trial in self.trials],
+            "points": [point.to_json() for point in self.points],
         }
 
     @property
@@ -197,16 +197,16 @@ class BenchReport:
 
 
 COLUMNS = (
-    "at once", "rows/h", "in tok/s", "out tok/s", "P50", "P99", "failed", "cache", "KV", "preempted", "VRAM", "trial",
+    "at once", "rows/h", "in tok/s", "out tok/s", "P50", "P99", "failed", "cache", "KV", "preempted", "VRAM", "point",
 )  # fmt: skip
-RANKS = {"failed": 1, "trial": 2, "in tok/s": 3, "out tok/s": 4, "cache": 5, "KV": 6, "VRAM": 7, "preempted": 8}
+RANKS = {"failed": 1, "point": 2, "in tok/s": 3, "out tok/s": 4, "cache": 5, "KV": 6, "VRAM": 7, "preempted": 8}
 """Which columns are left out first where there is no room."""
 
 
 def bench_cells(report: BenchReport) -> list[tuple[str, ...]]:
-    """The trials as cells under COLUMNS: the sweep, then modes and orders at the knee."""
+    """The points as cells under COLUMNS: the sweep, then modes and orders at the knee."""
     measured = report.measured
-    found = [_cells(one, "" if one.end is TrialEnd.MEASURED else one.end.value) for one in measured.sweep]
+    found = [_cells(one, "" if one.end is PointEnd.MEASURED else one.end.value) for one in measured.sweep]
     found += [_cells(one, one.mode.value) for one in measured.modes if one.mode is not Mode.CONTINUOUS]
     if measured.prefill is not None:
         found.append(_cells(measured.prefill, "one token"))
@@ -215,7 +215,7 @@ def bench_cells(report: BenchReport) -> list[tuple[str, ...]]:
     return found
 
 
-def _cells(one: TrialResult, what: str) -> tuple[str, ...]:
+def _cells(one: BenchPoint, what: str) -> tuple[str, ...]:
     return (
         f"{one.concurrency:,}",
         f"{one.rows_per_second * HOUR:,.0f}",
@@ -236,21 +236,21 @@ TUNE_COLUMNS = ("settings", "round", "rows/h", "VRAM", "problem")
 
 
 def tune_cells(tuned: Tuned) -> list[tuple[str, ...]]:
-    """The trials of settings as cells under TUNE_COLUMNS."""
+    """The points of settings as cells under TUNE_COLUMNS."""
     return [
         (
-            " ".join(trial.options) or "defaults",
-            str(trial.round + 1),
-            "—" if trial.result is None else f"{trial.result.rows_per_second * HOUR:,.0f}",
-            "—" if trial.result is None or trial.result.vram_peak is None
-            else f"{trial.result.vram_peak / GIB:.1f} GiB",
-            trial.problem or "—",
+            " ".join(point.options) or "defaults",
+            str(point.round + 1),
+            "—" if point.result is None else f"{point.result.rows_per_second * HOUR:,.0f}",
+            "—" if point.result is None or point.result.vram_peak is None
+            else f"{point.result.vram_peak / GIB:.1f} GiB",
+            point.problem or "—",
         )
-        for trial in tuned.trials
+        for point in tuned.points
     ]  # fmt: skip
 
 
-def plot_cells(sweep: Sequence[TrialResult]) -> list[tuple[str, float, str]]:
+def plot_cells(sweep: Sequence[BenchPoint]) -> list[tuple[str, float, str]]:
     """Bars of a plot: the concurrency, its rows a second as a part of the most, and its figure in words."""
     most = max((one.rows_per_second for one in sweep), default=0.0)
     return [

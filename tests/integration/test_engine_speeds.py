@@ -138,7 +138,7 @@ def test_each_model_of_a_fleet_has_a_speed_of_its_own(store: Store, settings: co
 def test_the_first_nights_end_as_a_bench_has_foreseen(store: Store, settings: config.Config) -> None:
     """200 engines, each benched once by day and used for one night, with rows of other lengths on half of them.
 
-    An engine is by some 8 % faster or slower from one hour to the next, and trials are off by 2 %. Forecasts are
+    An engine is by some 8 % faster or slower from one hour to the next, and points are off by 2 %. Forecasts are
     calibrated if half of the nights end before their p50, and 95 % before their p95; at least nine of ten have to.
     """
     chance = Random(7)

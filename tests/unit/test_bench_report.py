@@ -13,36 +13,36 @@ from orchestrator.cli.console_bench import bench_lines
 from orchestrator.cli.layout import cell_width
 from orchestrator.core.engines import EngineRates
 from orchestrator.policy.bench import Knee, NoKnee, Winner, verdict
-from orchestrator.reports.bench import BenchReport, Measured, Tuned, TuneTrial
+from orchestrator.reports.bench import BenchReport, Measured, Tuned, TunePoint
 from orchestrator.reports.bench_page import bench_page
+from orchestrator.server.bench.point import BenchPoint, PointEnd
 from orchestrator.server.bench.rows import Mode
-from orchestrator.server.bench.trial import TrialEnd, TrialResult
 
 NOW = datetime(2026, 11, 22, 22, 0, tzinfo=UTC)
 
 
-def trial(concurrency: int, rate: float, mode: Mode = Mode.CONTINUOUS, **facts: object) -> TrialResult:
-    given = TrialResult(
-        concurrency, mode, TrialEnd.MEASURED, 600, 20.0, rate, 1000 * rate, 100 * rate, 0.5, 0.9, 640, 0.0, 0.61, 2,
+def point(concurrency: int, rate: float, mode: Mode = Mode.CONTINUOUS, **facts: object) -> BenchPoint:
+    given = BenchPoint(
+        concurrency, mode, PointEnd.MEASURED, 600, 20.0, rate, 1000 * rate, 100 * rate, 0.5, 0.9, 640, 0.0, 0.61, 2,
         0.93, 70 * 1024**3, None,
     )  # fmt: skip
     return replace(given, **facts)  # type: ignore[arg-type]
 
 
-FALLEN = trial(
-    512, 0.0, end=TrialEnd.FELL_OVER, error_share=1.0, problem="503 \x1b[31mred", kv_peak=None, vram_peak=None
+FALLEN = point(
+    512, 0.0, end=PointEnd.FELL_OVER, error_share=1.0, problem="503 \x1b[31mred", kv_peak=None, vram_peak=None
 )
-SWEEP = (trial(128, 3.0), trial(256, 6.0), FALLEN)
-TRIED = TuneTrial(("--max-num-seqs", "512"), 0, trial(512, 7.0), None)
-FAILED = TuneTrial(("--no-enable-chunked-prefill",), 0, None, "the engine ended with code 1: " + "long words " * 20)
+SWEEP = (point(128, 3.0), point(256, 6.0), FALLEN)
+TRIED = TunePoint(("--max-num-seqs", "512"), 0, point(512, 7.0), None)
+FAILED = TunePoint(("--no-enable-chunked-prefill",), 0, None, "the engine ended with code 1: " + "long words " * 20)
 REPORT = BenchReport(
     job="letters", backend="gpu", model="m", engine_version="0.33.0", gpus=("NVIDIA H200",), options=(), rows=1000,
     job_rows=20_000, documents=10_000, left_out=0,
     measured=Measured(
-        SWEEP, Knee(256, 240, 6.0, 512, "6 rows/s at 256"), trial(256, 20.0),
-        (SWEEP[1], trial(256, 5.0, Mode.DYNAMIC), trial(256, 3.0, Mode.STATIC)), 0.25, trial(256, 4.0), "grouped",
+        SWEEP, Knee(256, 240, 6.0, 512, "6 rows/s at 256"), point(256, 20.0),
+        (SWEEP[1], point(256, 5.0, Mode.DYNAMIC), point(256, 3.0, Mode.STATIC)), 0.25, point(256, 4.0), "grouped",
     ),
-    tuned=Tuned((TuneTrial((), 0, trial(512, 6.0), None), TRIED, FAILED), Winner(TRIED.options, 7.0, 6.0)),
+    tuned=Tuned((TunePoint((), 0, point(512, 6.0), None), TRIED, FAILED), Winner(TRIED.options, 7.0, 6.0)),
     verdict=verdict(
         rows_per_second=6.0, rows=20_000, documents=10_000, cost_per_hour=Decimal("2.5"), start_seconds=60.0,
         idle_seconds=600.0, hosted=("openai:gpt-5-nano", Decimal("0.0003"), True), now=NOW,
@@ -89,7 +89,7 @@ def test_an_engine_that_fails_at_everything_is_shown_all_the_same(width: int | N
     assert json.loads(json.dumps(failed.to_json()))["knee"] is None
 
 
-def test_trials_come_back_from_json_as_they_were() -> None:
+def test_points_come_back_from_json_as_they_were() -> None:
     told = json.loads(json.dumps(REPORT.to_json()))
-    assert tuple(map(TrialResult.of_json, told["sweep"])) == SWEEP
-    assert tuple(map(TuneTrial.of_json, told["tune"]["trials"])) == REPORT.tuned.trials if REPORT.tuned else False
+    assert tuple(map(BenchPoint.of_json, told["sweep"])) == SWEEP
+    assert tuple(map(TunePoint.of_json, told["tune"]["points"])) == REPORT.tuned.points if REPORT.tuned else False

@@ -15,7 +15,7 @@ from orchestrator.core.wire import JSON_ERRORS
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class BenchNote:
     """What was measured under a name: `sweep/64`, `mode/static`; `told` is its figures as JSON has them."""
 
     name: str
@@ -42,9 +42,9 @@ class Notebook:
         """What is known under a name."""
         return self._notes.get(name)
 
-    def under(self, folder: str) -> list[Note]:
+    def under(self, folder: str) -> list[BenchNote]:
         """The notes whose names begin with `folder/`."""
-        return [Note(name, told) for name, told in self._notes.items() if name.startswith(f"{folder}/")]
+        return [BenchNote(name, told) for name, told in self._notes.items() if name.startswith(f"{folder}/")]
 
     def add(self, name: str, told: dict[str, Any]) -> None:
         """Keep one more."""

@@ -1,4 +1,4 @@
-"""A whole bench: the sample, the engine, the trials, and what follows from them."""
+"""A whole bench: the sample, the engine, the points, and what follows from them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from orchestrator.engine.bench.comparison import Hosted, hosted_row
 from orchestrator.engine.bench.notebook import Notebook
 from orchestrator.engine.bench.sample import Sample, take_sample
 from orchestrator.engine.bench.session import BenchProgress, Session
-from orchestrator.engine.bench.target import Target, backend_named, target_of
+from orchestrator.engine.bench.target import BenchTarget, backend_named, require_no_engine, target_of
 from orchestrator.engine.bench.tuning import tune
 from orchestrator.pipeline.build.builder import Progress
 from orchestrator.policy.bench import Contest, Verdict, token_rates, tunings, verdict
-from orchestrator.reports.bench import BenchReport, Measured, Tuned, TuneTrial
+from orchestrator.reports.bench import BenchReport, Measured, Tuned, TunePoint
 from orchestrator.server.bench.gpu import GpuMemory, gpu_memory
 from orchestrator.server.bench.rig import Rig, RigTerms
 from orchestrator.server.bench.rows import Mode
@@ -53,12 +53,12 @@ class BenchWishes:
 
 @dataclass(frozen=True, slots=True)
 class BenchTold:
-    """Whom a bench tells what: lines for people, documents that were read, trials, trials of settings."""
+    """Whom a bench tells what: lines for people, documents that were read, points, points of settings."""
 
     say: Callable[[str], None]
     reading: Progress
-    trial: Callable[[BenchProgress], None]
-    tuning: Callable[[Contest, TuneTrial | None], None]
+    point: Callable[[BenchProgress], None]
+    tuning: Callable[[Contest, TunePoint | None], None]
 
 
 @dataclass(slots=True)
@@ -80,6 +80,8 @@ class Bench:
                 f"--tune: the engines of {name} are not started by orch, so it cannot start them with other settings",
                 hint='a backend of kind "engines" has engines that it starts (docs/how-to/engines.md)',
             )
+        if self.wishes.effort is not None:
+            require_no_engine(self.home)
         if self.wishes.versus is not None:
             hosted_row(self.config, self.wishes.versus, 1.0, 1.0, self.now)  # before anything is measured
         sample = take_sample(self.store, self.home, self.config, self.wishes.file, name, self.now, self.told.reading)
@@ -101,9 +103,9 @@ class Bench:
             tuned = runner.run(self._tune(name, sample, measured, notebook, on_gpu=target.slots is not None))
         return self._report(sample, target, looked, measured, tuned)
 
-    async def _measure(self, target: Target, sample: Sample, memory: GpuMemory, notebook: Notebook) -> Measured:
+    async def _measure(self, target: BenchTarget, sample: Sample, memory: GpuMemory, notebook: Notebook) -> Measured:
         async with Rig(_terms(target, sample), memory) as rig:
-            session = Session(rig, notebook, self.wishes.minutes, self.wishes.modes, target.most, self.told.trial)
+            session = Session(rig, notebook, self.wishes.minutes, self.wishes.modes, target.most, self.told.point)
             return await session.run()
 
     async def _tune(
@@ -125,7 +127,7 @@ class Bench:
             started, self.told.tuning,
         )  # fmt: skip
 
-    def _notebook(self, sample: Sample, target: Target) -> Path:
+    def _notebook(self, sample: Sample, target: BenchTarget) -> Path:
         """One for each engine that the sample was asked of."""
         parts = (target.backend, target.model, *target.options, target.version or "", *sorted(target.urls))
         if isinstance(self.config.backends[target.backend], EnginesBackend):
@@ -136,7 +138,7 @@ class Bench:
     # --- what follows
 
     def _report(
-        self, sample: Sample, target: Target, memory: GpuMemory, measured: Measured, tuned: Tuned | None
+        self, sample: Sample, target: BenchTarget, memory: GpuMemory, measured: Measured, tuned: Tuned | None
     ) -> BenchReport:
         rates = _rates(self.home.identity(), target, measured, memory, self.now())
         if self.wishes.applies:
@@ -163,7 +165,7 @@ class Bench:
             notes=tuple(_notes(sample, measured, memory)),
         )
 
-    def _verdict(self, sample: Sample, target: Target, measured: Measured) -> Verdict | None:
+    def _verdict(self, sample: Sample, target: BenchTarget, measured: Measured) -> Verdict | None:
         at_knee = measured.at_knee
         if at_knee is None or not at_knee.rows_per_second:
             return None
@@ -193,11 +195,13 @@ class Bench:
             return None  # nobody asked for it
 
 
-def _terms(target: Target, sample: Sample) -> RigTerms:
+def _terms(target: BenchTarget, sample: Sample) -> RigTerms:
     return RigTerms(target.urls, target.api_key, target.request_timeout, sample.path, sample.endpoint)
 
 
-def _rates(home: str, target: Target, measured: Measured, memory: GpuMemory, now: datetime) -> EngineRates | None:
+def _rates(
+    home: str, target: BenchTarget, measured: Measured, memory: GpuMemory, now: datetime
+) -> EngineRates | None:
     """What one engine of the target does."""
     at_knee = measured.at_knee
     if at_knee is None or not at_knee.rows_per_second:
@@ -235,6 +239,6 @@ def _notes(sample: Sample, measured: Measured, memory: GpuMemory) -> list[str]:
     if any(one.preemptions is None for one in measured.sweep):
         found.append(
             "the engine has no gauges of vLLM's: cache hits, preemptions and KV use are not known, and prompts that "
-            "it keeps from one trial to the next make it look faster than it is"
+            "it keeps from one point to the next make it look faster than it is"
         )
     return found

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from orchestrator.engine.bench.notebook import Notebook
 from orchestrator.policy.bench import Knee, Measure, NoKnee, SweepPoint, next_step
 from orchestrator.reports.bench import Measured
+from orchestrator.server.bench.point import BenchPoint, PointEnd, PointTerms
 from orchestrator.server.bench.rig import Rig
 from orchestrator.server.bench.rows import Mode
-from orchestrator.server.bench.trial import TrialEnd, TrialResult, TrialTerms
 
 SWEEP, MODE = "sweep", "mode"
 PREFILL, FILE_ORDER = "prefill/one-token", "order/file"
-SWEEP_TRIALS = 14
-"""About how many trials a sweep takes: doublings, and halvings around the knee."""
+SWEEP_POINTS = 14
+"""About how many points a sweep takes: doublings, and halvings around the knee."""
 OVERHEAD = 1.6
-"""A trial takes so many times its time, with its first flight and its drain."""
+"""A point takes so many times its time, with its first flight and its drain."""
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
 WINDOW = 0.5
 """The window of dynamic batching, as a part of the median latency."""
@@ -27,10 +27,10 @@ LEAST_WINDOW = 0.02
 
 @dataclass(frozen=True, slots=True)
 class BenchProgress:
-    """A trial that is over, or (with `result` None) one that begins; `left` trials are still to come, about."""
+    """A point that is over, or (with `result` None) one that begins; `left` points are still to come, about."""
 
     name: str
-    result: TrialResult | None
+    result: BenchPoint | None
     left: int
     eta_seconds: float | None
 
@@ -79,7 +79,7 @@ class Session:
         while True:
             points = [
                 SweepPoint(
-                    one.concurrency, one.rows_per_second, 1.0 if one.end is TrialEnd.FELL_OVER else one.error_share
+                    one.concurrency, one.rows_per_second, 1.0 if one.end is PointEnd.FELL_OVER else one.error_share
                 )
                 for one in self._sweep_results()
             ]
@@ -89,19 +89,19 @@ class Session:
                 return step
             await self._one(f"{SWEEP}/{step.concurrency}", step.concurrency)
 
-    def _sweep_results(self) -> tuple[TrialResult, ...]:
-        found = [TrialResult.of_json(note.told) for note in self.notebook.under(SWEEP)]
+    def _sweep_results(self) -> tuple[BenchPoint, ...]:
+        found = [BenchPoint.of_json(note.told) for note in self.notebook.under(SWEEP)]
         return tuple(sorted(found, key=lambda one: one.concurrency))
 
-    def _known(self, name: str) -> TrialResult | None:
+    def _known(self, name: str) -> BenchPoint | None:
         told = self.notebook.get(name)
-        return None if told is None else TrialResult.of_json(told)
+        return None if told is None else BenchPoint.of_json(told)
 
     async def _one(
         self, name: str, concurrency: int, *, mode: Mode = Mode.CONTINUOUS, window: float = 0.0,
         in_file_order: bool = False, one_token: bool = False,
-    ) -> TrialResult:  # fmt: skip
-        """A trial, or what is known of it."""
+    ) -> BenchPoint:  # fmt: skip
+        """A point, or what is known of it."""
         if (known := self._known(name)) is not None:
             return known
         self.tell(BenchProgress(name, None, self._left(), self._eta()))
@@ -109,8 +109,8 @@ class Session:
             await self.rig.warm_up()
             self._is_warm = True
         began = self.clock()
-        terms = TrialTerms(concurrency, self.trial_seconds, mode, window)
-        result = await self.rig.trial(terms, in_file_order=in_file_order, one_token=one_token)
+        terms = PointTerms(concurrency, self.point_seconds, mode, window)
+        result = await self.rig.measure(terms, in_file_order=in_file_order, one_token=one_token)
         self.notebook.add(name, result.to_json())
         self._done += 1
         self._spent += self.clock() - began
@@ -118,16 +118,16 @@ class Session:
         return result
 
     @property
-    def trial_seconds(self) -> float:
-        """How long one trial is to measure."""
-        trials = SWEEP_TRIALS + 2 + len(self.modes)
-        return min(MOST_SECONDS, max(LEAST_SECONDS, 60 * self.minutes / trials / OVERHEAD))
+    def point_seconds(self) -> float:
+        """How long one point is to measure."""
+        points = SWEEP_POINTS + 2 + len(self.modes)
+        return min(MOST_SECONDS, max(LEAST_SECONDS, 60 * self.minutes / points / OVERHEAD))
 
     def _left(self) -> int:
         known = len(self.notebook.under(SWEEP))
         others = [PREFILL, *(f"{MODE}/{mode.value}" for mode in self.modes if mode is not Mode.CONTINUOUS)]
-        return max(1, SWEEP_TRIALS - known) + sum(name not in self.notebook for name in others)
+        return max(1, SWEEP_POINTS - known) + sum(name not in self.notebook for name in others)
 
     def _eta(self) -> float | None:
-        """Seconds until the end, about; None before the first trial is over."""
+        """Seconds until the end, about; None before the first point is over."""
         return self._left() * self._spent / self._done if self._done else None

@@ -30,7 +30,7 @@ VERSION_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BenchTarget:
     """Where the rows of a bench go.
 
     `cost_per_hour` is that of all upstreams together, in dollars; `options` are vLLM's beside its defaults.
@@ -88,8 +88,8 @@ def backend_named(config: Config, name: str | None) -> str:
 @contextmanager
 def target_of(
     config: Config, home: Home, name: str, model: str, tell: Callable[[str], None], options: Sequence[str] = ()
-) -> Iterator[Target]:
-    """The engine, ready for rows, for the length of a block. With `options` it is started, whatever runs.
+) -> Iterator[BenchTarget]:
+    """The engine, ready for rows, for the length of a block; with more `options`, if it is started for it.
 
     Raises BackendError, RefusedError, UsageError.
     """
@@ -101,7 +101,7 @@ def target_of(
     assert isinstance(backend, LocalBackend), "backend_named lets no other by"
     key = None if backend.api_key_env is None else key_of(name, backend.api_key_env, os.environ)
     yield _versioned(
-        Target(
+        BenchTarget(
             name, model, backend.upstreams, key, (backend.cost_per_hour or Decimal(0)) * len(backend.upstreams),
             backend.request_timeout, backend.max_concurrency,
         )
@@ -111,16 +111,16 @@ def target_of(
 @contextmanager
 def _engine(
     home: Home, name: str, backend: EnginesBackend, model: str, tell: Callable[[str], None], options: tuple[str, ...]
-) -> Iterator[Target]:
+) -> Iterator[BenchTarget]:
     known = backend.models.get(model)
     if known is None:
         raise UsageError(f"{name} has no model {model}", hint=f"known: {', '.join(backend.models)}")
-    base = Target(
+    base = BenchTarget(
         name, model, (), None, backend.cost_per_hour * known.tensor_parallel, backend.request_timeout,
         backend.max_concurrency, backend.idle, (*known.options, *options),
     )  # fmt: skip
     if running_engine(home) is not None:
-        yield _running(home, base, is_tuning=bool(options))
+        yield _running(home, base)
         return
     models = {model: known.model_copy(update={"options": (*known.options, *options), "swap": "stop"})}
     driver = here(name, backend.model_copy(update={"models": models}), home.server(name), tell)
@@ -151,13 +151,17 @@ def _ready(driver: EngineDriver, model: str) -> EngineReport:
         time.sleep(LOOK_SECONDS)
 
 
-def _running(home: Home, base: Target, *, is_tuning: bool) -> Target:
-    """The engines that the home's own engine process has warm."""
-    if is_tuning:
+def require_no_engine(home: Home) -> None:
+    """Raises RefusedError while an engine of the home runs: its GPUs are taken."""
+    if running_engine(home) is not None:
         raise RefusedError(
             "an engine of this home is running (`orch up`, or a job): settings are tried on engines started for it",
             hint="stop `orch up`, then run the same command again",
         )
+
+
+def _running(home: Home, base: BenchTarget) -> BenchTarget:
+    """The engines that the home's own engine process has warm."""
     health = fetch_health(home, base.backend)
     told: list[dict[str, Any]] = [] if health is None else health["engines"]
     warm = [one for one in told if one["model"] == base.model and one["state"] == EngineState.WARM.value]
@@ -170,7 +174,7 @@ def _running(home: Home, base: Target, *, is_tuning: bool) -> Target:
     return replace(base, urls=urls, cost_per_hour=base.cost_per_hour * len(urls))
 
 
-def _versioned(target: Target) -> Target:
+def _versioned(target: BenchTarget) -> BenchTarget:
     """With the engine's version, where it tells one (vLLM does)."""
     root = target.urls[0].rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}

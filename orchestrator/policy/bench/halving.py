@@ -1,8 +1,8 @@
-"""Which settings of an engine are best: trials seen so far → the next one, or the winner, by successive halving.
+"""Which settings of an engine are best: runs seen so far → the next one, or the winner, by successive halving.
 
 All settings are tried for a short time, the better half for twice as long, and so on. The engine's defaults are tried
 in every round, whatever they gave, so that the winner is always held against them. The winner is then repeated until
-it has three trials of the longest length. Settings with which the engine does not start, or fails, are out.
+it has three runs of the longest length. Settings with which the engine does not start, or fails, are out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class TuneRun:
-    """A trial: `options` for vLLM (none: its defaults), in which `round`, and rows a second; None where it failed."""
+    """A run: `options` for vLLM (none: its defaults), in which `round`, and rows a second; None where it failed."""
 
     options: tuple[str, ...]
     round: int
@@ -45,7 +45,7 @@ class TuneRun:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Try these options next, in this round, for about so many seconds; so many trials are still to come in all."""
+    """Try these options next, in this round, for about so many seconds; so many runs are still to come in all."""
 
     options: tuple[str, ...]
     round: int
@@ -55,7 +55,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The best settings, by the median of their trials in the last round, and what the defaults gave there.
+    """The best settings, by the median of their runs in the last round, and what the defaults gave there.
 
     None where every one failed.
     """
@@ -110,7 +110,7 @@ def contest_of(candidates: Sequence[tuple[str, ...]], runs: Sequence[TuneRun]) -
 
 
 def _coming(entered: int) -> int:
-    """About how many trials follow the round that so many are in."""
+    """About how many runs follow the round that so many are in."""
     total = 0
     while entered > 2:
         entered = max(2, ceil(entered / 2))

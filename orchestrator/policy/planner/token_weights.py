@@ -28,7 +28,7 @@ _GRID = tuple(_LOWEST * math.pow(_HIGHEST / _LOWEST, step / _STEPS) for step in 
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class JobWork:
     """What an engine did for one job while it had no other."""
 
     input_tokens: float
@@ -45,14 +45,14 @@ def output_weight(sight: Sight, measured: float | None = None) -> float:
     return min((prior, *_GRID), key=lambda weight: _misfit(done, weight) + (math.log(weight / prior) / spread) ** 2)
 
 
-def _misfit(done: Sequence[Done], weight: float) -> float:
+def _misfit(done: Sequence[JobWork], weight: float) -> float:
     """How far the speeds of all jobs are from one another with this weight."""
     logs = [math.log((one.input_tokens + weight * one.output_tokens) / one.seconds) for one in done]
     mean = sum(logs) / len(logs)
     return sum((log - mean) ** 2 for log in logs) / SPEED_SPREAD**2
 
 
-def alone(progress: Sequence[ProgressSample]) -> list[Done]:
+def alone(progress: Sequence[ProgressSample]) -> list[JobWork]:
     """The work of each job in those stretches in which no other job was seen to work there."""
     by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
     for one in progress:
@@ -60,16 +60,17 @@ def alone(progress: Sequence[ProgressSample]) -> list[Done]:
     stretches = sorted(
         (pair for samples in by_job.values() for pair in _working(samples)), key=lambda pair: pair[0].at
     )
-    found: dict[JobId, list[Done]] = defaultdict(list)
+    found: dict[JobId, list[JobWork]] = defaultdict(list)
     for place, (a, b) in enumerate(stretches):
         before = stretches[place - 1][1].at if place else None
         after = stretches[place + 1][0].at if place + 1 < len(stretches) else None
         if (before is None or before <= a.at) and (after is None or after >= b.at):
             seconds = (b.at - a.at).total_seconds()
             fed, told = b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens
-            found[a.job_id].append(Done(fed, told, seconds))
+            found[a.job_id].append(JobWork(fed, told, seconds))
     return [
-        Done(*(sum(getattr(one, name) for one in of_job) for name in Done.__slots__)) for of_job in found.values()
+        JobWork(*(sum(getattr(one, name) for one in of_job) for name in JobWork.__slots__))
+        for of_job in found.values()
     ]
 
 

@@ -1,4 +1,4 @@
-"""The upstreams and the rows that the trials of a bench share."""
+"""The upstreams and the rows that the points of a bench share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from types import TracebackType
 
 from orchestrator.core.errors import BackendError, InputError
 from orchestrator.server.bench.gpu import GpuMemory
-from orchestrator.server.bench.rows import Mode, TrialRows
-from orchestrator.server.bench.trial import TrialResult, TrialTerms, run_trial
+from orchestrator.server.bench.point import BenchPoint, PointTerms, measure_point
+from orchestrator.server.bench.rows import Mode, PointRows
 from orchestrator.server.dispatch.bodies import BYTES_PER_TOKEN
 from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.upstreams import Upstream
@@ -38,7 +38,7 @@ class RigTerms:
 
 
 class Rig:
-    """`async with Rig(...)`: trials one after another, in the product's own order of rows unless told otherwise."""
+    """`async with Rig(...)`: points one after another, in the product's own order of rows unless told otherwise."""
 
     def __init__(self, terms: RigTerms, memory: GpuMemory) -> None:
         self._terms = terms
@@ -99,21 +99,21 @@ class Rig:
         """Whether that is another order than the file's."""
         return self._plan(in_file_order=False).order.rows is not None
 
-    async def trial(self, terms: TrialTerms, *, in_file_order: bool = False, one_token: bool = False) -> TrialResult:
-        """One trial, with prompts that no earlier one has left in a vLLM's cache."""
+    async def measure(self, terms: PointTerms, *, in_file_order: bool = False, one_token: bool = False) -> BenchPoint:
+        """One point, with prompts that no earlier one has left in a vLLM's cache."""
         await self.reach()
         with self._rows(in_file_order=in_file_order, one_token=one_token) as rows:
-            return await run_trial(self._upstreams, rows, terms, self._memory)
+            return await measure_point(self._upstreams, rows, terms, self._memory)
 
-    async def warm_up(self, rows: int = 4) -> TrialResult:
+    async def warm_up(self, rows: int = 4) -> BenchPoint:
         """A few rows of which nothing is kept: what is compiled or allocated at first use is then there."""
         patience = self._terms.request_timeout
-        return await self.trial(TrialTerms(rows, 0.0, Mode.STATIC, flights=1, patience=patience))
+        return await self.measure(PointTerms(rows, 0.0, Mode.STATIC, flights=1, patience=patience))
 
     @contextmanager
-    def _rows(self, *, in_file_order: bool, one_token: bool) -> Iterator[TrialRows]:
+    def _rows(self, *, in_file_order: bool, one_token: bool) -> Iterator[PointRows]:
         plan = self._plan(in_file_order=in_file_order)
-        rows = TrialRows(
+        rows = PointRows(
             self._terms.rows, plan, self._terms.endpoint, self._terms.urls, salt=uuid.uuid4().hex[:12],
             one_token=one_token,
         )  # fmt: skip

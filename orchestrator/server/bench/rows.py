@@ -1,4 +1,4 @@
-"""The rows of a trial: when each may go, and when and how each came back."""
+"""The rows of a point: when each may go, and when and how each came back."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ class Ended(NamedTuple):
     is_answer: bool
 
 
-class TrialWork(Work):
-    """A row of a trial; a sample that is too short for it begins anew, in another `cycle`."""
+class PointWork(Work):
+    """A row of a point; a sample that is too short for it begins anew, in another `cycle`."""
 
     __slots__ = ("cycle",)
 
-    def __init__(self, source: TrialRows, index: int, size: int, cycle: int) -> None:
+    def __init__(self, source: PointRows, index: int, size: int, cycle: int) -> None:
         super().__init__(source, index, size)
         self.cycle = cycle
 
 
-class TrialRows:
+class PointRows:
     """Rows of a batch file, over and over, as the dispatcher takes them; `gate` says how many more may go.
 
-    With a `salt`, no row finds its prompt in the cache of a vLLM from an earlier trial or cycle. With
+    With a `salt`, no row finds its prompt in the cache of a vLLM from an earlier point or cycle. With
     `one_token`, answers have one token: what remains is the work of reading prompts.
     """
 
@@ -122,7 +122,7 @@ class TrialRows:
             index = self._queues.take(upstream.url)
             assert index is not None, "a sample has rows"
         self.taken += 1
-        return TrialWork(self, index, self._plan.size(index), self._cycle)
+        return PointWork(self, index, self._plan.size(index), self._cycle)
 
     def give_back(self, work: Work) -> None:
         """A row whose attempt failed, and that is tried again."""
@@ -137,10 +137,10 @@ class TrialRows:
         return work.size // bodies.BYTES_PER_TOKEN
 
     def leaves(self, work: Work) -> None:
-        """Nothing is booked of a trial."""
+        """Nothing is booked of a point."""
 
     def came_back(self, work: Work) -> None:
-        """Nothing is booked of a trial."""
+        """Nothing is booked of a point."""
 
     def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
         """A task sends one of its rows."""
@@ -152,7 +152,7 @@ class TrialRows:
 
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
         """The body as the product would send it, salted where the upstream is vLLM."""
-        assert isinstance(work, TrialWork)
+        assert isinstance(work, PointWork)
         try:
             line = self._input.line(work.index)
         except Unreadable as error:
@@ -177,7 +177,7 @@ class TrialRows:
         self._end(Ended(0.0, 0.0, NO_TOKENS, is_answer=False))
 
     def hold(self, reason: str) -> None:
-        """It fails at giving rows: the trial has no more."""
+        """It fails at giving rows: the point has no more."""
         self.problem = reason
         self._stopping = True
         self.on_end()

@@ -1,8 +1,8 @@
-"""One trial: rows at a fixed concurrency, from the first until enough of them are back to tell the throughput.
+"""One point: rows at a fixed concurrency, from the first until enough of them are back to tell the throughput.
 
 In steady state every place is taken, so throughput is measured between two of its moments: when as many rows are back
 as there are places (the first flight), and when a whole number of flights is back. Rows go on going out until then,
-so the end of a trial, where places stay empty, is not part of it.
+so the end of a point, where places stay empty, is not part of it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from itertools import pairwise
 from typing import Any
 
 from orchestrator.server.bench.gpu import GpuMemory
-from orchestrator.server.bench.rows import Ended, Mode, TrialRows
+from orchestrator.server.bench.rows import Ended, Mode, PointRows
 from orchestrator.server.dispatch.concurrency_limiter import ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.upstreams import Upstream
 
 FLIGHTS = 5
-"""A trial is over after so many flights at the earliest."""
+"""A point is over after so many flights at the earliest."""
 STEADY = 0.01
 """... and before its time where their mean is known to this part (its standard error)."""
 LATE = 4.0
@@ -37,8 +37,8 @@ RETRY_DELAY = 0.5
 LEAST_DRAIN = 5.0
 
 
-class TrialEnd(StrEnum):
-    """How a trial ended."""
+class PointEnd(StrEnum):
+    """How a point ended."""
 
     MEASURED = "measured"
     SHORT = "short"  # its time was over before two flights were back: its rate is a lower bound
@@ -46,7 +46,7 @@ class TrialEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialTerms:
+class PointTerms:
     """`concurrency` rows at once at each upstream, for about so many `seconds`; `window` is that of DYNAMIC.
 
     At least so many `flights` are waited for, but no longer than `patience` seconds (None: LATE times its time).
@@ -61,8 +61,8 @@ class TrialTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialResult:
-    """What a trial showed. Rates are a second, of all upstreams together; latencies are seconds.
+class BenchPoint:
+    """What a point showed. Rates are a second, of all upstreams together; latencies are seconds.
 
     `cache_hits` is the part of prompt tokens that came from the prefix cache, `kv_peak` the highest use of the KV
     cache, both 0 to 1; they and `preemptions` are None without vLLM's gauges. `vram_peak` is in bytes.
@@ -70,7 +70,7 @@ class TrialResult:
 
     concurrency: int
     mode: Mode
-    end: TrialEnd
+    end: PointEnd
     rows: int
     seconds: float
     rows_per_second: float
@@ -105,33 +105,33 @@ class TrialResult:
         }
 
     @classmethod
-    def of_json(cls, told: dict[str, Any]) -> TrialResult:
+    def of_json(cls, told: dict[str, Any]) -> BenchPoint:
         """What `to_json` gave. Raises KeyError, TypeError, ValueError for anything else."""
-        values = {**told, "mode": Mode(told["mode"]), "end": TrialEnd(told["end"])}
+        values = {**told, "mode": Mode(told["mode"]), "end": PointEnd(told["end"])}
         values["vram_peak"] = values.pop("vram_peak_bytes")
         return cls(**{name: values[name] for name in cls.__slots__})
 
 
-async def run_trial(
-    upstreams: Sequence[Upstream], rows: TrialRows, terms: TrialTerms, memory: GpuMemory
-) -> TrialResult:
-    """Run one trial; the upstreams are open and watched, and nothing else uses them."""
+async def measure_point(
+    upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, memory: GpuMemory
+) -> BenchPoint:
+    """Run one point; the upstreams are open and watched, and nothing else uses them."""
     for upstream in upstreams:
         upstream.limiter = ConcurrencyLimiter.fixed(terms.concurrency)
     dispatcher = Dispatcher(list(upstreams), retry_delay=RETRY_DELAY, paused=lambda: False, enabled=True)
-    trial = _Trial(upstreams, rows, terms, dispatcher, memory)
+    point = _Measuring(upstreams, rows, terms, dispatcher, memory)
     try:
-        return await trial.run()
+        return await point.run()
     finally:
         rows.stop()
         await dispatcher.close()
 
 
-class _Trial:
-    """A trial under way."""
+class _Measuring:
+    """A point under way."""
 
     def __init__(
-        self, upstreams: Sequence[Upstream], rows: TrialRows, terms: TrialTerms, dispatcher: Dispatcher,
+        self, upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, dispatcher: Dispatcher,
         memory: GpuMemory,
     ) -> None:  # fmt: skip
         self._upstreams = upstreams
@@ -152,7 +152,7 @@ class _Trial:
         self._vram_peak: int | None = None
         self._down_since: float | None = None
 
-    async def run(self) -> TrialResult:
+    async def run(self) -> BenchPoint:
         """From the first row to the figures."""
         retried = sum(upstream.stats.retried for upstream in self._upstreams)
         before = await self._gauges()
@@ -260,8 +260,8 @@ class _Trial:
         found = await asyncio.gather(*(upstream.refresh() for upstream in self._upstreams))
         return [one for one in found if one is not None]
 
-    async def _drain(self, result: TrialResult) -> None:
-        """Let what is out come back: an engine still at work on it would be slower in the next trial."""
+    async def _drain(self, result: BenchPoint) -> None:
+        """Let what is out come back: an engine still at work on it would be slower in the next point."""
         until = self._clock() + max(LEAST_DRAIN, 2 * result.p99)
         while self._rows.out and not self._fell and (left := until - self._clock()) > 0:
             self._changed.clear()
@@ -272,7 +272,7 @@ class _Trial:
 
     # --- what it was
 
-    def _result(self, before: Sequence[Gauges], after: Sequence[Gauges]) -> TrialResult:
+    def _result(self, before: Sequence[Gauges], after: Sequence[Gauges]) -> BenchPoint:
         measured, seconds, end = self._measured()
         answers = [one for one in measured if one.is_answer]
         latencies = sorted(one.seconds for one in answers)
@@ -283,7 +283,7 @@ class _Trial:
         )
         failed, has_gauges = self._failed(), bool(before) and len(before) == len(after)
         attempts = failed + len(self._rows.ended) - self._rows.failed
-        return TrialResult(
+        return BenchPoint(
             concurrency=self._terms.concurrency,
             mode=self._terms.mode,
             end=end,
@@ -303,16 +303,16 @@ class _Trial:
             problem=self._problem,
         )
 
-    def _measured(self) -> tuple[Sequence[Ended], float, TrialEnd]:
-        """The rows that count, the seconds in which they came back, and how the trial ended."""
+    def _measured(self) -> tuple[Sequence[Ended], float, PointEnd]:
+        """The rows that count, the seconds in which they came back, and how the point ended."""
         ended, places = self._rows.ended, self._places
         first = 0 if self._terms.mode is Mode.STATIC else places
         begin = self._began if self._terms.mode is Mode.STATIC else (self._flights or [self._began])[0]
         last = len(self._flights) * places
         if last > first and not self._fell:
-            return ended[first:last], self._flights[-1] - begin, TrialEnd.MEASURED
+            return ended[first:last], self._flights[-1] - begin, PointEnd.MEASURED
         seconds = ended[-1].at - self._began if ended else 0.0
-        return ended, max(0.0, seconds), TrialEnd.FELL_OVER if self._fell else TrialEnd.SHORT
+        return ended, max(0.0, seconds), PointEnd.FELL_OVER if self._fell else PointEnd.SHORT
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
