@@ -90,6 +90,16 @@ class LiveProgress:
             summary += f"  ! {told}"
         self._draw(lambda width: job_view(detail, rate, eta, width or 80), summary)
 
+    def note(self, text: str) -> None:
+        """A message of work that goes on, which stays; nothing when `quiet`."""
+        if not self._quiet:
+            self.say(text)
+
+    def step(self, text: str) -> None:
+        """What is being done now: on a terminal until the next, elsewhere not at all."""
+        if self._screen.is_on:
+            self._screen.draw(_plain(text))
+
     def _rate(self, what: str, done: int) -> float:
         return self._rates.setdefault(what, RateWindow()).add(self._clock(), done)
 

@@ -143,7 +143,7 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
     with opened() as context:
         built = _night(context, which)
         if html is not None:
-            _written(context, html, page(built), overwrite=overwrite)
+            written(context, html, page(built), overwrite=overwrite)
         if as_json:
             print_json(built.to_json())
         elif as_markdown:
@@ -190,10 +190,11 @@ def _held(context: Context, since: str | None, job_id: str | None) -> list[HeldH
 def _write_page(context: Context, built: CostReport, path: Path, since: str | None, *, overwrite: bool) -> None:
     from orchestrator.reports.pages import cost_page
 
-    _written(context, path, cost_page(built, now(), since), overwrite=overwrite)
+    written(context, path, cost_page(built, now(), since), overwrite=overwrite)
 
 
-def _written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
+def written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
+    """Write a report's page, and say where it is. Raises UsageError."""
     from orchestrator.cli.rows import require_own
     from orchestrator.pipeline.finish.delivery import writing
 

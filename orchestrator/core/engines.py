@@ -8,6 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from statistics import median
+from typing import Any
 
 from orchestrator.core.model import PICO
 
@@ -62,6 +63,61 @@ def start_seconds(holds: Iterable[EngineHold], backend: str) -> dict[str, float]
         if one.backend == backend and one.warm_at is not None:
             found.setdefault(one.model, []).append((one.warm_at - one.began_at).total_seconds())
     return {model: median(seconds[-STARTS:]) for model, seconds in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRates:
+    """What one engine of a home's model does, as a bench has measured it at its best concurrency.
+
+    `prefill` and `decode` are tokens a second of prompts and of answers, each as if it did nothing else; `decode` is
+    None where rows have no answers of tokens. `options` are its own beside the defaults, separated by blanks;
+    `engine_version` and `gpu` are empty where they are not known, `start_seconds` and `vram_bytes` None.
+    `input_tokens` and `output_tokens` are those of a row of that bench: rows like these are forecast best.
+    """
+
+    home: str
+    backend: str
+    model: str
+    options: str
+    engine_version: str
+    gpu: str
+    prefill: float
+    decode: float | None
+    input_tokens: float
+    output_tokens: float
+    best_limit: int
+    start_seconds: float | None
+    vram_bytes: int | None
+    measured_at: datetime
+
+    def rows_per_second(self, input_tokens: float, output_tokens: float) -> float:
+        """What it does of rows with so many tokens each."""
+        answers = 0.0 if self.decode is None else output_tokens / self.decode
+        return 1.0 / max(1e-9, input_tokens / self.prefill + answers)
+
+    @property
+    def output_weight(self) -> float | None:
+        """How much more work a token of an answer is than one of a prompt."""
+        return None if self.decode is None else self.prefill / self.decode
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/reference/json.md."""
+        decode, start = self.decode, self.start_seconds
+        return {
+            "backend": self.backend,
+            "model": self.model,
+            "options": self.options,
+            "engine_version": self.engine_version,
+            "gpu": self.gpu,
+            "prefill_tokens_per_second": round(self.prefill, 2),
+            "decode_tokens_per_second": None if decode is None else round(decode, 2),
+            "input_tokens": round(self.input_tokens, 1),
+            "output_tokens": round(self.output_tokens, 1),
+            "best_limit": self.best_limit,
+            "start_seconds": None if start is None else round(start, 1),
+            "vram_bytes": self.vram_bytes,
+            "measured_at": self.measured_at.isoformat(timespec="seconds"),
+        }
 
 
 @dataclass(frozen=True, slots=True)

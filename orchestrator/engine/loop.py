@@ -47,7 +47,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles,
 from orchestrator.pipeline.build.reuse import asked_of
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.gc import disk
-from orchestrator.pipeline.plan.options import ObservationMemory
+from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.provider_calls import ProviderCalls, Threads

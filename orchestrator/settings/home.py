@@ -37,6 +37,10 @@ class Home:
         """The folder of the batch server that stands for a backend."""
         return self.root / "servers" / backend
 
+    def bench(self, key: str) -> Path:
+        """The folder of a bench: the rows that it asks, and the points that it has measured."""
+        return self.root / "bench" / key
+
     def job(self, job_id: JobId) -> Path:
         """The folder of a job."""
         return self.root / "jobs" / job_id

@@ -359,3 +359,22 @@ engine_holds = Table(
     Column("is_over", Boolean, nullable=False),
     Column("cost_per_hour", Money, nullable=False),
 )
+
+engine_rates = Table(
+    "engine_rates",
+    metadata,
+    Column("home", String(32), primary_key=True),
+    Column("backend", String(40), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("options", Text, primary_key=True),
+    Column("engine_version", String(40), primary_key=True),
+    Column("gpu", Text, primary_key=True),
+    Column("prefill", Float, nullable=False),
+    Column("decode", Float),
+    Column("input_tokens", Float, nullable=False),
+    Column("output_tokens", Float, nullable=False),
+    Column("best_limit", Integer, nullable=False),
+    Column("start_seconds", Float),
+    Column("vram_bytes", BigInteger),
+    Column("measured_at", Instant, nullable=False),
+)

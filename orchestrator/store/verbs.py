@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.store.alerts import AlertRecords
     from orchestrator.store.comparisons import Comparisons
     from orchestrator.store.engine_holds import EngineHolds
+    from orchestrator.store.engine_rates import MeasuredRates
     from orchestrator.store.escalations import Escalations
     from orchestrator.store.failures import Failures
     from orchestrator.store.forecasts import Forecasts
@@ -87,6 +88,13 @@ class Store:
         from orchestrator.store.engine_holds import EngineHolds
 
         return EngineHolds(self._database)
+
+    @cached_property
+    def engine_rates(self) -> MeasuredRates:
+        """What engines of one's own were measured to do."""
+        from orchestrator.store.engine_rates import MeasuredRates
+
+        return MeasuredRates(self._database)
 
     @cached_property
     def forecasts(self) -> Forecasts:

@@ -349,7 +349,7 @@ def rehearse(
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
     check_deadline(job)
-    with _rehearsed(store, home, config, job, now(), progress) as (job, report):
+    with rehearsed(store, home, config, job, now(), progress) as (job, report):
         return Intake(
             job,
             How.NEW,
@@ -360,7 +360,7 @@ def rehearse(
 
 
 @contextmanager
-def _rehearsed(
+def rehearsed(
     store: Store, home: Home, config: Config, job: Job, now: datetime, progress: builder.Progress
 ) -> Iterator[tuple[Job, builder.BuildReport]]:
     """A job that is built for the length of a block; no engine runs it, and nothing is left of it."""

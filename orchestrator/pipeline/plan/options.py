@@ -17,16 +17,18 @@ from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.core.engines import start_seconds
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobId, Usage
+from orchestrator.core.tokens import BYTES_PER_TOKEN
 from orchestrator.pipeline.backend_handles import Prices
+from orchestrator.pipeline.plan.engine_speeds import EngineSpeeds, ModelRows, ObservationMemory, RowTokens
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of, objections
 from orchestrator.pipeline.plan.token_density import density
 from orchestrator.policy import forecast, quota
-from orchestrator.policy.forecast import Assumed, Lengths
+from orchestrator.policy.forecast import Lengths
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import BatchOption, Claim, Cost, Open, Option, SynchronousOption, observed
 from orchestrator.policy.planner.returning import seconds_beside
-from orchestrator.policy.planner.stints import Sight, work_of
+from orchestrator.policy.planner.stints import Sight
 from orchestrator.policy.quota import Learned
 from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer, SyncBackend, TimedBackend
 from orchestrator.settings.config import Config
@@ -37,10 +39,6 @@ from orchestrator.store.records import OpenRows
 
 RUNS = 10
 """So many earlier runs of a job file say how long its answers are."""
-ASSUMED_ROWS, ASSUMED_SYNC_ROWS = 1.0, 5.0
-"""Rows a second of one upstream, and of an API, of which nothing is known."""
-UNKNOWN_SPREAD, STATED_SPREAD = 1.0, 0.35
-"""How far off such a rate may be, and one that somebody states (spreads of the logarithm)."""
 UNBOUNDED_OUTPUT = 4096
 """What an answer without a bound is taken to have at most; a budget does not allow such rows."""
 INPUT_MARGIN, KNOWN_INPUT_MARGIN = 1.15, 1.05
@@ -48,7 +46,6 @@ INPUT_MARGIN, KNOWN_INPUT_MARGIN = 1.15, 1.05
 DAY = 86_400
 P95 = 1.645
 FREE = Cost(Decimal(0), Decimal(0))
-FRESH = timedelta(hours=1)
 REMEMBERED = timedelta(days=30)
 """How far back the progress of engines is looked upon."""
 
@@ -266,12 +263,13 @@ class Prospects:
         first = frozenset(job.id for job in self._others)
         asker = observed.Asker(self._job.id, self._job.series, first)
         is_local = isinstance(backend, TimedBackend)
-        speeds = self._speeds(name)
+        speed = self._engine_speeds.of(name, backend, self._sight(name))
         # Counting loads a vocabulary, which takes as long as a small job: only where speeds are of tokens.
-        work = self._work if speeds.counted else 0.0
+        work = self._engine_speeds.work(speed.weight) if speed.learned.counted else 0.0
         pace = observed.pace(
-            self._sight(name), asker, self._assumed(backend), work, self._now, speeds,
+            self._sight(name), asker, speed.assumed, work, self._now, speed.learned,
             starts=observed.ASSUMED_START if is_local else observed.QUICK_START,
+            weight=speed.weight, history=speed.history,
         )  # fmt: skip
         if (seconds := self._down.get(name)) is not None:
             pace = pace.now(0.0, seconds)
@@ -280,7 +278,7 @@ class Prospects:
             cost, unpriced = self._token_cost(name, backend)
             return SynchronousOption(name, backend.location, cost, pace, objection or unpriced, leaves)
         # What stands still for a while is not dear for that: its hours are paid for what they do in the end.
-        usual = forecast.pace(speeds, self._assumed(backend), now=self._now, tokens=work)
+        usual = forecast.pace(speed.learned, speed.assumed, now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
         cost = _time_cost(prices, usual, backend.upstream_count)
         if isinstance(backend, EnginesBackend):
@@ -291,55 +289,24 @@ class Prospects:
     def _start_of(self, name: str) -> float:
         """Seconds until an engine of a fleet takes rows, of the model that takes the longest."""
         starts = start_seconds(self._store.engine_holds.since(self._now - REMEMBERED), name)
-        return max(starts.values(), default=observed.ASSUMED_START)
-
-    def _speeds(self, name: str) -> forecast.Speeds:
-        """What earlier nights tell of an engine; asked for once a night."""
-        return self._memory.of(self._sight(name), self._job.series, self._now)
+        benched = {model: one.start_seconds for model, one in self._engine_speeds.measured(name).items()}
+        known = {**{model: seconds for model, seconds in benched.items() if seconds is not None}, **starts}
+        return max(known.values(), default=observed.ASSUMED_START)
 
     @cached_property
-    def _work(self) -> float:
-        """What a row is of work, in tokens."""
-        if not self.rows:
-            return 0.0
-        return sum(one.rows * work_of(one.input_tokens, one.output.mean) for one in self.shapes) / self.rows
+    def _engine_speeds(self) -> EngineSpeeds:
+        return EngineSpeeds(
+            self._store, self._config, self._job, self._now, self._memory, self._model_rows, self._rough_tokens
+        )
 
-    @cached_property
-    def _each(self) -> float:
-        """Tokens of a row, prompt and answer; one at least."""
-        tokens = sum(one.rows * (one.input_tokens + one.output.mean) for one in self.shapes)
-        return max(1.0, tokens / max(1, self.rows))
+    def _model_rows(self) -> list[ModelRows]:
+        return [ModelRows(one.model, one.rows, RowTokens(one.input_tokens, one.output.mean)) for one in self.shapes]
 
-    def _assumed(self, backend: OwnBackend) -> Assumed:
-        """How fast it is taken to be before it was measured."""
-        rates = [] if backend.rows_per_second is None else [backend.rows_per_second]
-        if backend.tokens_per_second is not None:
-            rates.append(backend.tokens_per_second / self._each)
-        if isinstance(backend, SyncBackend):
-            if backend.requests_per_minute is not None:
-                rates.append(backend.requests_per_minute / 60)
-            if backend.tokens_per_minute is not None:
-                rates.append(backend.tokens_per_minute / 60 / self._each)
-        if rates:
-            return Assumed(min(rates), STATED_SPREAD, "stated")
-        if isinstance(backend, TimedBackend):
-            return Assumed(ASSUMED_ROWS * backend.upstream_count, UNKNOWN_SPREAD)
-        return Assumed(ASSUMED_SYNC_ROWS, UNKNOWN_SPREAD)
-
-
-class ObservationMemory:
-    """What earlier nights tell of engines, kept for a while: it does not change until the next."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[datetime, forecast.Speeds]] = {}
-
-    def of(self, sight: Sight, series: str, now: datetime) -> forecast.Speeds:
-        """What is known of a backend for a job file."""
-        at, speeds = self._known.get((sight.backend, series), (None, None))
-        if at is None or speeds is None or now - at >= FRESH or now < at:
-            speeds = observed.speeds(sight, series, now)
-            self._known[sight.backend, series] = now, speeds
-        return speeds
+    def _rough_tokens(self) -> RowTokens:
+        """Tokens of a row by the length of its line: nothing is counted."""
+        rows = max(1, self.rows)
+        told = sum(part.rows * self.lengths(part).mean for part in self._open) / rows
+        return RowTokens(sum(part.bytes for part in self._open) / rows / BYTES_PER_TOKEN, told)
 
 
 def _learned(known: LearnedLimit, now: datetime) -> int | None:

@@ -11,7 +11,8 @@ from functools import cached_property
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Forecast, Job
 from orchestrator.core.shards import Shard, ShardId
-from orchestrator.pipeline.plan.options import ObservationMemory, Prospects, is_assumed, seconds_of
+from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
+from orchestrator.pipeline.plan.options import Prospects, is_assumed, seconds_of
 from orchestrator.pipeline.plan.orders import First, Orders, Sending
 from orchestrator.pipeline.plan.routes import eligibility_of, objections, standing_of
 from orchestrator.policy import planner

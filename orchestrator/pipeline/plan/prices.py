@@ -129,6 +129,12 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
             assert_never(backend)
 
 
+def listed_prices(provider: str, tier: Tier, settings: Config, now: Callable[[], datetime]) -> ByToken:
+    """What a provider's models cost at a tier, whether it is a backend of orch.toml or not."""
+    overrides = {name: _override(price) for name, price in settings.prices.items()}
+    return ByToken(provider, tier, None, overrides, now)
+
+
 def _override(price: config.ModelPrice) -> PriceOverride:
     tiers = {
         tier: _rates(rates) for tier in (Tier.BATCH, Tier.FLEX, Tier.PRIORITY) if (rates := getattr(price, tier))

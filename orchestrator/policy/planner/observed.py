@@ -17,7 +17,7 @@ from orchestrator.core.wire import BatchStatus
 from orchestrator.policy import forecast
 from orchestrator.policy.forecast import Assumed, Pace, SeenBatch, Speeds, Turnaround, Wait
 from orchestrator.policy.planner.batch_shares import BatchShare
-from orchestrator.policy.planner.stints import Sight, starts_of, stints_of, unfinished
+from orchestrator.policy.planner.stints import OUTPUT_WEIGHT, Sight, starts_of, stints_of, unfinished
 from orchestrator.policy.planner.values import SLIPS, BatchOption, Claim
 
 ASSUMED_CANCEL, OWN_CANCEL = 600.0, 60.0
@@ -187,9 +187,9 @@ def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -
 # --- paces
 
 
-def speeds(sight: Sight, series: str, now: datetime) -> Speeds:
-    """What earlier nights tell of an engine."""
-    return forecast.learn(stints_of(sight, series, start_seconds(sight, now), now), now)
+def speeds(sight: Sight, series: str, now: datetime, weight: float = OUTPUT_WEIGHT) -> Speeds:
+    """What earlier nights tell of an engine; `weight` is that of tokens of answers (see `work_of`)."""
+    return forecast.learn(stints_of(sight, series, start_seconds(sight, now), now, weight=weight), now)
 
 
 def pace(
@@ -201,19 +201,22 @@ def pace(
     known: Speeds | None = None,
     *,
     starts: float = ASSUMED_START,
+    weight: float = OUTPUT_WEIGHT,
+    history: Sight | None = None,
 ) -> Pace:
     """How fast an engine does the asker's rows, each of which is about so many `tokens` of work (see `work_of`).
 
-    `known` is what earlier nights tell, where that was asked for before.
+    `known` is what earlier nights tell, where that was asked for before. `history` is what was seen of rows for the
+    asker's models, where the backend has others too.
     """
     start = start_seconds(sight, now, starts)
     there = [shard for shard in sight.shards if shard.state in AT_BACKEND]
     if known is None:
-        known = speeds(sight, asker.series, now)
+        known = speeds(history or sight, asker.series, now, weight)
     return forecast.pace(
         known,
         assumed,
-        today=stints_of(sight, asker.series, start, now, since=now - TODAY),
+        today=stints_of(history or sight, asker.series, start, now, since=now - TODAY, weight=weight),
         now=now,
         tokens=tokens,
         ahead=float(sum(unfinished(shard, shard.rows) for shard in there if shard.job_id in asker.first)),

@@ -14,7 +14,7 @@ from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Stint
 
 OUTPUT_WEIGHT = 8.0
-"""How much more work a token of an answer is than one of a prompt."""
+"""How much more work a token of an answer is than one of a prompt, before it was learned (see `token_weights`)."""
 GAP = timedelta(minutes=15)
 """Between two looks that are further apart nobody knows what happened."""
 ENOUGH_LEFT = 0.3
@@ -30,6 +30,14 @@ class Sight:
     backend: str
     shards: Sequence[Shard]
     progress: Sequence[ProgressSample] = ()
+
+    def of_jobs(self, jobs: Collection[JobId]) -> Sight:
+        """What was seen of these jobs alone."""
+        return Sight(
+            self.backend,
+            [shard for shard in self.shards if shard.job_id in jobs],
+            [one for one in self.progress if one.job_id in jobs],
+        )
 
 
 def done(shard: Shard) -> int:
@@ -66,13 +74,19 @@ def starts_of(sight: Sight) -> Iterator[tuple[datetime, datetime | None]]:
         busy_until = over if busy_until is None else max(busy_until, over)
 
 
-def work_of(input_tokens: float, output_tokens: float) -> float:
-    """Tokens of a row as the time they take of an engine."""
-    return input_tokens + OUTPUT_WEIGHT * output_tokens
+def work_of(input_tokens: float, output_tokens: float, weight: float = OUTPUT_WEIGHT) -> float:
+    """Tokens of a row as the time they take of an engine, in tokens of prompts."""
+    return input_tokens + weight * output_tokens
 
 
 def stints_of(
-    sight: Sight, series: str, start: float, now: datetime, *, since: datetime | None = None
+    sight: Sight,
+    series: str,
+    start: float,
+    now: datetime,
+    *,
+    since: datetime | None = None,
+    weight: float = OUTPUT_WEIGHT,
 ) -> list[Stint]:
     """When a backend had rows (since then), and how many it did, by looks at it; in order, none over another."""
     by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
@@ -88,11 +102,11 @@ def stints_of(
         shards = of_job.get(job_id, [])
         if live := _live(shards, samples, now):
             samples = [*samples, live]
-        found += _of_samples(samples, series)
+        found += _of_samples(samples, series, weight)
     found = _while_working(merged(found), sight, start, now)
     idle = {sent for sent, _ in starts_of(sight)}
     unseen = [one for job_id, shards in of_job.items() if len(by_job.get(job_id, ())) < 3 for one in shards]
-    return merged([*found, *_of_shards(unseen, idle, start)])
+    return merged([*found, *_of_shards(unseen, idle, start, weight)])
 
 
 def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: datetime) -> list[Stint]:
@@ -127,16 +141,16 @@ def _live(shards: Sequence[Shard], samples: Sequence[ProgressSample], now: datet
     )  # fmt: skip
 
 
-def _of_samples(samples: Sequence[ProgressSample], series: str) -> Iterator[Stint]:
+def _of_samples(samples: Sequence[ProgressSample], series: str, weight: float) -> Iterator[Stint]:
     """The stretches between looks in which it had enough to do: the last few rows do not say how fast it is."""
     for a, b in pairwise(samples):
         rows = max(0, b.done - a.done)
         if a.at < b.at <= a.at + GAP and a.left and b.left >= ENOUGH_LEFT * rows:
-            work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens)
+            work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens, weight)
             yield Stint(a.at, b.at, rows, max(0.0, work), float(a.series == series))
 
 
-def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float) -> Iterator[Stint]:
+def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float, weight: float) -> Iterator[Stint]:
     """The same of jobs that were over between two looks, by their shards: it is no slower than that.
 
     Shards that were there together are one stretch: nobody knows in which order they were done. What was sent to an
@@ -158,7 +172,7 @@ def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float
         sent, end = _sent(group[0]), max(map(_ended, group))
         begin = sent + timedelta(seconds=start) if sent in idle else sent
         if (end - begin).total_seconds() > max(1.0, (begin - sent).total_seconds()):
-            work = sum(work_of(one.provider_input_tokens, one.provider_output_tokens) for one in group)
+            work = sum(work_of(one.provider_input_tokens, one.provider_output_tokens, weight) for one in group)
             yield Stint(begin, end, many, work)
 
 

@@ -60,22 +60,28 @@ class Move(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What an upstream says of itself: requests running and waiting, KV-cache use from 0 to 1, preemptions so far."""
+    """What an upstream says of itself: requests running and waiting, KV-cache use from 0 to 1, preemptions so far.
+
+    `cache_hits` of `cache_queries` prompt tokens so far were in its prefix cache.
+    """
 
     running: int
     waiting: int
     kv_usage: float
     preemptions: float = 0.0
+    cache_queries: float = 0.0
+    cache_hits: float = 0.0
 
 
 class ConcurrencyLimiter:
     """The concurrency limit of an upstream. `move` and `reason` say why it moved last, `growing` whether it seeks.
 
-    It starts at `learned`, what was right before, or else at `start`.
+    It starts at `learned`, what was right before, or else at `start`. One that is `fixed` stays where it starts.
     """
 
-    def __init__(self, ceiling: int, learned: int | None = None, start: int = START) -> None:
+    def __init__(self, ceiling: int, learned: int | None = None, start: int = START, *, fixed: bool = False) -> None:
         self.ceiling = ceiling
+        self._is_fixed = fixed
         self.limit = min(start if learned is None else max(FLOOR, learned), ceiling)
         self.move = Move.START if learned is None else Move.LEARNED
         self.reason = "start" if learned is None else f"{self.limit} was right before"
@@ -91,6 +97,11 @@ class ConcurrencyLimiter:
         self._preemptions: float | None = None
         self._preempted_windows = 0
         self._flight = _Flight(may_leap=learned is None)
+
+    @classmethod
+    def fixed(cls, limit: int) -> ConcurrencyLimiter:
+        """So many rows at once, whatever the upstream shows; only a `Retry-After` closes it for a while."""
+        return cls(limit, start=limit, fixed=True)
 
     def room(self, now: float, interactive: int) -> int:
         """How many rows may be out now, beside that many synchronous requests of people who wait."""
@@ -195,7 +206,7 @@ class ConcurrencyLimiter:
 
     def _set(self, limit: int, move: Move, reason: str) -> None:
         limit = min(self.ceiling, max(FLOOR, limit))
-        if limit != self.limit:
+        if limit != self.limit and not self._is_fixed:
             self.limit, self.move, self.reason = limit, move, reason
             self.moves[move] = self.moves.get(move, 0) + 1
 

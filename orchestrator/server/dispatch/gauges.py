@@ -9,7 +9,7 @@ from orchestrator.server.dispatch.concurrency_limiter import Gauges
 
 _SAMPLE = re.compile(
     rb"^(vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc|gpu_cache_usage_perc|num_preemptions_total"
-    rb"|cache_config_info))(?:\{([^}\n]*)\})? ([0-9.eE+-]+)",
+    rb"|prefix_cache_queries_total|prefix_cache_hits_total|cache_config_info))(?:\{([^}\n]*)\})? ([0-9.eE+-]+)",
     re.MULTILINE,
 )
 _LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d{1,12})"')
@@ -38,6 +38,8 @@ def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
         int(found.get(b"vllm:num_requests_waiting", 0)),
         found.get(b"vllm:kv_cache_usage_perc", found.get(b"vllm:gpu_cache_usage_perc", 0.0)),
         found.get(b"vllm:num_preemptions_total", 0.0),
+        found.get(b"vllm:prefix_cache_queries_total", 0.0),
+        found.get(b"vllm:prefix_cache_hits_total", 0.0),
     )
     return gauges, min(int(MOST), tokens)
 

@@ -265,6 +265,10 @@ class Upstream:
         self.on_trial = False
         return was_on_trial
 
+    async def refresh(self) -> Gauges | None:
+        """Look at its gauges now; None where it has none, or does not answer."""
+        return await self._read_gauges()
+
     async def watch(self, changed: Callable[[], None]) -> None:
         """Until cancelled: read the gauges while it is well, probe it while it is not."""
         while True:

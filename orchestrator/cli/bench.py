@@ -1,0 +1,138 @@
+"""`orch bench`: what an engine does with a job's own rows, which settings are best, and what a night costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.console_progress import LiveProgress, progress
+from orchestrator.cli.context import Context, ready, say_exposure
+from orchestrator.cli.failures import CommandInterrupted
+from orchestrator.cli.options import FILE
+from orchestrator.cli.output import json_option, print_json, quiet_option
+from orchestrator.core.clock import now
+from orchestrator.core.durations import HOUR, duration
+from orchestrator.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.engine.bench.run import BenchTold
+    from orchestrator.engine.bench.session import BenchProgress
+    from orchestrator.policy.bench import Contest
+    from orchestrator.reports.bench import BenchReport, TunePoint
+    from orchestrator.server.bench.rows import Mode
+
+MODES = "static,dynamic,continuous"
+
+
+@click.command()
+@FILE
+@click.option("--backend", metavar="NAME", help="The backend to measure, if orch.toml has several.")
+@click.option(
+    "--minutes", type=click.FloatRange(min=0.1, max=24 * 60), default=10.0, show_default=True, metavar="N",
+    help="About how long to measure; settings (--tune) take their own time.",
+)  # fmt: skip
+@click.option(
+    "--modes", default=MODES, show_default=True, metavar="LIST",
+    help="What to compare at the best concurrency: static and dynamic batching, continuous.",
+)  # fmt: skip
+@click.option(
+    "--vs", "versus", metavar="BACKEND:MODEL", help="Compare with what a backend's or provider's model would cost."
+)
+@click.option(
+    "--tune", "effort", type=click.Choice(["quick", "full"]),
+    help="Also try vLLM's own settings, each in an engine that is started for it.",
+)  # fmt: skip
+@click.option("--apply", "applies", is_flag=True, help="Plan this engine's nights by what was measured.")
+@click.option("--new", "is_new", is_flag=True, help="Measure again what an earlier bench of these rows has measured.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write it as an HTML page.")
+@click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
+@quiet_option
+@json_option
+def bench(
+    file: Path, backend: str | None, minutes: float, modes: str, versus: str | None, effort: str | None,
+    applies: bool, is_new: bool, html: Path | None, overwrite: bool, quiet: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Measure an engine with the rows of a job, and say what a night costs.
+
+    A part of the job's rows, long and short ones as the job has them, goes through orch's own dispatcher: at 1, 2, 4
+    ... rows at once until throughput no longer grows. Answers are not kept. After a kill, the same command goes on
+    with the point that was under way.
+    """
+    from orchestrator.engine.bench.run import Bench, BenchWishes
+
+    wishes = BenchWishes(file, backend, minutes, _modes(modes), versus, effort, is_new=is_new, applies=applies)
+    with ready() as context, progress(quiet=quiet or as_json) as view:
+        say_exposure(context)
+        if html is not None:
+            _require_own(context, html, overwrite=overwrite)
+        try:
+            report = Bench(context.store, context.home, context.config, wishes, now, _told(view)).run()
+        except KeyboardInterrupt:
+            raise CommandInterrupted("the bench has stopped; the same command goes on with the next point") from None
+        view.stop()
+        if html is not None:
+            _write_page(context, report, html, overwrite=overwrite)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        from orchestrator.cli.console import out
+        from orchestrator.cli.console_bench import bench_lines
+
+        out().print(bench_lines(report, out().width))
+    return 0 if report.measured.at_knee is not None else 4
+
+
+def _modes(text: str) -> tuple[Mode, ...]:
+    from orchestrator.server.bench.rows import Mode
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in MODES.split(","):
+            raise UsageError(f"--modes {text}: {name!r} is none of {MODES.replace(',', ', ')}")
+    return tuple(mode for mode in Mode if mode.value in names)
+
+
+def _told(view: LiveProgress) -> BenchTold:
+    from orchestrator.engine.bench.run import BenchTold
+
+    return BenchTold(
+        lambda text: view.note(f"orch: {text}"), view.reading, lambda one: _tell_point(view, one),
+        lambda step, point: _tell_tuning(view, step, point),
+    )  # fmt: skip
+
+
+def _tell_point(view: LiveProgress, one: BenchProgress) -> None:
+    eta = "" if one.eta_seconds is None else f"; about {one.left} more points, ETA {duration(one.eta_seconds)}"
+    if one.result is None:
+        view.step(f"measuring {one.name}{eta}")
+        return
+    result = one.result
+    failed = f", {result.problem}" if result.problem else ""
+    view.note(f"orch: {one.name}: {result.rows_per_second * HOUR:,.0f} rows/h, P99 {result.p99:.2f} s{failed}{eta}")
+
+
+def _tell_tuning(view: LiveProgress, step: Contest, point: TunePoint | None) -> None:
+    name = " ".join(step.options) or "the defaults"
+    if point is None:
+        view.step(f"trying {name}, round {step.round + 1}; about {step.left} points")
+    elif point.result is None:
+        view.note(f"orch: {name}: {point.problem}")
+    else:
+        view.note(
+            f"orch: {name}: {point.result.rows_per_second * HOUR:,.0f} rows/h; about {step.left - 1} more points"
+        )
+
+
+def _require_own(context: Context, path: Path, *, overwrite: bool) -> None:
+    from orchestrator.cli.rows import require_own
+
+    require_own(context, path, "--html", overwrite=overwrite)
+
+
+def _write_page(context: Context, report: BenchReport, path: Path, *, overwrite: bool) -> None:
+    from orchestrator.cli.report import written
+    from orchestrator.reports.bench_page import bench_page
+
+    written(context, path, bench_page(report), overwrite=overwrite)

@@ -1,0 +1,244 @@
+"""A whole bench: the sample, the engine, the points, and what follows from them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import uvloop
+
+from orchestrator.core.engines import EngineRates, start_seconds
+from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.engine.bench.comparison import Hosted, hosted_row
+from orchestrator.engine.bench.notebook import Notebook
+from orchestrator.engine.bench.sample import Sample, take_sample
+from orchestrator.engine.bench.session import BenchProgress, Session
+from orchestrator.engine.bench.target import BenchTarget, backend_named, require_no_engine, target_of
+from orchestrator.engine.bench.tuning import tune
+from orchestrator.pipeline.build.builder import Progress
+from orchestrator.policy.bench import Contest, Verdict, token_rates, tunings, verdict
+from orchestrator.reports.bench import BenchReport, Measured, Tuned, TunePoint
+from orchestrator.server.bench.gpu import GpuMemory, gpu_memory
+from orchestrator.server.bench.rig import Rig, RigTerms
+from orchestrator.server.bench.rows import Mode
+from orchestrator.settings.backends import EnginesBackend
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+STARTS = timedelta(days=30)
+"""How far back starts say how long the next takes."""
+SATURATED = 2
+"""Settings are tried with so many times the best concurrency: then they decide what runs at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchWishes:
+    """What is asked for. `versus` None compares with `[report] compare` as far as that has a price."""
+
+    file: Path
+    backend: str | None
+    minutes: float
+    modes: Sequence[Mode]
+    versus: str | None
+    effort: str | None
+    is_new: bool
+    applies: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BenchTold:
+    """Whom a bench tells what: lines for people, documents that were read, points, points of settings."""
+
+    say: Callable[[str], None]
+    reading: Progress
+    point: Callable[[BenchProgress], None]
+    tuning: Callable[[Contest, TunePoint | None], None]
+
+
+@dataclass(slots=True)
+class Bench:
+    """One bench of a home. Raises OrchError; what was measured until then is kept."""
+
+    store: Store
+    home: Home
+    config: Config
+    wishes: BenchWishes
+    now: Callable[[], datetime]
+    told: BenchTold
+
+    def run(self) -> BenchReport:
+        """Measure what is not measured yet, and say what it means."""
+        name = backend_named(self.config, self.wishes.backend)
+        if self.wishes.effort is not None and not isinstance(self.config.backends[name], EnginesBackend):
+            raise UsageError(
+                f"--tune: the engines of {name} are not started by orch, so it cannot start them with other settings",
+                hint='a backend of kind "engines" has engines that it starts (docs/how-to/engines.md)',
+            )
+        if self.wishes.effort is not None:
+            require_no_engine(self.home)
+        if self.wishes.versus is not None:
+            hosted_row(self.config, self.wishes.versus, 1.0, 1.0, self.now)  # before anything is measured
+        sample = take_sample(self.store, self.home, self.config, self.wishes.file, name, self.now, self.told.reading)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return self._with_engine(runner, name, sample)
+
+    def _with_engine(self, runner: asyncio.Runner, name: str, sample: Sample) -> BenchReport:
+        with (
+            target_of(self.config, self.home, name, sample.model, self.told.say) as target,
+            gpu_memory(target.slots) as memory,
+        ):
+            looked = memory if target.is_here else GpuMemory(problem="the engine runs on another machine")
+            notebook = Notebook(self._notebook(sample, target))
+            if self.wishes.is_new:
+                notebook.clear()
+            measured = runner.run(self._measure(target, sample, looked, notebook))
+        tuned = None
+        if self.wishes.effort is not None and measured.at_knee is not None:
+            tuned = runner.run(self._tune(name, sample, measured, notebook, on_gpu=target.slots is not None))
+        return self._report(sample, target, looked, measured, tuned)
+
+    async def _measure(self, target: BenchTarget, sample: Sample, memory: GpuMemory, notebook: Notebook) -> Measured:
+        async with Rig(_terms(target, sample), memory) as rig:
+            session = Session(rig, notebook, self.wishes.minutes, self.wishes.modes, target.most, self.told.point)
+            return await session.run()
+
+    async def _tune(
+        self, name: str, sample: Sample, measured: Measured, notebook: Notebook, *, on_gpu: bool
+    ) -> Tuned:
+        assert measured.at_knee is not None, "asked before"
+
+        @asynccontextmanager
+        async def started(options: tuple[str, ...]) -> AsyncIterator[Rig]:
+            with (
+                target_of(self.config, self.home, name, sample.model, self.told.say, options) as target,
+                gpu_memory(target.slots) as memory,
+            ):
+                async with Rig(_terms(target, sample), memory) as rig:
+                    yield rig
+
+        return await tune(
+            tunings(self.wishes.effort or "quick", on_gpu=on_gpu), SATURATED * measured.at_knee.concurrency, notebook,
+            started, self.told.tuning,
+        )  # fmt: skip
+
+    def _notebook(self, sample: Sample, target: BenchTarget) -> Path:
+        """One for each engine that the sample was asked of."""
+        parts = (target.backend, target.model, *target.options, target.version or "", *sorted(target.urls))
+        if isinstance(self.config.backends[target.backend], EnginesBackend):
+            parts = parts[: -len(target.urls)]  # where it listens says nothing of it
+        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+        return self.home.bench(sample.digest) / f"{digest}.jsonl"
+
+    # --- what follows
+
+    def _report(
+        self, sample: Sample, target: BenchTarget, memory: GpuMemory, measured: Measured, tuned: Tuned | None
+    ) -> BenchReport:
+        rates = _rates(self.home.identity(), target, measured, memory, self.now())
+        if self.wishes.applies:
+            if rates is None:
+                raise RefusedError(f"nothing to apply: {measured.knee.reason}")
+            self.store.engine_rates.put(rates)
+        return BenchReport(
+            job=sample.name,
+            backend=target.backend,
+            model=target.model,
+            engine_version=target.version,
+            gpus=memory.names,
+            options=target.options,
+            rows=sample.rows,
+            job_rows=sample.job_rows,
+            documents=sample.documents,
+            left_out=sample.left_out,
+            measured=measured,
+            tuned=tuned,
+            verdict=self._verdict(sample, target, measured),
+            rates=rates,
+            is_applied=self.wishes.applies,
+            at=self.now(),
+            notes=tuple(_notes(sample, measured, memory)),
+        )
+
+    def _verdict(self, sample: Sample, target: BenchTarget, measured: Measured) -> Verdict | None:
+        at_knee = measured.at_knee
+        if at_knee is None or not at_knee.rows_per_second:
+            return None
+        start = target.start_seconds
+        if start is None:
+            since = self.store.engine_holds.since(self.now() - STARTS)
+            start = start_seconds(since, target.backend).get(target.model, 0.0)
+        rate = at_knee.rows_per_second
+        tokens = at_knee.input_tokens_per_second / rate, at_knee.output_tokens_per_second / rate
+        return verdict(
+            rows_per_second=rate,
+            rows=sample.job_rows,
+            documents=0 if sample.left_out else sample.documents,
+            cost_per_hour=target.cost_per_hour,
+            start_seconds=start,
+            idle_seconds=target.idle_seconds,
+            hosted=self._hosted(*tokens),
+            now=self.now(),
+        )
+
+    def _hosted(self, input_tokens: float, output_tokens: float) -> Hosted | None:
+        if self.wishes.versus is not None:
+            return hosted_row(self.config, self.wishes.versus, input_tokens, output_tokens, self.now)
+        try:
+            return hosted_row(self.config, self.config.report.compare, input_tokens, output_tokens, self.now)
+        except UsageError:
+            return None  # nobody asked for it
+
+
+def _terms(target: BenchTarget, sample: Sample) -> RigTerms:
+    return RigTerms(target.urls, target.api_key, target.request_timeout, sample.path, sample.endpoint)
+
+
+def _rates(
+    home: str, target: BenchTarget, measured: Measured, memory: GpuMemory, now: datetime
+) -> EngineRates | None:
+    """What one engine of the target does."""
+    at_knee = measured.at_knee
+    if at_knee is None or not at_knee.rows_per_second:
+        return None
+    rate = at_knee.rows_per_second
+    fed, answered = at_knee.input_tokens_per_second / rate, at_knee.output_tokens_per_second / rate
+    prefill = measured.prefill.rows_per_second if measured.prefill is not None else None
+    found = token_rates(rate, fed, answered, prefill or None)
+    engines = len(target.urls)
+    vram = [one.vram_peak for one in measured.sweep if one.vram_peak is not None]
+    return EngineRates(
+        home=home,
+        backend=target.backend,
+        model=target.model,
+        options=" ".join(target.options),
+        engine_version=target.version or "",
+        gpu=", ".join(memory.names),
+        prefill=found.prefill / engines,
+        decode=None if found.decode is None else found.decode / engines,
+        input_tokens=fed,
+        output_tokens=answered,
+        best_limit=at_knee.concurrency,
+        start_seconds=target.start_seconds,
+        vram_bytes=max(vram, default=None),
+        measured_at=now,
+    )
+
+
+def _notes(sample: Sample, measured: Measured, memory: GpuMemory) -> list[str]:
+    found = []
+    if memory.problem is not None:
+        found.append(f"VRAM is not known: {memory.problem}")
+    if sample.left_out:
+        found.append(f"{sample.left_out:,} rows of the job are for other models or endpoints, and were not asked")
+    if any(one.preemptions is None for one in measured.sweep):
+        found.append(
+            "the engine has no gauges of vLLM's: cache hits, preemptions and KV use are not known, and prompts that "
+            "it keeps from one point to the next make it look faster than it is"
+        )
+    return found

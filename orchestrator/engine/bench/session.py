@@ -1,0 +1,133 @@
+"""Which points a bench measures, in which order; those that its notebook has are not measured again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.engine.bench.notebook import Notebook
+from orchestrator.policy.bench import Knee, Measure, NoKnee, SweepPoint, next_step
+from orchestrator.reports.bench import Measured
+from orchestrator.server.bench.point import BenchPoint, PointEnd, PointTerms
+from orchestrator.server.bench.rig import Rig
+from orchestrator.server.bench.rows import Mode
+
+SWEEP, MODE = "sweep", "mode"
+PREFILL, FILE_ORDER = "prefill/one-token", "order/file"
+SWEEP_POINTS = 14
+"""About how many points a sweep takes: doublings, and halvings around the knee."""
+OVERHEAD = 1.6
+"""A point takes so many times its time, with its first flight and its drain."""
+LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
+WINDOW = 0.5
+"""The window of dynamic batching, as a part of the median latency."""
+LEAST_WINDOW = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class BenchProgress:
+    """A point that is over, or (with `result` None) one that begins; `left` points are still to come, about."""
+
+    name: str
+    result: BenchPoint | None
+    left: int
+    eta_seconds: float | None
+
+
+Tell = Callable[[BenchProgress], None]
+
+
+@dataclass(slots=True)
+class Session:
+    """Measures with a rig for about so many `minutes`. `most` is the highest concurrency."""
+
+    rig: Rig
+    notebook: Notebook
+    minutes: float
+    modes: Sequence[Mode]
+    most: int
+    tell: Tell
+    clock: Callable[[], float] = time.monotonic
+    _done: int = 0
+    _spent: float = 0.0
+    _is_warm: bool = False
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock()
+
+    async def run(self) -> Measured:
+        """Every point that is asked for. Raises OrchError; what was measured by then is in the notebook."""
+        knee = await self._sweep()
+        if isinstance(knee, NoKnee):
+            return Measured(self._sweep_results(), knee, None, (), 0.0, None, self.rig.order)
+        at_knee = self._known(f"{SWEEP}/{knee.concurrency}")
+        assert at_knee is not None, "the knee is one of the points"
+        prefill = await self._one(PREFILL, knee.concurrency, one_token=True)
+        window = max(LEAST_WINDOW, WINDOW * at_knee.p50)
+        modes = []
+        for mode in self.modes:
+            if mode is Mode.CONTINUOUS:
+                modes.append(at_knee)
+            else:
+                modes.append(await self._one(f"{MODE}/{mode.value}", knee.concurrency, mode=mode, window=window))
+        file_order = await self._one(FILE_ORDER, knee.concurrency, in_file_order=True) if self.rig.reorders else None
+        return Measured(self._sweep_results(), knee, prefill, tuple(modes), window, file_order, self.rig.order)
+
+    async def _sweep(self) -> Knee | NoKnee:
+        while True:
+            points = [
+                SweepPoint(
+                    one.concurrency, one.rows_per_second, 1.0 if one.end is PointEnd.FELL_OVER else one.error_share
+                )
+                for one in self._sweep_results()
+            ]
+            is_late = self.clock() - self._began > 60 * self.minutes
+            step = next_step(points, self.most, settle=is_late)
+            if not isinstance(step, Measure):
+                return step
+            await self._one(f"{SWEEP}/{step.concurrency}", step.concurrency)
+
+    def _sweep_results(self) -> tuple[BenchPoint, ...]:
+        found = [BenchPoint.of_json(note.told) for note in self.notebook.under(SWEEP)]
+        return tuple(sorted(found, key=lambda one: one.concurrency))
+
+    def _known(self, name: str) -> BenchPoint | None:
+        told = self.notebook.get(name)
+        return None if told is None else BenchPoint.of_json(told)
+
+    async def _one(
+        self, name: str, concurrency: int, *, mode: Mode = Mode.CONTINUOUS, window: float = 0.0,
+        in_file_order: bool = False, one_token: bool = False,
+    ) -> BenchPoint:  # fmt: skip
+        """A point, or what is known of it."""
+        if (known := self._known(name)) is not None:
+            return known
+        self.tell(BenchProgress(name, None, self._left(), self._eta()))
+        if not self._is_warm:
+            await self.rig.warm_up()
+            self._is_warm = True
+        began = self.clock()
+        terms = PointTerms(concurrency, self.point_seconds, mode, window)
+        result = await self.rig.measure(terms, in_file_order=in_file_order, one_token=one_token)
+        self.notebook.add(name, result.to_json())
+        self._done += 1
+        self._spent += self.clock() - began
+        self.tell(BenchProgress(name, result, self._left(), self._eta()))
+        return result
+
+    @property
+    def point_seconds(self) -> float:
+        """How long one point is to measure."""
+        points = SWEEP_POINTS + 2 + len(self.modes)
+        return min(MOST_SECONDS, max(LEAST_SECONDS, 60 * self.minutes / points / OVERHEAD))
+
+    def _left(self) -> int:
+        known = len(self.notebook.under(SWEEP))
+        others = [PREFILL, *(f"{MODE}/{mode.value}" for mode in self.modes if mode is not Mode.CONTINUOUS)]
+        return max(1, SWEEP_POINTS - known) + sum(name not in self.notebook for name in others)
+
+    def _eta(self) -> float | None:
+        """Seconds until the end, about; None before the first point is over."""
+        return self._left() * self._spent / self._done if self._done else None

@@ -1,0 +1,193 @@
+"""The engine that a bench measures: the upstreams of a backend as they run, or an engine that is started for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from orchestrator.backends.open import key_of
+from orchestrator.core.engines import EngineState
+from orchestrator.core.errors import BackendError, RefusedError, UsageError
+from orchestrator.engine.fleets import here
+from orchestrator.engine.health import fetch_health
+from orchestrator.engine.loop import running_engine
+from orchestrator.server.engines.driver import EngineDriver, EngineReport
+from orchestrator.settings.backends import EnginesBackend, LocalBackend
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+
+LOOK_SECONDS = 0.1
+VERSION_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchTarget:
+    """Where the rows of a bench go.
+
+    `cost_per_hour` is that of all upstreams together, in dollars; `options` are vLLM's beside its defaults.
+    `start_seconds` is None where the engine ran already. `version` and `gpus` are None and () where it does not tell.
+    """
+
+    backend: str
+    model: str
+    urls: tuple[str, ...]
+    api_key: str | None
+    cost_per_hour: Decimal
+    request_timeout: float
+    most: int
+    idle_seconds: float = 0.0
+    options: tuple[str, ...] = ()
+    start_seconds: float | None = None
+    version: str | None = None
+    slots: tuple[int, ...] | None = None
+    """GPUs of this machine that it is on; None where it is not known to be on any of them."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this machine, so that its GPUs can be looked at."""
+        return all(_is_loopback(url) for url in self.urls)
+
+
+def backend_named(config: Config, name: str | None) -> str:
+    """The backend that a bench measures. Raises UsageError."""
+    able = [one for one, backend in config.backends.items() if isinstance(backend, LocalBackend | EnginesBackend)]
+    if name is None:
+        if len(able) == 1:
+            return able[0]
+        hint = (
+            f"name one with --backend: {', '.join(able)}"
+            if able
+            else "bench measures backends of kind local, engines"
+        )
+        raise UsageError(
+            "orch.toml has no engine to measure" if not able else "several backends have engines", hint=hint
+        )
+    if name not in config.backends:
+        raise UsageError(
+            f"--backend {name}: there is no such backend in {config.path}",
+            hint=f"known: {', '.join(config.backends) or 'none'}",
+        )
+    if name not in able:
+        raise UsageError(
+            f"--backend {name}: bench measures engines of one's own (kind local, engines); "
+            f"what {name} does is up to its provider",
+            hint=f"measure {able[0]} and compare: --vs {name}:MODEL" if able else None,
+        )
+    return name
+
+
+@contextmanager
+def target_of(
+    config: Config, home: Home, name: str, model: str, tell: Callable[[str], None], options: Sequence[str] = ()
+) -> Iterator[BenchTarget]:
+    """The engine, ready for rows, for the length of a block; with more `options`, if it is started for it.
+
+    Raises BackendError, RefusedError, UsageError.
+    """
+    backend = config.backends[name]
+    if isinstance(backend, EnginesBackend):
+        with _engine(home, name, backend, model, tell, tuple(options)) as found:
+            yield _versioned(found)
+        return
+    assert isinstance(backend, LocalBackend), "backend_named lets no other by"
+    key = None if backend.api_key_env is None else key_of(name, backend.api_key_env, os.environ)
+    yield _versioned(
+        BenchTarget(
+            name, model, backend.upstreams, key, (backend.cost_per_hour or Decimal(0)) * len(backend.upstreams),
+            backend.request_timeout, backend.max_concurrency,
+        )
+    )  # fmt: skip
+
+
+@contextmanager
+def _engine(
+    home: Home, name: str, backend: EnginesBackend, model: str, tell: Callable[[str], None], options: tuple[str, ...]
+) -> Iterator[BenchTarget]:
+    known = backend.models.get(model)
+    if known is None:
+        raise UsageError(f"{name} has no model {model}", hint=f"known: {', '.join(backend.models)}")
+    base = BenchTarget(
+        name, model, (), None, backend.cost_per_hour * known.tensor_parallel, backend.request_timeout,
+        backend.max_concurrency, backend.idle, (*known.options, *options),
+    )  # fmt: skip
+    if running_engine(home) is not None:
+        yield _running(home, base)
+        return
+    models = {model: known.model_copy(update={"options": (*known.options, *options), "swap": "stop"})}
+    driver = here(name, backend.model_copy(update={"models": models}), home.server(name), tell)
+    try:
+        slots = driver.prepare(lambda: False)[: known.tensor_parallel]
+        began = time.monotonic()
+        driver.start(model, slots)
+        report = _ready(driver, model)
+        on_gpus = None if report.memory is None else slots
+        yield replace(base, urls=(report.url,), start_seconds=time.monotonic() - began, slots=on_gpus)
+    finally:
+        driver.close()
+
+
+def _ready(driver: EngineDriver, model: str) -> EngineReport:
+    """The engine once it takes rows. Raises BackendError where it will not."""
+    while True:
+        report = next((one for one in driver.engines() if one.model == model), None)
+        if report is not None and report.state is EngineState.WARM:
+            return report
+        # One that ended once will do so again: a bench waits for no second start.
+        if (
+            report is not None
+            and report.problem is not None
+            and (report.state in (EngineState.GIVEN_UP, EngineState.COLD) or report.starts > 1)
+        ):
+            raise BackendError(f"{model} does not start: {report.problem}")
+        time.sleep(LOOK_SECONDS)
+
+
+def require_no_engine(home: Home) -> None:
+    """Raises RefusedError while an engine of the home runs: its GPUs are taken."""
+    if running_engine(home) is not None:
+        raise RefusedError(
+            "an engine of this home is running (`orch up`, or a job): settings are tried on engines started for it",
+            hint="stop `orch up`, then run the same command again",
+        )
+
+
+def _running(home: Home, base: BenchTarget) -> BenchTarget:
+    """The engines that the home's own engine process has warm."""
+    health = fetch_health(home, base.backend)
+    told: list[dict[str, Any]] = [] if health is None else health["engines"]
+    warm = [one for one in told if one["model"] == base.model and one["state"] == EngineState.WARM.value]
+    if not warm:
+        raise RefusedError(
+            f"`orch up` has no warm engine of {base.model}",
+            hint=f"orch engines start {base.model} --backend {base.backend}, and wait until it is warm",
+        )
+    urls = tuple(one["url"] for one in warm)
+    return replace(base, urls=urls, cost_per_hour=base.cost_per_hour * len(urls))
+
+
+def _versioned(target: BenchTarget) -> BenchTarget:
+    """With the engine's version, where it tells one (vLLM does)."""
+    root = target.urls[0].rstrip("/").removesuffix("/v1")
+    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+    try:
+        found = httpx2.get(f"{root}/version", headers=headers, timeout=VERSION_SECONDS).json()["version"]
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+        return target
+    return replace(target, version=found[:40]) if isinstance(found, str) else target
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

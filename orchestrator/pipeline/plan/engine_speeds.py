@@ -1,0 +1,221 @@
+"""How fast the engines of a backend do a job's rows: by what earlier nights, a bench or orch.toml say of tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from orchestrator.core.engines import EngineRates
+from orchestrator.core.model import Job, JobId
+from orchestrator.pipeline.plan.routes import models_of
+from orchestrator.policy import forecast
+from orchestrator.policy.forecast import Assumed
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.planner import observed
+from orchestrator.policy.planner.stints import Sight, work_of
+from orchestrator.policy.planner.token_weights import output_weight
+from orchestrator.settings.backends import EnginesBackend, OwnBackend, SyncBackend, TimedBackend
+from orchestrator.settings.config import Config
+from orchestrator.store import Store
+
+ASSUMED_WORK = 1_800.0
+"""Work a second (see `work_of`) of an upstream of which nothing is known: a row of 1,000 tokens, 100 of answer."""
+ASSUMED_SYNC_ROWS = 5.0
+"""Rows a second of an API of which nothing is known."""
+UNKNOWN_SPREAD, STATED_SPREAD, BENCH_SPREAD = 1.0, 0.35, 0.15
+"""How far off such a rate may be, one that somebody states, and one that a bench measured on another hour (spreads of
+the logarithm)."""
+UNLIKE_SPREAD = 0.35
+"""How much less sure a bench is of rows that are ten times as long as those it asked, or whose answers are."""
+SHORT = 16.0
+"""Tokens: lengths are compared with so many added."""
+FRESH = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RowTokens:
+    """Tokens of a row on the whole, of the prompt and of the answer."""
+
+    input: float
+    output: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRows:
+    """Rows of a job that are for one model, by the name that it has in the job file."""
+
+    model: str
+    rows: int
+    tokens: RowTokens
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpeed:
+    """What is known of the engines of a backend for a job.
+
+    `history` is what was seen of rows for its models, `learned` what that tells, in work with answers at `weight`;
+    `assumed` holds until there is any.
+    """
+
+    history: Sight
+    learned: forecast.Speeds
+    weight: float
+    assumed: Assumed
+
+
+class EngineSpeeds:
+    """The speeds of a job's rows. `rows` and `rough` tell its tokens by model: counted, and by the length of lines.
+
+    Counting loads a vocabulary, which takes as long as a small job, so it is asked for only where it matters.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        job: Job,
+        now: datetime,
+        memory: ObservationMemory,
+        rows: Callable[[], list[ModelRows]],
+        rough: Callable[[], RowTokens],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._job = job
+        self._now = now
+        self._memory = memory
+        self._rows = rows
+        self._rough = rough
+
+    def of(self, name: str, backend: OwnBackend, sight: Sight) -> EngineSpeed:
+        """What is known of a backend."""
+        measured = {} if isinstance(backend, SyncBackend) else self.measured(name)
+        history = self._history(name, backend, sight)
+        weights = [one.output_weight for one in measured.values() if one.output_weight is not None]
+        key = frozenset(shard.job_id for shard in history.shards) if history is not sight else None
+        weight, learned = self._memory.of(
+            history, self._job.series, self._now, sum(weights) / len(weights) if weights else None, key
+        )
+        return EngineSpeed(history, learned, weight, self._assumed(name, backend, measured))
+
+    def work(self, weight: float) -> float:
+        """What a row is of work, in tokens of prompts."""
+        found = self._rows()
+        rows = sum(one.rows for one in found)
+        if not rows:
+            return 0.0
+        return sum(one.rows * work_of(one.tokens.input, one.tokens.output, weight) for one in found) / rows
+
+    def measured(self, name: str) -> Mapping[str, EngineRates]:
+        """What a bench has measured there of the models of the job, by their names in the job file."""
+        known = self._store.engine_rates.of(self._job.home, name)
+        if not known:
+            return {}
+        models = models_of(self._config, self._job)
+        found = {}
+        for one in self._rows():
+            rates = known.get(resolve_model(one.model, name, models) or one.model)
+            if rates is not None:
+                found[one.model] = rates
+        return found
+
+    def _history(self, name: str, backend: OwnBackend, sight: Sight) -> Sight:
+        """What was seen of the job's own models, where the backend has several: each has a speed of its own."""
+        if not isinstance(backend, EnginesBackend) or len(backend.models) < 2:
+            return sight
+        mine = self._models_of(self._job, name)
+        jobs = {shard.job_id for shard in sight.shards} - {self._job.id}
+        alike = {job_id for job_id in jobs if self._memory.models(job_id, name, self._read_models) <= mine}
+        return sight.of_jobs(alike | {self._job.id})
+
+    def _read_models(self, job_id: JobId, name: str) -> frozenset[str]:
+        job = self._store.jobs.find(job_id)
+        return frozenset() if job is None else self._models_of(job, name)
+
+    def _models_of(self, job: Job, name: str) -> frozenset[str]:
+        """What the models of a job's rows at a backend are called there."""
+        models = models_of(self._config, job)
+        asked = {shard.model for shard in self._store.shards.of_job(job.id) if shard.backend == name}
+        if job.id == self._job.id:
+            asked |= {one.model for one in self._rows()}
+        return frozenset(resolve_model(model, name, models) or model for model in asked)
+
+    def _assumed(self, name: str, backend: OwnBackend, measured: Mapping[str, EngineRates]) -> Assumed:
+        """How fast it is taken to be before it has had a night: as stated, as a bench measured, or a guess."""
+        rates = [] if backend.rows_per_second is None else [backend.rows_per_second]
+        if backend.tokens_per_second is not None:
+            rates.append(backend.tokens_per_second / self._each)
+        if isinstance(backend, SyncBackend):
+            if backend.requests_per_minute is not None:
+                rates.append(backend.requests_per_minute / 60)
+            if backend.tokens_per_minute is not None:
+                rates.append(backend.tokens_per_minute / 60 / self._each)
+        if measured and isinstance(backend, TimedBackend):
+            return self._by_bench(backend, measured)
+        if rates:
+            return Assumed(min(rates), STATED_SPREAD, "stated")
+        if isinstance(backend, SyncBackend):
+            return Assumed(ASSUMED_SYNC_ROWS, UNKNOWN_SPREAD)
+        rough = self._rough()
+        work = max(1.0, work_of(rough.input, rough.output))
+        return Assumed(ASSUMED_WORK * backend.upstream_count / work, UNKNOWN_SPREAD)
+
+    def _by_bench(self, backend: TimedBackend, measured: Mapping[str, EngineRates]) -> Assumed:
+        """The rate of all rows: those of a model that was not measured take as long as the others."""
+        seconds, rows, apart = 0.0, 0, 0.0
+        for one in self._rows():
+            rates = measured.get(one.model)
+            if rates is not None:
+                fed, told = one.tokens.input, one.tokens.output
+                seconds += one.rows / (rates.rows_per_second(fed, told) * _engines(backend, rates.model))
+                rows += one.rows
+                apart = max(apart, _apart(fed, rates.input_tokens), _apart(told, rates.output_tokens))
+        spread = (BENCH_SPREAD**2 + (UNLIKE_SPREAD * apart) ** 2) ** 0.5
+        return Assumed(rows / seconds, min(UNKNOWN_SPREAD, spread), "from a bench")
+
+    @property
+    def _each(self) -> float:
+        """Tokens of a row, prompt and answer; one at least."""
+        found = self._rows()
+        tokens = sum(one.rows * (one.tokens.input + one.tokens.output) for one in found)
+        return max(1.0, tokens / max(1, sum(one.rows for one in found)))
+
+
+def _engines(backend: TimedBackend, model: str) -> float:
+    """How many engines of a model there are at once."""
+    if isinstance(backend, EnginesBackend) and model in backend.models:
+        return max(1, backend.upstream_count // backend.models[model].tensor_parallel)
+    return backend.upstream_count
+
+
+def _apart(one: float, other: float) -> float:
+    """How far two lengths are apart, in powers of ten; between those that are short anyway there is little."""
+    return abs(math.log10((one + SHORT) / (other + SHORT)))
+
+
+class ObservationMemory:
+    """What earlier nights tell of engines, kept for a while: it does not change until the next."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[datetime, object, float, forecast.Speeds]] = {}
+        self._models: dict[tuple[JobId, str], frozenset[str]] = {}
+
+    def of(
+        self, sight: Sight, series: str, now: datetime, measured: float | None, jobs: frozenset[JobId] | None
+    ) -> tuple[float, forecast.Speeds]:
+        """The weight of answers' tokens, and the speeds, of a backend for a job file; `jobs` where not all count."""
+        key, asked = (sight.backend, series), (measured, jobs)
+        at, about, weight, speeds = self._known.get(key, (None, None, 0.0, None))
+        if at is None or speeds is None or about != asked or now - at >= FRESH or now < at:
+            weight = output_weight(sight, measured)
+            speeds = observed.speeds(sight, series, now, weight)
+            self._known[key] = now, asked, weight, speeds
+        return weight, speeds
+
+    def models(self, job_id: JobId, name: str, read: Callable[[JobId, str], frozenset[str]]) -> frozenset[str]:
+        """What the models of another job are called at a backend: that stays, once its rows are there."""
+        if (job_id, name) not in self._models:
+            self._models[job_id, name] = read(job_id, name)
+        return self._models[job_id, name]

@@ -1,0 +1,129 @@
+"""Which settings of an engine are best: runs seen so far → the next one, or the winner, by successive halving.
+
+All settings are tried for a short time, the better half for twice as long, and so on. The engine's defaults are tried
+in every round, whatever they gave, so that the winner is always held against them. The winner is then repeated until
+it has three runs of the longest length. Settings with which the engine does not start, or fails, are out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil
+from statistics import median
+
+DEFAULTS = ""
+"""The name of the settings that change nothing."""
+REPEATS = 3
+FIRST_SECONDS = 10.0
+SEED = 13
+FULL = 24
+"""How many settings a full contest tries."""
+SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "max_num_seqs": (("--max-num-seqs", "64"), ("--max-num-seqs", "512"), ("--max-num-seqs", "1024")),
+    "max_num_batched_tokens": (
+        ("--max-num-batched-tokens", "4096"),
+        ("--max-num-batched-tokens", "16384"),
+    ),
+    "gpu_memory_utilization": (("--gpu-memory-utilization", "0.85"), ("--gpu-memory-utilization", "0.95")),
+    "prefix_caching": (("--enable-prefix-caching",), ("--no-enable-prefix-caching",)),
+    "chunked_prefill": (("--enable-chunked-prefill",), ("--no-enable-chunked-prefill",)),
+}
+"""What is tried of each of vLLM's settings beside its default."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRun:
+    """A run: `options` for vLLM (none: its defaults), in which `round`, and rows a second; None where it failed."""
+
+    options: tuple[str, ...]
+    round: int
+    rows_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Try these options next, in this round, for about so many seconds; so many runs are still to come in all."""
+
+    options: tuple[str, ...]
+    round: int
+    seconds: float
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The best settings, by the median of their runs in the last round, and what the defaults gave there.
+
+    None where every one failed.
+    """
+
+    options: tuple[str, ...] | None
+    rows_per_second: float | None
+    default_rows_per_second: float | None
+
+
+def tunings(effort: str, *, on_gpu: bool) -> list[tuple[str, ...]]:
+    """The settings that a `quick` or `full` contest tries, the defaults first.
+
+    `quick` changes one setting at a time; `full` adds combinations of several, the same ones each time. Without a
+    GPU there is no GPU memory to give out.
+    """
+    space = {name: values for name, values in SPACE.items() if on_gpu or name != "gpu_memory_utilization"}
+    found: list[tuple[str, ...]] = [(), *(value for values in space.values() for value in values)]
+    if effort == "full":
+        combined = [
+            tuple(word for value in values for word in value)
+            for values in product(*(((), *values) for values in space.values()))
+            if sum(bool(value) for value in values) > 1
+        ]
+        random.Random(SEED).shuffle(combined)
+        found += combined[: max(0, FULL - len(found))]
+    return found
+
+
+def contest_of(candidates: Sequence[tuple[str, ...]], runs: Sequence[TuneRun]) -> Contest | Winner:
+    """What to try after these runs, in whatever order they were made. The defaults are the candidate ()."""
+    entered = list(dict.fromkeys([(), *candidates]))
+    rounds = max(1, ceil(len(entered)).bit_length())
+    for number in range(rounds):
+        made = {run.options: run for run in runs if run.round == number}
+        for options in entered:
+            if options not in made:
+                missing = sum(one not in made for one in entered)
+                return Contest(options, number, FIRST_SECONDS * 2**number, missing + _coming(len(entered)))
+        standing = [made[options] for options in entered]
+        well = sorted(
+            (run for run in standing if run.rows_per_second is not None), key=lambda run: -(run.rows_per_second or 0)
+        )
+        if not well:
+            return Winner(None, None, None)
+        if len(well) <= 2:
+            return _final(well[0].options, number, runs)
+        kept = [run.options for run in well[: ceil(len(well) / 2)]]
+        entered = list(dict.fromkeys([(), *kept])) if made[()].rows_per_second is not None else kept
+        if len(entered) == len(standing):
+            return _final(well[0].options, number, runs)
+    return _final(entered[0], rounds - 1, runs)
+
+
+def _coming(entered: int) -> int:
+    """About how many runs follow the round that so many are in."""
+    total = 0
+    while entered > 2:
+        entered = max(2, ceil(entered / 2))
+        total += entered
+    return total + REPEATS - 1
+
+
+def _final(options: tuple[str, ...], number: int, runs: Sequence[TuneRun]) -> Contest | Winner:
+    """The winner once it has its repeats, in the rounds behind the last."""
+    last = [run for run in runs if run.options == options and run.round >= number]
+    rates = [run.rows_per_second for run in last if run.rows_per_second is not None]
+    if len(last) < REPEATS:
+        seconds = FIRST_SECONDS * 2**number
+        return Contest(options, number + len(last), seconds, REPEATS - len(last))
+    default = [run.rows_per_second for run in runs if not run.options and run.rows_per_second is not None]
+    return Winner(options, median(rates) if rates else None, default[-1] if default else None)

@@ -1,0 +1,129 @@
+"""How many rows at once an engine is worth: the points seen so far → the next one to measure, or the knee.
+
+Concurrency doubles while throughput grows. Then the interval between the last point that is too low and the first
+that reaches the plateau is halved until it is narrow. A point at which the engine falls over (errors, or less
+throughput than with fewer rows) bounds the search: nothing above it is asked, and the knee is sought below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FIRST = 1
+GAIN = 1.05
+"""A doubling that brings less than this has reached the plateau."""
+KNEE = 0.97
+"""The knee is the lowest concurrency that reaches this part of the best throughput."""
+WIDTH = 0.10
+"""How narrow the interval around the knee has to be, as a part of the knee."""
+MOST_ERRORS = 0.02
+"""An engine has fallen over where more than this part of its attempts failed."""
+COLLAPSE = 0.8
+"""... or where it does less than this part of what it did with fewer rows at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """What was measured at a concurrency: rows a second, and which part of the attempts failed, 0 to 1."""
+
+    concurrency: int
+    rows_per_second: float
+    error_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measure this concurrency next; `reason` says why."""
+
+    concurrency: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """The lowest concurrency that gives the plateau, between `above` (exclusive; too low) and itself.
+
+    `rows_per_second` is the throughput at it. `falls_over_at` is the lowest concurrency at which the engine failed.
+    """
+
+    concurrency: int
+    above: int
+    rows_per_second: float
+    falls_over_at: int | None
+    reason: str
+
+    @property
+    def within(self) -> float:
+        """How far off it may be, as a part of it."""
+        return (self.concurrency - self.above) / self.concurrency if self.above else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoKnee:
+    """No concurrency works."""
+
+    reason: str
+
+
+def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) -> Measure | Knee | NoKnee:
+    """What to do after these points, in whatever order they were measured; `most` is the highest concurrency.
+
+    Of a concurrency that was measured twice, the later counts. With `settle`, the time is over: the knee is told as
+    well as it is known.
+    """
+    latest = {point.concurrency: point for point in points}
+    seen = [latest[concurrency] for concurrency in sorted(latest)]
+    good, ceiling = _standing(seen)
+    if not good:
+        lowest = ceiling or FIRST
+        if not seen or lowest > FIRST:
+            return Measure(max(FIRST, lowest // 2) if seen else FIRST, "the lowest concurrency")
+        return NoKnee(f"the engine fails at {lowest} at once")
+    best = max(good, key=lambda point: (point.rows_per_second, -point.concurrency))
+    further = None if settle else _further(good, ceiling, most)
+    return further if further is not None else _narrower(good, best, ceiling, settle=settle)
+
+
+def _standing(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | None]:
+    """The points below the first failure, and where that is."""
+    good: list[SweepPoint] = []
+    best = 0.0
+    for point in seen:
+        fails = point.error_share > MOST_ERRORS or point.rows_per_second <= 0
+        if fails or point.rows_per_second < COLLAPSE * best:
+            return good, point.concurrency
+        good.append(point)
+        best = max(best, point.rows_per_second)
+    return good, None
+
+
+def _further(good: Sequence[SweepPoint], ceiling: int | None, most: int) -> Measure | None:
+    """A higher concurrency, while more of it still gives more; None where the plateau is reached."""
+    highest = good[-1]
+    lower = [point for point in good if 2 * point.concurrency <= highest.concurrency]
+    before = max((point.rows_per_second for point in lower), default=0.0)
+    if highest.rows_per_second < GAIN * before:
+        return None
+    limit = most if ceiling is None else ceiling - 1
+    if ceiling is None:
+        wanted = min(2 * highest.concurrency, limit)
+        reason = f"{highest.rows_per_second:.3g} rows/s at {highest.concurrency}, and it may grow"
+    else:
+        if ceiling - highest.concurrency <= WIDTH * highest.concurrency:
+            return None
+        wanted = (highest.concurrency + ceiling) // 2
+        reason = f"it still grew at {highest.concurrency}, and fails at {ceiling}"
+    return Measure(wanted, reason) if highest.concurrency < wanted <= limit else None
+
+
+def _narrower(good: Sequence[SweepPoint], best: SweepPoint, ceiling: int | None, *, settle: bool) -> Measure | Knee:
+    """A concurrency between the last that is too low and the first that is not; the knee where they are close."""
+    place = next(place for place, one in enumerate(good) if one.rows_per_second >= KNEE * best.rows_per_second)
+    knee, above = good[place], good[place - 1].concurrency if place else 0
+    middle = (above + knee.concurrency) // 2
+    if not settle and above and above < middle and knee.concurrency - above > WIDTH * knee.concurrency:
+        return Measure(middle, f"the knee is above {above} and at most {knee.concurrency}")
+    fails = "" if ceiling is None else f"; it fails at {ceiling}"
+    reason = f"{knee.rows_per_second:.4g} rows/s at {knee.concurrency}, {best.rows_per_second:.4g} at best{fails}"
+    return Knee(knee.concurrency, above, knee.rows_per_second, ceiling, reason)

@@ -1,0 +1,118 @@
+"""What measured throughput means for a night: rows an hour, dollars, the hour of the end, and what hosted costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from orchestrator.core.durations import HOUR
+from orchestrator.core.money import money
+
+THOUSAND = Decimal(1000)
+NIGHT = timedelta(hours=20)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`at` is when it was given. `per_1000_usd` is what 1,000 rows cost on this engine while it works,
+    `hosted_per_1000_usd` what they cost at the `hosted` model; None where nothing is compared.
+
+    `overhead_seconds` are paid each night beside the work: the engine's start, and idle time until it stops.
+    `cheaper_from_hours` is how many hours of work a night make the engine the cheaper one: 0 always, None never (or
+    nothing to compare with).
+    """
+
+    at: datetime
+    rows_per_hour: float
+    rows: int
+    documents: int
+    done_at: datetime
+    per_1000_usd: Decimal
+    hosted: str | None
+    hosted_per_1000_usd: Decimal | None
+    hosted_estimated: bool
+    overhead_seconds: float
+    cheaper_from_hours: float | None
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        what = f"{self.documents:,} documents" if self.documents else f"{self.rows:,} rows"
+        told = [f"{self.rows_per_hour:,.0f} rows an hour", f"{what} done by {_clock(self.done_at, self.at)}"]
+        local = f"{money(self.per_1000_usd)} per 1,000 rows"
+        if self.hosted_per_1000_usd is None:
+            return "; ".join([*told, local]) + "."
+        about = "≈ " if self.hosted_estimated else ""
+        told.append(f"{local} against {about}{money(self.hosted_per_1000_usd)} at {self.hosted}")
+        if self.cheaper_from_hours is None:
+            told.append("hosted is cheaper however long the night")
+        elif self.cheaper_from_hours < 0.05:
+            told.append("this engine is cheaper however short the night")
+        else:
+            told.append(f"this engine is cheaper from {self.cheaper_from_hours:.1f} h a night")
+        return "; ".join(told) + "."
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/reference/json.md."""
+        hosted = self.hosted_per_1000_usd
+        return {
+            "sentence": self.sentence,
+            "rows_per_hour": round(self.rows_per_hour, 1),
+            "rows": self.rows,
+            "documents": self.documents,
+            "done_at": self.done_at.isoformat(timespec="seconds"),
+            "per_1000_usd": f"{self.per_1000_usd:f}",
+            "hosted": self.hosted,
+            "hosted_per_1000_usd": None if hosted is None else f"{hosted:f}",
+            "hosted_estimated": self.hosted_estimated,
+            "overhead_seconds": round(self.overhead_seconds, 1),
+            "cheaper_from_hours": None if self.cheaper_from_hours is None else round(self.cheaper_from_hours, 2),
+        }
+
+
+def _clock(at: datetime, now: datetime) -> str:
+    """A moment by this machine's clock, with its day where the hour alone could be another day's."""
+    local = at.astimezone()
+    return f"{local:%H:%M}" if at - now < NIGHT else f"{local:%a %Y-%m-%d %H:%M}"
+
+
+def verdict(
+    *,
+    rows_per_second: float,
+    rows: int,
+    documents: int,
+    cost_per_hour: Decimal,
+    start_seconds: float,
+    idle_seconds: float,
+    hosted: tuple[str, Decimal, bool] | None,
+    now: datetime,
+) -> Verdict:
+    """`cost_per_hour` is that of all engines together that give `rows_per_second`; `hosted` names a model with what
+    a row costs there in dollars, and whether that is an estimate.
+
+    Of each night's hours, the start and the idle time until the engine stops are paid as well.
+    """
+    per_hour = rows_per_second * HOUR
+    per_row = cost_per_hour / Decimal(repr(per_hour))
+    overhead = start_seconds + idle_seconds
+    name, hosted_row, is_estimated = hosted or (None, None, False)
+    cheaper = None
+    if hosted_row is not None:
+        saved = Decimal(repr(per_hour)) * hosted_row - cost_per_hour
+        if saved > 0:
+            cheaper = float(cost_per_hour * Decimal(repr(overhead / HOUR)) / saved)
+    return Verdict(
+        at=now,
+        rows_per_hour=per_hour,
+        rows=rows,
+        documents=documents,
+        done_at=now + timedelta(seconds=start_seconds + rows / rows_per_second),
+        per_1000_usd=(per_row * THOUSAND).quantize(Decimal("0.000001")),
+        hosted=name,
+        hosted_per_1000_usd=None if hosted_row is None else (hosted_row * THOUSAND).quantize(Decimal("0.000001")),
+        hosted_estimated=is_estimated,
+        overhead_seconds=overhead,
+        cheaper_from_hours=cheaper,
+    )

@@ -1,0 +1,320 @@
+"""One point: rows at a fixed concurrency, from the first until enough of them are back to tell the throughput.
+
+In steady state every place is taken, so throughput is measured between two of its moments: when as many rows are back
+as there are places (the first flight), and when a whole number of flights is back. Rows go on going out until then,
+so the end of a point, where places stay empty, is not part of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from orchestrator.server.bench.gpu import GpuMemory
+from orchestrator.server.bench.rows import Ended, Mode, PointRows
+from orchestrator.server.dispatch.concurrency_limiter import ConcurrencyLimiter, Gauges
+from orchestrator.server.dispatch.dispatcher import Dispatcher
+from orchestrator.server.dispatch.upstreams import Upstream
+
+FLIGHTS = 5
+"""A point is over after so many flights at the earliest."""
+STEADY = 0.01
+"""... and before its time where their mean is known to this part (its standard error)."""
+LATE = 4.0
+"""It is over after so many times its time, whatever is back."""
+FEW_FAILURES, FALLEN = 10, 0.2
+"""An engine has fallen over where so many attempts failed, and they are more than this part of all."""
+DOWN_SECONDS = 3.0
+LOOK_SECONDS = 0.2
+RETRY_DELAY = 0.5
+LEAST_DRAIN = 5.0
+
+
+class PointEnd(StrEnum):
+    """How a point ended."""
+
+    MEASURED = "measured"
+    SHORT = "short"  # its time was over before two flights were back: its rate is a lower bound
+    FELL_OVER = "fell_over"  # too many attempts failed, or the engine stopped answering
+
+
+@dataclass(frozen=True, slots=True)
+class PointTerms:
+    """`concurrency` rows at once at each upstream, for about so many `seconds`; `window` is that of DYNAMIC.
+
+    At least so many `flights` are waited for, but no longer than `patience` seconds (None: LATE times its time).
+    """
+
+    concurrency: int
+    seconds: float
+    mode: Mode = Mode.CONTINUOUS
+    window: float = 0.0
+    flights: int = FLIGHTS
+    patience: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPoint:
+    """What a point showed. Rates are a second, of all upstreams together; latencies are seconds.
+
+    `cache_hits` is the part of prompt tokens that came from the prefix cache, `kv_peak` the highest use of the KV
+    cache, both 0 to 1; they and `preemptions` are None without vLLM's gauges. `vram_peak` is in bytes.
+    """
+
+    concurrency: int
+    mode: Mode
+    end: PointEnd
+    rows: int
+    seconds: float
+    rows_per_second: float
+    input_tokens_per_second: float
+    output_tokens_per_second: float
+    p50: float
+    p99: float
+    attempts: int
+    error_share: float
+    cache_hits: float | None
+    preemptions: int | None
+    kv_peak: float | None
+    vram_peak: int | None
+    problem: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/reference/json.md."""
+        figures = ("seconds", "rows_per_second", "input_tokens_per_second", "output_tokens_per_second", "p50", "p99")
+        return {
+            "concurrency": self.concurrency,
+            "mode": self.mode.value,
+            "end": self.end.value,
+            "rows": self.rows,
+            **{name: round(getattr(self, name), 4) for name in figures},
+            "attempts": self.attempts,
+            "error_share": round(self.error_share, 4),
+            "cache_hits": None if self.cache_hits is None else round(self.cache_hits, 4),
+            "preemptions": self.preemptions,
+            "kv_peak": None if self.kv_peak is None else round(self.kv_peak, 4),
+            "vram_peak_bytes": self.vram_peak,
+            "problem": self.problem,
+        }
+
+    @classmethod
+    def of_json(cls, told: dict[str, Any]) -> BenchPoint:
+        """What `to_json` gave. Raises KeyError, TypeError, ValueError for anything else."""
+        values = {**told, "mode": Mode(told["mode"]), "end": PointEnd(told["end"])}
+        values["vram_peak"] = values.pop("vram_peak_bytes")
+        return cls(**{name: values[name] for name in cls.__slots__})
+
+
+async def measure_point(
+    upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, memory: GpuMemory
+) -> BenchPoint:
+    """Run one point; the upstreams are open and watched, and nothing else uses them."""
+    for upstream in upstreams:
+        upstream.limiter = ConcurrencyLimiter.fixed(terms.concurrency)
+    dispatcher = Dispatcher(list(upstreams), retry_delay=RETRY_DELAY, paused=lambda: False, enabled=True)
+    point = _Measuring(upstreams, rows, terms, dispatcher, memory)
+    try:
+        return await point.run()
+    finally:
+        rows.stop()
+        await dispatcher.close()
+
+
+class _Measuring:
+    """A point under way."""
+
+    def __init__(
+        self, upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, dispatcher: Dispatcher,
+        memory: GpuMemory,
+    ) -> None:  # fmt: skip
+        self._upstreams = upstreams
+        self._rows = rows
+        self._terms = terms
+        self._dispatcher = dispatcher
+        self._memory = memory
+        self._patience = LATE * terms.seconds if terms.patience is None else terms.patience
+        self._places = terms.concurrency * len(upstreams)
+        self._clock: Callable[[], float] = time.monotonic
+        self._over = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._allowed = self._places
+        self._flights: list[float] = []
+        self._problem: str | None = None
+        self._fell = False
+        self._kv_peak = 0.0
+        self._vram_peak: int | None = None
+        self._down_since: float | None = None
+
+    async def run(self) -> BenchPoint:
+        """From the first row to the figures."""
+        retried = sum(upstream.stats.retried for upstream in self._upstreams)
+        before = await self._gauges()
+        self._retried_before = retried
+        self._rows.gate = self._gate
+        self._rows.on_end = self._on_end
+        self._began = self._clock()
+        self._dispatcher.sources.add(self._rows)
+        self._dispatcher.top_up()
+        helpers = [asyncio.create_task(self._look())]
+        if self._terms.mode is Mode.DYNAMIC:
+            helpers.append(asyncio.create_task(self._windows()))
+        try:
+            await self._over.wait()
+        finally:
+            for task in helpers:
+                task.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+        after = await self._gauges()
+        result = self._result(before, after)
+        await self._drain(result)
+        return result
+
+    # --- which rows go
+
+    def _gate(self) -> int:
+        if self._over.is_set():
+            return 0
+        return 1 if self._terms.mode is Mode.CONTINUOUS else self._allowed - self._rows.taken
+
+    async def _windows(self) -> None:
+        while True:
+            await asyncio.sleep(self._terms.window)
+            self._allowed = self._rows.taken + self._places - self._rows.out
+            self._dispatcher.top_up()
+
+    def _on_end(self) -> None:
+        ended = len(self._rows.ended)
+        self._changed.set()
+        if self._over.is_set():
+            return
+        if self._rows.problem is not None and self._has_fallen():
+            self._fall(f"{self._failed():,} of {self._failed() + ended:,} attempts failed: {self._rows.problem}")
+            return
+        waits = self._terms.mode is Mode.STATIC and self._rows.out > 0
+        if ended % self._places == 0 and not waits:
+            self._flights.append(self._clock())
+            if self._is_enough():
+                self._over.set()
+                return
+        if self._terms.mode is Mode.STATIC and not waits:
+            self._allowed = self._rows.taken + self._places
+            asyncio.get_running_loop().call_soon(self._dispatcher.top_up)
+
+    def _is_enough(self) -> bool:
+        """Whether the flights so far tell the throughput."""
+        if len(self._flights) < self._terms.flights:
+            return False
+        if self._flights[-1] - self._flights[0] >= self._terms.seconds:
+            return True
+        times = [after - before for before, after in pairwise(self._flights)]
+        error = statistics.stdev(times) / math.sqrt(len(times))
+        return len(times) >= FLIGHTS and error <= STEADY * statistics.mean(times)
+
+    # --- whether all is well
+
+    def _failed(self) -> int:
+        retried = sum(upstream.stats.retried for upstream in self._upstreams) - self._retried_before
+        return self._rows.failed + retried
+
+    def _has_fallen(self) -> bool:
+        failed, answered = self._failed(), len(self._rows.ended) - self._rows.failed
+        return failed >= FEW_FAILURES and failed > FALLEN * (failed + answered)
+
+    def _fall(self, problem: str) -> None:
+        self._fell, self._problem = True, problem
+        self._over.set()
+
+    async def _look(self) -> None:
+        """A few times a second: peaks, engines that no longer answer, and time that is over."""
+        while not self._over.is_set():
+            self._note_peaks()
+            problems = [upstream.problem for upstream in self._upstreams]
+            now = self._clock()
+            if None in problems:
+                self._down_since = None
+            elif self._down_since is None:
+                self._down_since = now
+            elif now - self._down_since >= DOWN_SECONDS:
+                self._fall("; ".join(filter(None, problems)))
+            if self._has_fallen():
+                self._fall(f"{self._failed():,} attempts failed: {self._rows.problem or 'refused as too many'}")
+            elif now - self._began >= self._patience:
+                self._over.set()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _note_peaks(self) -> None:
+        seen = [upstream.gauges.kv_usage for upstream in self._upstreams if upstream.gauges is not None]
+        self._kv_peak = max([self._kv_peak, *seen])
+        used = self._memory.used()
+        if used is not None:
+            self._vram_peak = max(used, self._vram_peak or 0)
+
+    async def _gauges(self) -> list[Gauges]:
+        found = await asyncio.gather(*(upstream.refresh() for upstream in self._upstreams))
+        return [one for one in found if one is not None]
+
+    async def _drain(self, result: BenchPoint) -> None:
+        """Let what is out come back: an engine still at work on it would be slower in the next point."""
+        until = self._clock() + max(LEAST_DRAIN, 2 * result.p99)
+        while self._rows.out and not self._fell and (left := until - self._clock()) > 0:
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                return
+
+    # --- what it was
+
+    def _result(self, before: Sequence[Gauges], after: Sequence[Gauges]) -> BenchPoint:
+        measured, seconds, end = self._measured()
+        answers = [one for one in measured if one.is_answer]
+        latencies = sorted(one.seconds for one in answers)
+        rate = 0.0 if not seconds else 1 / seconds
+        queries, hits, preempted = (
+            sum(getattr(one, name) for one in after) - sum(getattr(one, name) for one in before)
+            for name in ("cache_queries", "cache_hits", "preemptions")
+        )
+        failed, has_gauges = self._failed(), bool(before) and len(before) == len(after)
+        attempts = failed + len(self._rows.ended) - self._rows.failed
+        return BenchPoint(
+            concurrency=self._terms.concurrency,
+            mode=self._terms.mode,
+            end=end,
+            rows=len(measured),
+            seconds=seconds,
+            rows_per_second=len(answers) * rate,
+            input_tokens_per_second=sum(one.tokens.input for one in answers) * rate,
+            output_tokens_per_second=sum(one.tokens.output for one in answers) * rate,
+            p50=_percentile(latencies, 0.5),
+            p99=_percentile(latencies, 0.99),
+            attempts=attempts,
+            error_share=failed / attempts if attempts else 1.0 if self._fell else 0.0,
+            cache_hits=hits / queries if has_gauges and queries > 0 else None,
+            preemptions=int(preempted) if has_gauges else None,
+            kv_peak=self._kv_peak if has_gauges else None,
+            vram_peak=self._vram_peak,
+            problem=self._problem,
+        )
+
+    def _measured(self) -> tuple[Sequence[Ended], float, PointEnd]:
+        """The rows that count, the seconds in which they came back, and how the point ended."""
+        ended, places = self._rows.ended, self._places
+        first = 0 if self._terms.mode is Mode.STATIC else places
+        begin = self._began if self._terms.mode is Mode.STATIC else (self._flights or [self._began])[0]
+        last = len(self._flights) * places
+        if last > first and not self._fell:
+            return ended[first:last], self._flights[-1] - begin, PointEnd.MEASURED
+        seconds = ended[-1].at - self._began if ended else 0.0
+        return ended, max(0.0, seconds), PointEnd.FELL_OVER if self._fell else PointEnd.SHORT
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of the sorted values that this share of them does not exceed; 0 of none."""
+    return values[max(0, math.ceil(share * len(values)) - 1)] if values else 0.0

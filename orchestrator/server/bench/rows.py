@@ -1,0 +1,224 @@
+"""The rows of a point: when each may go, and when and how each came back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from orchestrator.core.answers import NO_TOKENS, TokenCounts, answer_tokens
+from orchestrator.core.errors import StorageError
+from orchestrator.core.wire import JSON_ERRORS, LineError
+from orchestrator.server.dispatch import bodies
+from orchestrator.server.dispatch.active_batch import BATCH_PRIORITY
+from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.inputs import Input, Unreadable
+from orchestrator.server.dispatch.plan import InputRows
+from orchestrator.server.dispatch.retry import Action, RetryVerdict
+from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
+from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.dispatch.work import Work
+
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class Mode(StrEnum):
+    """When the place of a row that came back is taken by the next."""
+
+    CONTINUOUS = "continuous"  # at once
+    DYNAMIC = "dynamic"  # at the end of a short window, with all places that came free in it
+    STATIC = "static"  # when all rows of the batch have come back
+
+
+class Ended(NamedTuple):
+    """A row that came back: when (by the upstream's clock), how long it was out, its tokens, and if answered."""
+
+    at: float
+    seconds: float
+    tokens: TokenCounts
+    is_answer: bool
+
+
+class PointWork(Work):
+    """A row of a point; a sample that is too short for it begins anew, in another `cycle`."""
+
+    __slots__ = ("cycle",)
+
+    def __init__(self, source: PointRows, index: int, size: int, cycle: int) -> None:
+        super().__init__(source, index, size)
+        self.cycle = cycle
+
+
+class PointRows:
+    """Rows of a batch file, over and over, as the dispatcher takes them; `gate` says how many more may go.
+
+    With a `salt`, no row finds its prompt in the cache of a vLLM from an earlier point or cycle. With
+    `one_token`, answers have one token: what remains is the work of reading prompts.
+    """
+
+    tenant = "bench"
+    deadline = float("inf")
+
+    def __init__(
+        self, path: Path, plan: InputRows, endpoint: str, upstreams: tuple[str, ...], *, salt: str, one_token: bool
+    ) -> None:
+        self.endpoint = endpoint
+        self.gate: Callable[[], int] = lambda: 1
+        self.on_end: Callable[[], None] = lambda: None
+        self.ended: list[Ended] = []
+        self.failed = 0
+        """Rows without an answer."""
+        self.taken = 0
+        self.problem: str | None = None
+        """What was said of the last row that failed."""
+        self._plan = plan
+        self._upstreams = upstreams
+        self._salt = salt
+        self._one_token = one_token and endpoint in bodies.CONSTRAINED
+        self._cycle = 0
+        self._queues = UpstreamQueues(plan, upstreams)
+        self._again: deque[Work] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._input = Input(path, plan)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._input.close()
+
+    @property
+    def out(self) -> int:
+        """Rows that were taken and have no end yet."""
+        return self.taken - len(self.ended)
+
+    @property
+    def model(self) -> str | None:
+        """The model that its rows name."""
+        return self._plan.model
+
+    @property
+    def rows_left(self) -> int:
+        """There are always more."""
+        return len(self._plan)
+
+    def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
+        """The next row, where the gate is open."""
+        if self._stopping:
+            return None
+        if self._again:
+            return self._again.popleft()
+        if self.gate() <= 0:
+            return None
+        index = self._queues.take(upstream.url)
+        if index is None:
+            self._cycle += 1
+            self._queues = UpstreamQueues(self._plan, self._upstreams)
+            index = self._queues.take(upstream.url)
+            assert index is not None, "a sample has rows"
+        self.taken += 1
+        return PointWork(self, index, self._plan.size(index), self._cycle)
+
+    def give_back(self, work: Work) -> None:
+        """A row whose attempt failed, and that is tried again."""
+        self._again.append(work)
+
+    def unpack(self, work: Work) -> None:
+        """Rows are not packed here."""
+        self._again.append(work)
+
+    def tokens(self, work: Work) -> int:
+        """About how many tokens a request will count against a limit."""
+        return work.size // bodies.BYTES_PER_TOKEN
+
+    def leaves(self, work: Work) -> None:
+        """Nothing is booked of a point."""
+
+    def came_back(self, work: Work) -> None:
+        """Nothing is booked of a point."""
+
+    def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
+        """A task sends one of its rows."""
+        self._tasks.add(task)
+
+    def leave(self, task: asyncio.Task[None]) -> None:
+        """The task has its answer, or was cancelled."""
+        self._tasks.discard(task)
+
+    def request_body(self, work: Work, upstream: Upstream) -> bytes:
+        """The body as the product would send it, salted where the upstream is vLLM."""
+        assert isinstance(work, PointWork)
+        try:
+            line = self._input.line(work.index)
+        except Unreadable as error:
+            raise StorageError(f"the rows of this bench cannot be read: {error}") from error
+        body = bodies.prepare(
+            line.body,
+            endpoint=self.endpoint,
+            vllm=upstream.is_vllm,
+            model=upstream.first_model if self.model == bodies.DEFAULT_MODEL else None,
+            priority=BATCH_PRIORITY if upstream.takes_priority else None,
+        )
+        if self._one_token:
+            body = _limited(body)
+        if upstream.is_vllm and self.endpoint in bodies.CONSTRAINED:
+            salt = f"{self._salt}-{work.cycle}".encode()
+            body = body.replace(b"{", b'{"cache_salt":"%s",' % salt, 1)
+        return body
+
+    def refuse(self, work: Work, fault: LineError) -> None:
+        """A row that must not be sent."""
+        self.problem = fault.message
+        self._end(Ended(0.0, 0.0, NO_TOKENS, is_answer=False))
+
+    def hold(self, reason: str) -> None:
+        """It fails at giving rows: the point has no more."""
+        self.problem = reason
+        self._stopping = True
+        self.on_end()
+
+    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: RetryVerdict, latency: float) -> bool:
+        """A row's end."""
+        is_answer = verdict.action is Action.KEEP and reply.status < 300
+        tokens = NO_TOKENS
+        if is_answer:
+            upstream.stats.succeeded += 1
+            tokens = answer_tokens(reply.body) if reply.tokens is None else reply.tokens
+        else:
+            upstream.stats.failed += 1
+            self.problem = verdict.reason or f"status {reply.status}"
+        self._end(Ended(upstream.clock(), latency, tokens, is_answer))
+        return True
+
+    def _end(self, ended: Ended) -> None:
+        self.failed += not ended.is_answer
+        self.ended.append(ended)
+        self.on_end()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether its rows are no longer wanted."""
+        return self._stopping
+
+    def stop(self) -> None:
+        """Take back what is out."""
+        self._stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def _limited(body: bytes) -> bytes:
+    """The same request for an answer of one token."""
+    try:
+        fields = _decode(body)
+    except JSON_ERRORS:
+        return body
+    one = msgspec.Raw(b"1")
+    named = [name for name in _LIMITS if name in fields] or [_LIMITS[0]]
+    fields.pop("min_tokens", None)
+    return msgspec.json.encode({**fields, **dict.fromkeys(named, one)})

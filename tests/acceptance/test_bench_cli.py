@@ -1,0 +1,115 @@
+"""`orch bench`: what an engine does with a job's own rows, kept over a kill, told in words, and used by plans."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import Orch, write_config
+from tests.support.process import Upstream, upstreams, wait_until
+
+JOB = """\
+name: letters
+documents: [{path: letters}]
+tasks:
+  - {id: sort, model: small, prompt: "What is it?", max_tokens: 40}
+  - {id: sum, model: small, prompt: "What does it say?", max_tokens: 40}
+models: {small: test-model}
+"""
+QUICK = ("--minutes", "0.1")
+SLOTS = 4
+
+
+@pytest.fixture
+def orch(run_orch: Orch, orch_home: Path, tmp_path: Path) -> Orch:
+    (tmp_path / "letters").mkdir()
+    for number in range(30):
+        (tmp_path / "letters" / f"{number}.txt").write_text(f"letter {number}\n" + "a line\n" * (1 + number % 5 * 10))
+    (tmp_path / "job.yaml").write_text(JOB)
+    return run_orch
+
+
+@pytest.fixture
+def engine(tmp_path: Path, orch_home: Path) -> Any:
+    with upstreams(tmp_path) as make:
+        upstream = make(slots=SLOTS, latency_ms=60, model=["test-model"])
+        write_config(orch_home, [upstream.base_url], idle=None, cost_per_hour=2.5)
+        yield upstream
+
+
+def benched(orch: Orch, *arguments: str) -> Any:
+    ran = orch("bench", "job.yaml", *QUICK, *arguments, "--json", timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_a_bench_is_killed_goes_on_and_is_used_by_plans(orch: Orch, engine: Upstream, tmp_path: Path) -> None:
+    begun = orch.start("bench", "job.yaml", *QUICK)
+    points = list[Path]()
+
+    def some() -> bool:
+        points[:] = (orch.home / "bench").glob("*/*.jsonl") if (orch.home / "bench").exists() else []
+        found = [path for path in points if path.name != "rows.jsonl"]
+        return bool(found) and found[0].read_bytes().count(b"\n") >= 2
+
+    wait_until(some)
+    os.kill(begun.pid, signal.SIGKILL)
+    begun.wait(30)
+    file = next(path for path in points if path.name != "rows.jsonl")
+    kept = file.read_bytes()
+    kept = kept[: kept.rindex(b"\n") + 1]
+    file.write_bytes(kept + b'{"name":"sweep/512","told":{"conc')  # what a kill may leave of a line
+
+    found = benched(orch, "--vs", "openai:gpt-5-nano", "--apply", "--html", str(tmp_path / "bench.html"))
+    assert file.read_bytes().startswith(kept), "what was measured is not measured again"
+    # How exact it is, the soak tests measure; here the machine may be busy with anything.
+    assert SLOTS // 2 <= found["knee"]["concurrency"] <= 8 * SLOTS
+    assert [one["mode"] for one in found["modes"]] == ["continuous", "dynamic", "static"]
+    assert found["rows"] == found["job_rows"] == 60
+    at_knee = next(one for one in found["sweep"] if one["concurrency"] == found["knee"]["concurrency"])
+    assert at_knee["end"] == "measured"
+    assert at_knee["error_share"] == 0
+    assert at_knee["kv_peak"] > 0.5
+    assert at_knee["preemptions"] == 0
+    assert 0.03 < at_knee["p50"] <= at_knee["p99"]
+    assert found["engine_version"] == "0.33.0"
+    verdict = found["verdict"]
+    assert verdict["documents"] == 30
+    assert f"{verdict['rows_per_hour']:,.0f} rows an hour" in verdict["sentence"]
+    assert float(verdict["per_1000_usd"]) == pytest.approx(2.5 / verdict["rows_per_hour"] * 1000, rel=1e-3)
+    assert verdict["hosted"] == "openai:gpt-5-nano"
+    page = (tmp_path / "bench.html").read_text()
+    assert page.count("<svg") == 3
+    assert verdict["sentence"].split(";")[0] in page
+
+    asked = len(engine.log.read_text().splitlines())
+    assert "█" in orch("bench", "job.yaml", *QUICK, timeout=60).stdout
+    assert len(engine.log.read_text().splitlines()) == asked, "every point was known"
+
+    planned = json.loads(orch("plan", "job.yaml", "--json").stdout)
+    (route,) = planned["routes"]
+    assert "from a bench" in route["reason"]
+
+
+def test_what_cannot_be_benched_is_said(orch: Orch, engine: Upstream, orch_home: Path) -> None:
+    for arguments, told in (
+        (("--backend", "nobody"), "there is no such backend"),
+        (("--modes", "quick"), "'quick' is none of static, dynamic, continuous"),
+        (("--tune", "quick"), "are not started by orch"),
+        (("--vs", "gpt"), "write BACKEND:MODEL or PROVIDER:MODEL"),
+        (("--vs", "local:x"), "costs by the hour"),
+        (("--vs", "openai:no-such-model"), "no price is known"),
+    ):
+        ran = orch("bench", "job.yaml", *QUICK, *arguments)
+        assert (ran.returncode, told in ran.stderr.replace("\n  ", " ")) == (2, True), ran.stderr
+    assert not engine.log.read_text(), "nothing was asked"
+    sync = '[backends.api]\nkind = "sync"\nbase_url = "http://127.0.0.1:9/v1"\napi_key_env = "K"\n'
+    write_config(orch_home, [engine.base_url], extra=sync)
+    ran = orch("bench", "job.yaml", "--backend", "api")
+    assert ran.returncode == 2
+    assert "is up to its provider" in ran.stderr.replace("\n  ", " ")
