@@ -30,7 +30,6 @@ PLAIN: dict[str, Callable[[], None]] = {
     "build": build.main,
     "changes": changes.main,
     "order": order.main,
-    "pages": pages.main,
     "reading": reading.main,
     "scans": scans.main,
     "startup": startup.main,
@@ -43,6 +42,7 @@ WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "databases": databases.main,
     "pipeline": pipeline.main,
     "hosted": hosted.main,
+    "pages": pages.main,
     "routing": routing.main,
 }
 

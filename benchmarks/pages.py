@@ -1,12 +1,14 @@
-"""How soon a browser paints the pages of a job of 100,000 rows, and what ten open pages cost an engine at work.
+"""What open pages cost, and how soon they tell: of a job of 100,000 rows, in a real browser.
 
-The first is the browser's own first contentful paint, of each page opened anew. The second is the CPU of the process
-that serves ten streams of pages for ten seconds, and the wall time of a batch in an engine that serves ten streams
-itself against one that serves none, in interleaved rounds.
+`paint` is the browser's own first contentful paint, of each page opened anew. `tells` is how long a page takes to
+show that a row ended, that the engine was killed, and that it is back, by the clock of who waits for it. `slow` is
+the CPU of an engine process for one batch with ten open pages and with none, in interleaved rounds: the machine's
+clock says nothing while others work on it. `memory` is the resident memory of an engine that serves ten pages.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import re
@@ -15,61 +17,179 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import aiohttp
 
 from benchmarks.databases import SETTINGS
-from benchmarks.serving import Constant, Unavailable, say, write_rows
-from tests.support.chromium import Chromium, installed
-from tests.support.webhome import web_home
+from benchmarks.serving import Constant, Unavailable, note, say, write_rows
+from orchestrator.store import Store
+from tests.support.chromium import Chromium, Tab, installed
+from tests.support.webhome import WebHome, web_home
 
-STREAMS, SECONDS, ROUNDS, ROWS = 10, 10.0, 3, 20_000
+STREAMS, ROUNDS, ROWS, TIMES = 10, 5, 40_000, 10
+SETTLED_SECONDS = 60.0
+"""Behind these, a process that serves pages has loaded what it needs."""
+SAMPLE_SECONDS = 5.0
 ORCH = (sys.executable, "-m", "orchestrator.cli")
+ENGINE = "document.querySelector('#engine')?.innerText.trim()"
+PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
 
 
-def main() -> None:
-    """Print the paints, the CPU of ten pages, and what they take from an engine."""
-    with tempfile.TemporaryDirectory(prefix="orch-bench-") as folder:
-        place = Path(folder)
-        os.environ.update(ORCH_HOME=str(place), ORCH_CONFIG=str(place / "orch.toml"))
-        home = web_home(place)
-        pages = ["/", f"/jobs/{home.big.id}", f"/jobs/{home.big.id}/rows", f"/jobs/{home.big.id}/rows?q=scan-99999"]
-        with _serving("view", "127.0.0.1:0") as (_, link):
-            _paints(place, link, pages)
-        with _serving("view", "127.0.0.1:0") as (process, link):
-            used, seconds = asyncio.run(_streamed(link, process, f"/jobs/{home.big.id}"))
-            say(f"pages {STREAMS} open on a running job of 100,000 rows: {used / seconds:.1%} of a core")
-    took: dict[int, list[float]] = {0: [], STREAMS: []}
-    for _ in range(ROUNDS):
-        for streams in took:
-            took[streams].append(_batch(streams))
-    alone, watched = (statistics.median(took[streams]) for streams in (0, STREAMS))
-    say(f"pages {ROWS:,} rows in an engine with no page open: {alone:.2f} s, with {STREAMS}: {watched:.2f} s")
-    say(f"pages {STREAMS} open pages slow the engine by {watched / alone - 1:+.1%}")
+def main(argv: Sequence[str] = ()) -> None:
+    """Measure the parts that are chosen, all of them otherwise."""
+    parts = {"paint": _paint, "tells": _tells, "slow": _slow, "memory": _memory}
+    parser = argparse.ArgumentParser(prog="benchmarks pages", description=__doc__)
+    parser.add_argument("--parts", nargs="+", choices=parts, default=[*parts])
+    parser.add_argument("--minutes", type=float, default=8.0, help="how long `memory` looks")
+    chosen = parser.parse_args(argv)
+    for name in chosen.parts:
+        with tempfile.TemporaryDirectory(prefix="orch-bench-") as folder:
+            parts[name](Path(folder), chosen.minutes)
 
 
-def _paints(place: Path, link: str, pages: list[str]) -> None:
-    command = installed()
-    if command is None:
-        raise Unavailable("no browser is installed")
-    browser = Chromium(command, place / "profile")
-    try:
-        tab = browser.new_page()
-        tab.open(link)
-        tab.until("location.pathname === '/'")
-        paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
+def _paint(place: Path, minutes: float) -> None:
+    home = _home(place)
+    pages = ["/", f"/jobs/{home.big.id}", f"/jobs/{home.big.id}/rows", f"/jobs/{home.big.id}/rows?q=scan-99999"]
+    with _serving("view", "127.0.0.1:0") as (_, link), _browser(place) as browser:
+        tab = _entered(browser, link)
         for page in pages:
             found = []
             for _ in range(5):
-                tab.open(link.partition("/enter")[0] + page)
-                tab.until(f"({paint}) > 0")
-                found.append(float(tab.js(paint)))
+                tab.open(_site(link) + page)
+                tab.until(f"({PAINT}) > 0")
+                found.append(float(tab.js(PAINT)))
             say(f"pages first paint of {page.partition('?')[0]}: {statistics.median(found):.0f} ms")
-    finally:
-        browser.close()
+
+
+def _tells(place: Path, minutes: float) -> None:
+    home = _home(place)
+    with _serving("up", "-q", "--web", "127.0.0.1:0") as (process, link), _browser(place) as browser:
+        tab = _entered(browser, link)
+        _say_times("a row that ends shows in its job's page after", _rows_that_end(home, tab, _site(link)))
+        own = tab
+        address = _site(link).partition("//")[2]
+        process.kill()
+        began = time.monotonic()
+        own.until(f"{ENGINE} === 'engine down'", 30)
+        downs, backs = [time.monotonic() - began], []
+        process.wait()
+        for _ in range(TIMES // 2):
+            with _serving("up", "-q", "--web", address) as (again, _):
+                began = time.monotonic()
+                own.until(f"{ENGINE} === 'engine up'", 30)
+                backs.append(time.monotonic() - began)
+                again.kill()
+                began = time.monotonic()
+                own.until(f"{ENGINE} === 'engine down'", 30)
+                downs.append(time.monotonic() - began)
+        _say_times("`kill -9` of the engine shows in its own page after", downs)
+        _say_times("and that it is back, without a reload, after", backs)
+
+
+def _rows_that_end(home: WebHome, tab: Tab, site: str) -> list[float]:
+    """Seconds from the commit of a row's end to the page that shows it, of a page that stays open."""
+    took = []
+    tab.open(f"{site}/jobs/{home.running.id}")
+    tab.until("document.querySelector('[data-at=\"requests.done\"]') !== null")
+    with Store.open(home.url) as store:
+        for _ in range(TIMES):
+            [shard] = store.shards.of_job(home.running.id)
+            done = shard.provider_completed + 1
+            store.shards.note(shard, provider_completed=done)
+            began = time.monotonic()
+            wanted = done + shard.provider_failed
+            tab.until(f"document.querySelector('[data-at=\"requests.done\"]').value === '{wanted}'", 30)
+            took.append(time.monotonic() - began)
+    return took
+
+
+def _say_times(what: str, seconds: list[float]) -> None:
+    say(f"pages {what} {statistics.median(seconds):.2f} s, {max(seconds):.2f} s at most, {len(seconds)} times")
+
+
+def _slow(place: Path, minutes: float) -> None:
+    """CPU of an engine for a batch; the pages' own code is loaded before, as it is once in a night."""
+    used: dict[int, list[float]] = {0: [], STREAMS: []}
+    for number in range(ROUNDS):
+        for streams, found in used.items():
+            found.append(_batch(place / f"{number}-{streams}", streams))
+            note(f"{ROWS:,} rows with {streams} open pages: {found[-1]:.2f} s of CPU")
+    alone, watched = (statistics.median(used[streams]) for streams in (0, STREAMS))
+    say(f"pages {ROWS:,} rows in an engine with no page open: {alone:.2f} s of CPU, with {STREAMS}: {watched:.2f} s")
+    say(f"pages {STREAMS} open pages add {watched / alone - 1:+.1%} to the CPU of the engine's process")
+
+
+def _batch(place: Path, streams: int) -> float:
+    place.mkdir()
+    with Constant() as upstream:
+        os.environ.update(ORCH_HOME=str(place / "home"), ORCH_CONFIG=str(place / "orch.toml"))
+        (place / "orch.toml").write_text(SETTINGS.format(url=upstream.url), encoding="utf-8")
+        write_rows(place / "rows.jsonl", ROWS)
+        with _serving("up", "-q", "--web", "127.0.0.1:0") as (process, link):
+            return asyncio.run(_watched_batch(process, link, place / "rows.jsonl", streams))
+
+
+async def _watched_batch(process: subprocess.Popen[str], link: str, rows: Path, streams: int) -> float:
+    async with _visitor(link) as visitor:
+        async with _open(visitor, _site(link), "/", 1):
+            await asyncio.sleep(2)
+        async with _open(visitor, _site(link), "/", streams):
+            before = _cpu(process.pid)
+            command = [*ORCH, "submit", str(rows), "--wait", "-q"]
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            submit = await asyncio.create_subprocess_exec(*command, **quiet)
+            assert await submit.wait() == 0
+            return _cpu(process.pid) - before
+
+
+def _memory(place: Path, minutes: float) -> None:
+    """Ten pages of the large job, Tonight and Money, held open by an engine without other work."""
+    home = _home(place)
+    with _serving("up", "-q", "--web", "127.0.0.1:0") as (process, link):
+        samples, cpu = asyncio.run(_watched(process, link, home, minutes * 60))
+    at = [second for second, _ in samples]
+    slope, first = statistics.linear_regression(at, [size for _, size in samples])
+    say(f"pages {STREAMS} open for {minutes:.0f} minutes: {cpu / at[-1]:.1%} of a core")
+    say(
+        f"pages memory of that engine: {first:.0f} MB, and {slope * 3600:+.1f} MB an hour over {len(samples)} samples"
+    )
+
+
+async def _watched(
+    process: subprocess.Popen[str], link: str, home: WebHome, seconds: float
+) -> tuple[list[tuple[float, float]], float]:
+    """Seconds and resident MB of a process while ten pages are open, and the CPU seconds that it took for them."""
+    site, half = _site(link), STREAMS // 2
+    async with (
+        _visitor(link) as visitor,
+        _open(visitor, site, f"/jobs/{home.big.id}", half),
+        _open(visitor, site, "/", STREAMS - half - 1),
+        _open(visitor, site, "/money", 1),
+    ):
+        await asyncio.sleep(SETTLED_SECONDS)
+        began, before, samples = time.monotonic(), _cpu(process.pid), []
+        with Store.open(home.url) as store:
+            while (gone := time.monotonic() - began) < seconds:
+                [shard] = store.shards.of_job(home.running.id)
+                store.shards.note(shard, provider_completed=shard.provider_completed + 1)
+                samples.append((gone, _resident(process.pid)))
+                await asyncio.sleep(SAMPLE_SECONDS)
+        return samples, _cpu(process.pid) - before
+
+
+# --- what the parts share
+
+
+def _home(place: Path) -> WebHome:
+    os.environ.update(ORCH_HOME=str(place), ORCH_CONFIG=str(place / "orch.toml"))
+    return web_home(place)
+
+
+def _site(link: str) -> str:
+    return link.partition("/enter")[0]
 
 
 @contextmanager
@@ -83,39 +203,50 @@ def _serving(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.terminate()
 
 
-async def _streamed(link: str, process: subprocess.Popen[str], page: str) -> tuple[float, float]:
-    """CPU and wall seconds of a process while ten pages are open."""
-    async with _open_pages(link, page, STREAMS):
-        before, began = _cpu(process.pid), time.monotonic()
-        await asyncio.sleep(SECONDS)
-        return _cpu(process.pid) - before, time.monotonic() - began
+@contextmanager
+def _browser(place: Path) -> Iterator[Chromium]:
+    if (command := installed()) is None:
+        raise Unavailable("no browser is installed")
+    browser = Chromium(command, place / "profile")
+    try:
+        yield browser
+    finally:
+        browser.close()
 
 
-class _open_pages:  # noqa: N801  (used like a function)
-    """So many streams of a page, read as they come."""
+def _entered(browser: Chromium, link: str) -> Tab:
+    tab = browser.new_page()
+    tab.open(link)
+    tab.until("location.pathname === '/'")
+    return tab
 
-    def __init__(self, link: str, page: str, streams: int) -> None:
-        self._link, self._page, self._streams = link, page, streams
 
-    async def __aenter__(self) -> None:
-        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
-        async with self._session.get(self._link) as answer:
+@asynccontextmanager
+async def _visitor(link: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """Somebody who came by the link, which works once."""
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        async with session.get(link) as answer:
             assert answer.status == 200
-        url = f"{self._link.partition('/enter')[0]}/live"
-        self._readers = [asyncio.create_task(self._read(url)) for _ in range(self._streams)]
-        await asyncio.sleep(1)
+        yield session
 
-    async def __aexit__(self, *_: object) -> None:
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
-        await self._session.close()
 
-    async def _read(self, url: str) -> None:
+@asynccontextmanager
+async def _open(visitor: aiohttp.ClientSession, site: str, page: str, streams: int) -> AsyncIterator[None]:
+    """A page open so many times; what comes is read."""
+
+    async def read() -> None:
         timeout = aiohttp.ClientTimeout(total=None)
-        async with self._session.get(url, params={"page": self._page}, timeout=timeout) as answer:
+        async with visitor.get(f"{site}/live", params={"page": page}, timeout=timeout) as answer:
             async for _ in answer.content.iter_any():
                 pass
+
+    readers = [asyncio.create_task(read()) for _ in range(streams)]
+    try:
+        yield
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
 
 
 def _cpu(pid: int) -> float:
@@ -123,21 +254,7 @@ def _cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _batch(streams: int) -> float:
-    """Seconds from submitting a batch to its end, in an engine whose pages are open so many times."""
-    with tempfile.TemporaryDirectory(prefix="orch-bench-") as folder, Constant() as upstream:
-        place = Path(folder)
-        os.environ.update(ORCH_HOME=str(place / "home"), ORCH_CONFIG=str(place / "orch.toml"))
-        (place / "orch.toml").write_text(SETTINGS.format(url=upstream.url), encoding="utf-8")
-        write_rows(place / "rows.jsonl", ROWS)
-        with _serving("up", "-q", "--web", "127.0.0.1:0") as (_, link):
-            return asyncio.run(_run(link, place / "rows.jsonl", streams))
-
-
-async def _run(link: str, rows: Path, streams: int) -> float:
-    async with _open_pages(link, "/", streams):
-        began = time.monotonic()
-        command = [*ORCH, "submit", str(rows), "--wait", "-q"]
-        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        assert await process.wait() == 0
-        return time.monotonic() - began
+def _resident(pid: int) -> float:
+    """In MB (2**20 bytes)."""
+    [line] = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024

@@ -10,8 +10,6 @@ import base64
 import binascii
 import logging
 import os
-import socket
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -25,8 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.core.connections import ClientTimeouts, Connections
-from orchestrator.core.errors import BackendError, UsageError
-from orchestrator.core.guarded_server import Server, guarded
+from orchestrator.core.errors import UsageError
+from orchestrator.core.threaded_server import bound, threaded, url_host
 from orchestrator.core.wire import JSON_ERRORS, BatchStatus
 from orchestrator.settings.backends import HostedBackend
 from orchestrator.settings.config import Config
@@ -41,7 +39,6 @@ MOST_CONNECTIONS = 256
 PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
 """Events that are known again. A signature holds for ten minutes; no account ends as many batches in that time."""
-STOP_SECONDS = 1
 SECRET_PREFIX = "whsec_"
 ENDS = frozenset(f"batch.{status}" for status in BatchStatus if status.is_final)
 
@@ -105,42 +102,13 @@ def listening(
     `push` is called from that thread with the id of each batch that an event names. Port 0 takes a free one. Raises
     UsageError for a host that leads nowhere, BackendError for an address that cannot be had.
     """
-    with closing(_bound(host, port)) as bound, closing(openai.OpenAI(api_key="none")) as client:
-        connections = Connections(MOST_CONNECTIONS, patience=patience)
-        config = guarded(
-            _Webhooks(client, secrets, push).application(),
-            connections,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
-        server = Server(config, connections)
-        thread = threading.Thread(target=server.run, args=([bound],), name="webhooks", daemon=True)
-        thread.start()
-        try:
-            shown = f"[{host}]" if ":" in host else host
-            yield f"http://{shown}:{bound.getsockname()[1]}{PATH}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens already: what comes before the thread does waits in it."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"{host} is not an address to listen on: {why}") from error
-    try:
-        return socket.create_server(address, family=family)
-    except OSError as error:
-        raise BackendError(
-            f"{host}:{port} cannot be listened at: {os.strerror(error.errno or 0)}",
-            hint="choose another port; 0 takes a free one",
-        ) from error
+    listener = bound(host, port)
+    port = listener.getsockname()[1]
+    connections = Connections(MOST_CONNECTIONS, patience=patience)
+    with closing(openai.OpenAI(api_key="none")) as client:
+        app = _Webhooks(client, secrets, push).application()
+        with threaded(app, listener, connections, "webhooks"):
+            yield f"http://{url_host(host)}:{port}{PATH}"
 
 
 class _Webhooks:

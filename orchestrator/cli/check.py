@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -18,6 +18,7 @@ from orchestrator.cli.options import scope_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, OrchError, UsageError
+from orchestrator.core.extras import require_otel
 from orchestrator.core.model import JobKind, scope_words
 from orchestrator.core.money import per_hour
 from orchestrator.core.permissions import readable_by_others
@@ -34,6 +35,7 @@ from orchestrator.settings import job_spec
 from orchestrator.settings.backends import AnthropicBackend, EnginesBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import expand
+from orchestrator.settings.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from orchestrator.store import Store
@@ -140,6 +142,8 @@ def _examine() -> Iterator[Found]:
     yield "config", True, str(config.path or "no orch.toml; using the defaults"), 0
     yield from _examine_home(config)
     say_keys(config)  # at once: what is asked below sends them
+    if config.telemetry is not None:
+        yield from _examine_telemetry(config.telemetry, config.home)
     if not config.backends:
         yield "backends", False, "none configured; add [backends.local] to orch.toml", 2
     for name, backend in config.backends.items():
@@ -159,6 +163,22 @@ def _examine() -> Iterator[Found]:
                 yield from _examine_hosted(name, backend, config, models)
             case _:
                 assert_never(backend)
+
+
+def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
+    """Whether the receiver takes spans: it is sent none, as a valid request."""
+    what = f"telemetry {telemetry.endpoint}"
+    try:
+        require_otel()
+        from orchestrator.engine.telemetry.otlp import Receiver
+
+        with closing(Receiver(telemetry, Home(home).identity())) as receiver:
+            receiver.send_spans([])
+    except OrchError as error:
+        yield what, False, str(error), error.exit_code
+        return
+    content = "with prompts and answers" if telemetry.content else "without prompts and answers"
+    yield what, True, f"takes spans, location {telemetry.location}, {content}", 0
 
 
 def _models(config: settings.Config, backend: str) -> list[str]:

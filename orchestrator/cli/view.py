@@ -79,9 +79,10 @@ def serve_pages(
     acts: bool = False,
 ) -> Iterator[str]:
     """Serve the pages in a thread until the block ends; says and gives where. Raises UsageError, BackendError."""
+    from orchestrator.core.threaded_server import bound, url_host
     from orchestrator.web.access import KeyRing, PageAccess
     from orchestrator.web.app import Pages
-    from orchestrator.web.serving import bound, hosts_of, is_loopback, serving
+    from orchestrator.web.serving import hosts_of, is_loopback, serving
 
     listener = bound(*address)
     with closing(listener):
@@ -94,8 +95,7 @@ def serve_pages(
         ring = KeyRing(keys.find, keys.current)
         right = KeyRight.OPERATE if acts else KeyRight.VIEW
         access = PageAccess(context.home.root, context.home.identity(), ring, links=links, right=right)
-        host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        url = f"http://{host}:{listener.getsockname()[1]}"
+        url = f"http://{url_host(address[0])}:{listener.getsockname()[1]}"
 
         def say_link() -> None:
             say(f"orch: pages at {url}{access.new_link() or '/'}")

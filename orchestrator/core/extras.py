@@ -13,3 +13,15 @@ def require_parquet(what: str) -> None:
         raise UsageError(
             f"{what}: Parquet needs pyarrow, which is not installed", hint="pip install 'orch-batch[parquet]'"
         )
+
+
+def require_otel() -> None:
+    """Raises UsageError where telemetry cannot be encoded here."""
+    try:
+        found = find_spec("opentelemetry.proto.collector")
+    except ModuleNotFoundError:  # a folder above it is missing
+        found = None
+    if found is None:
+        raise UsageError(
+            "[telemetry] needs opentelemetry-proto, which is not installed", hint="pip install 'orch-batch[otel]'"
+        )

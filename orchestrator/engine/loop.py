@@ -42,6 +42,7 @@ from orchestrator.engine.monitor import Monitor, Obstacle, Standstill
 from orchestrator.engine.notices import Notices
 from orchestrator.engine.open_backends import OpenBackends, Opened
 from orchestrator.engine.reloading import Reloader
+from orchestrator.engine.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles, down_for
 from orchestrator.pipeline.build.reuse import asked_of
@@ -117,6 +118,7 @@ class Engine:
         self._provider_calls = provider_calls or Threads()
         self.pipeline = Pipeline(store, self._home, handles, budgets, now, self._provider_calls)
         self._monitor = Monitor(store, config)
+        self._telemetry = TelemetrySwitch(store, self._home, config, self._news.append)
 
     def __enter__(self) -> Engine:
         return self
@@ -126,6 +128,7 @@ class Engine:
     ) -> None:
         self._provider_calls.close()
         self._monitor.close()
+        self._telemetry.close()
         self._stack.close()
 
     def run(
@@ -287,7 +290,7 @@ class Engine:
     def use(self, config: Config) -> None:
         """These settings hold from now on."""
         self._config = config
-        for part in (self._budgets, self._monitor, self._backends):
+        for part in (self._budgets, self._monitor, self._backends, self._telemetry):
             part.use(config)
         self.pipeline.settings_changed()
         for listener in self.listeners:

@@ -20,6 +20,7 @@ from orchestrator.settings.backends import Backend
 from orchestrator.settings.config import Config, Reports
 from orchestrator.settings.discovery import home_beside
 from orchestrator.settings.source_lines import text_of
+from orchestrator.settings.telemetry import Telemetry
 
 SECRETS = ("api_key_env", "webhook_secret_env")
 _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
@@ -135,7 +136,11 @@ def adopt(
     if missing := list(_unset_reports(reports, held.reports, environ)):
         restart += [f"reports: {field} (the engine has no {variable})" for field, variable in missing]
         reports = held.reports
-    return replace(wanted, place=held.place, backends=backends, reports=reports), restart
+    telemetry = wanted.telemetry
+    if missing := list(_unset_headers(telemetry, held.telemetry, environ)):
+        restart += [f"telemetry: {field} (the engine has no {variable})" for field, variable in missing]
+        telemetry = held.telemetry
+    return replace(wanted, place=held.place, backends=backends, reports=reports, telemetry=telemetry), restart
 
 
 def _unset(backend: Backend, before: Backend | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -152,6 +157,16 @@ def _unset_reports(wanted: Reports, held: Reports, environ: Mapping[str, str]) -
     for field, variable in _variables(wanted):
         if (field, variable) not in known and not environ.get(variable, "").strip():
             yield field, variable
+
+
+def _unset_headers(
+    wanted: Telemetry | None, held: Telemetry | None, environ: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    known = {} if held is None else held.headers_env
+    named = {} if wanted is None else wanted.headers_env
+    for header, variable in named.items():
+        if known.get(header) != variable and not environ.get(variable, "").strip():
+            yield f"headers_env.{header}", variable
 
 
 def _variables(reports: Reports) -> Iterator[tuple[str, str]]:

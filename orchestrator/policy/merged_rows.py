@@ -18,19 +18,7 @@ _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) -> bytes:
     """One line of the merged result: identity, outcome, parsed output, and where it all comes from."""
-    output: Any = None
-    finish_reason = None
-    if line is not None:
-        response = _decode_line(line).response
-        if response is not None and 200 <= response.status_code < 300:
-            body = response_json(response)
-            answer = answer_of(body)
-            output, finish_reason = answer.text, answer.finish_reason
-            if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
-                with suppress(*wire.JSON_ERRORS):  # it was JSON when it was checked, but the recursion limit moves
-                    output = msgspec.json.decode(answer.text)
-            elif answer.text is None:
-                output = body
+    output, finish_reason = output_of(row, line, check)
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
     return msgspec.json.encode(
         {
@@ -46,6 +34,25 @@ def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) 
             "provenance": _provenance(row, finish_reason),
         }
     )
+
+
+def output_of(row: FinishedRow, line: bytes | None, check: OutputCheck | None) -> tuple[Any, str | None]:
+    """What a row's result line answers, and why that ended; parsed where it was checked as JSON.
+
+    Of an answer without text it is the whole body, as raw JSON.
+    """
+    response = None if line is None else _decode_line(line).response
+    if response is None or not 200 <= response.status_code < 300:
+        return None, None
+    body = response_json(response)
+    answer = answer_of(body)
+    if answer.text is None:
+        return body, answer.finish_reason
+    output: Any = answer.text
+    if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
+        with suppress(*wire.JSON_ERRORS):  # it was JSON when it was checked, but the recursion limit moves
+            output = msgspec.json.decode(answer.text)
+    return output, answer.finish_reason
 
 
 def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
 from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.diff import ComparedRow, Difference, Said, difference
-from orchestrator.policy.merged_rows import merged_row
+from orchestrator.policy.merged_rows import output_of
 from orchestrator.reports import night as nights
 from orchestrator.reports.job_names import job_named
 from orchestrator.reports.night import JobReport, NightFacts, NightReport, night_of
@@ -38,19 +39,20 @@ def compare(store: Store, home: Home, before: Job, after: Job, most: int) -> Dif
 def _moved(
     known: Comparisons, home: Home, before: Job, after: Job
 ) -> Iterator[tuple[ComparedRow, Said | None, Said | None]]:
+    then, now = checks_of(before), checks_of(after)
     with closing(ResultLines(home.results)) as lines:
         for old, new in known.moved(before.id, after.id):
             asked = ComparedRow(new.custom_id, new.document, new.task)
-            yield asked, _said(lines, old, before), _said(lines, new, after)
+            yield asked, _said(lines, old, then.get(old.task)), _said(lines, new, now.get(new.task))
 
 
-def _said(lines: ResultLines, row: FinishedRow, job: Job) -> Said | None:
+def _said(lines: ResultLines, row: FinishedRow, check: OutputCheck | None) -> Said | None:
     """What a row came to; None where its line is gone, or is nested too deeply to be read."""
     if row.state is not RequestState.SUCCEEDED:
         return Said(row.state, row.error_code)
     try:
-        merged = merged_row(row, lines.read(row), checks_of(job).get(row.task))
-        return Said(row.state, msgspec.json.decode(merged)["output"])
+        output, _ = output_of(row, lines.read(row), check)
+        return Said(row.state, msgspec.json.decode(output) if isinstance(output, msgspec.Raw) else output)
     except (StorageError, RecursionError):
         return None
 

@@ -157,7 +157,7 @@ def _listening(bound: socket.socket, where: str) -> None:
 def _not_available(where: str, error: OSError) -> BackendError:
     if error.errno == errno.EADDRINUSE:
         return BackendError(f"{where} is in use by another program", hint="choose another --port; 0 takes a free one")
-    return BackendError(f"{where} cannot be listened at: {error.strerror}")
+    return BackendError(f"cannot listen at {where}: {error.strerror}")
 
 
 def bind_unix(path: Path) -> socket.socket:
@@ -176,7 +176,7 @@ def bind_unix(path: Path) -> socket.socket:
         finally:
             os.umask(before)
     except OSError as error:
-        raise BackendError(f"{path} cannot be listened at: {error.strerror or error}") from error
+        raise BackendError(f"cannot listen at {path}: {error.strerror or error}") from error
     return bound
 
 

@@ -34,6 +34,7 @@ from orchestrator.settings.backends import (
 )
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.source_lines import load_toml, read_text, validated
+from orchestrator.settings.telemetry import Telemetry
 
 
 class RateSettings(Strict):
@@ -232,6 +233,7 @@ class ConfigFile(Strict):
     alerts: AlertSettings = AlertSettings()
     documents: ReadingSettings = ReadingSettings()
     routing: RoutingSettings = RoutingSettings()
+    telemetry: Telemetry | None = None
 
     @field_validator("budgets")
     @classmethod
@@ -257,6 +259,7 @@ class Config:
     alerts: AlertSettings = field(default_factory=AlertSettings)
     documents: ReadingSettings = field(default_factory=ReadingSettings)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
+    telemetry: Telemetry | None = None
     text: str = field(default="", repr=False, compare=False)
 
     @property
@@ -284,6 +287,8 @@ class Config:
         smtp = self.reports.smtp
         if smtp is not None and smtp.password_env is not None:
             found.append((smtp.password_env, smtp.host))
+        if self.telemetry is not None:
+            found += [(variable, self.telemetry.endpoint) for variable in self.telemetry.headers_env.values()]
         return list(dict.fromkeys(found))
 
     @property
@@ -306,5 +311,5 @@ def parse(place: Place, text: str) -> Config:
         file = validated(ConfigFile, data, lines, place.path)
     return Config(
         place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention, file.reports,
-        file.alerts, file.documents, file.routing, text,
+        file.alerts, file.documents, file.routing, file.telemetry, text,
     )  # fmt: skip

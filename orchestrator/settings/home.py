@@ -33,6 +33,11 @@ class Home:
         """Which settings the engine runs under, and what of orch.toml it does not."""
         return self.root / "settings.json"
 
+    @property
+    def telemetry(self) -> Path:
+        """What of this home was sent to its OpenTelemetry receiver."""
+        return self.root / "telemetry.json"
+
     def server(self, backend: str) -> Path:
         """The folder of the batch server that stands for a backend."""
         return self.root / "servers" / backend

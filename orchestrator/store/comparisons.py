@@ -22,6 +22,7 @@ from orchestrator.store.tables import jobs, requests
 PAGE = 2000
 _PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
 
+_NO_JOB = JobId("")
 _MINE, _THEIRS = requests.alias("mine"), requests.alias("theirs")
 
 
@@ -109,10 +110,12 @@ class Comparisons:
         return bulk.beside(acknowledgements, lambda told: same_failure(told, _MINE.c), self._db.dialect)
 
     def _beside(self, job_id: JobId | None) -> tuple[Any, ColumnElement[bool]]:
-        """The row of a run that is the same one as `_MINE`, and what to join it on."""
+        """The row of a run that is the same as `_MINE`, and what to join it on; None is a run without rows."""
+        # For `job_id IS NULL`, SQLite would look at every row of every job, for each row: its index is for values.
+        run = _NO_JOB if job_id is None else job_id
 
         def same_row(there: Any) -> ColumnElement[bool]:
-            return and_(there.job_id == job_id, there.custom_id == _MINE.c.custom_id)
+            return and_(there.job_id == run, there.custom_id == _MINE.c.custom_id)
 
         return bulk.beside(_THEIRS, same_row, self._db.dialect)
 

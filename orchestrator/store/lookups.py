@@ -73,6 +73,10 @@ class Lookups:
         found = self._found(job_id, and_(*conditions), most, newest_first=before is not None)
         return found if before is None else found[::-1]
 
+    def where(self, *conditions: ColumnElement[bool], most: int) -> list[FoundRow]:
+        """The first rows under conditions, in input order. For verbs of the store."""
+        return self._selected(and_(*conditions), most)
+
     def tasks(self, job_id: JobId) -> list[str]:
         """The tasks that the first rows of a job are of, in input order."""
         c = requests.c
@@ -99,12 +103,17 @@ class Lookups:
     def _found(
         self, job_id: JobId, condition: ColumnElement[bool], most: int | None = None, *, newest_first: bool = False
     ) -> list[FoundRow]:
+        return self._selected(and_(requests.c.job_id == job_id, condition), most, newest_first=newest_first)
+
+    def _selected(
+        self, condition: ColumnElement[bool], most: int | None, *, newest_first: bool = False
+    ) -> list[FoundRow]:
         c = requests.c
         columns = (*(c[name] for name in FINISHED), shards.c.backend, shards.c.batch_id)
         query = (
             select(*columns, c.offset, c.length, c.sent_model)
             .outerjoin(shards, shards.c.id == c.result_shard)
-            .where(c.job_id == job_id, condition)
+            .where(condition)
             .order_by(c.seq.desc() if newest_first else c.seq)
             .limit(most)
         )

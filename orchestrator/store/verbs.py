@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.store.quality import Checked
     from orchestrator.store.quarantine import Quarantine
     from orchestrator.store.stages import Stages
+    from orchestrator.store.traces import Traces
 
 
 class Store:
@@ -151,6 +152,13 @@ class Store:
         from orchestrator.store.stages import Stages
 
         return Stages(self._database)
+
+    @cached_property
+    def traces(self) -> Traces:
+        """What telemetry tells."""
+        from orchestrator.store.traces import Traces
+
+        return Traces(self._database)
 
     @classmethod
     def open(cls, url: str, *, timeout: float = 10.0) -> Store:

@@ -67,7 +67,7 @@ class Pages:
         self._hosts = hosts
         self._new_link = new_link
         self._live = LivePages(lambda: running_engine(readers().home))
-        self._limiters: dict[bool, anyio.CapacityLimiter] = {}
+        self._usual, self._slow = anyio.CapacityLimiter(THREADS), anyio.CapacityLimiter(THREADS)
         self._templates = _templates()
         outlooks = Outlooks()
         self._metrics = HomeMetrics(readers, outlooks, lambda: self._live.viewers, loop)
@@ -122,8 +122,7 @@ class Pages:
 
     async def _threaded(self, work: Callable[[], Made], *, slow: bool = False) -> Made:
         """What work gives, in a thread; what is slow waits for its like, and holds up no page that is live."""
-        limiter = self._limiters.setdefault(slow, anyio.CapacityLimiter(THREADS))
-        return await anyio.to_thread.run_sync(work, limiter=limiter)
+        return await anyio.to_thread.run_sync(work, limiter=self._slow if slow else self._usual)
 
     def _page(
         self, page: Page | None, address: PageAddress, visitor: Visitor, here: str, layout: str

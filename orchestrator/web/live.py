@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 TICK_SECONDS = 0.25
 HEARTBEAT_SECONDS = 2.0
 """A page that hears nothing for longer than twice this says so."""
-SHORTEST_SECONDS, USUAL_SECONDS = 0.75, 1.5
+SHORTEST_SECONDS, USUAL_SECONDS = 1.25, 1.5
 SPARING, BUSY = 12.0, 4.0
 """A page holds for so many times as long as it took to make: up to `USUAL_SECONDS`, and for one that takes long."""
 
@@ -39,12 +39,20 @@ class LivePages:
 
     def __init__(self, pulse: Callable[[], object]) -> None:
         self._pulse = pulse
+        self._felt: object = None
+        self._felt_at = 0.0
         self._pages: dict[str, _Shared] = {}
 
     @property
     def viewers(self) -> int:
         """How many open pages there are."""
         return sum(page.viewers for page in self._pages.values())
+
+    def _felt_now(self) -> object:
+        """The pulse, asked for once a tick for all open pages."""
+        if time.monotonic() - self._felt_at >= TICK_SECONDS / 2:
+            self._felt, self._felt_at = self._pulse(), time.monotonic()
+        return self._felt
 
     async def events(self, key: str, make: Make) -> AsyncIterator[bytes]:
         """The events of one open page: `page` with its content, at first and whenever it changes; `alive` between."""
@@ -54,7 +62,7 @@ class LivePages:
         try:
             yield b"retry: 1000\n\n"
             while True:
-                text = await _current(page, make, self._pulse())
+                text = await _current(page, make, self._felt_now())
                 now = time.monotonic()
                 if text != sent:
                     sent, heard = text, now

@@ -21,6 +21,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.model import Forecast, Job, RequestState
 from orchestrator.core.shards import ShardState
 from orchestrator.engine.lock import running_engine
+from orchestrator.engine.telemetry import sent
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy import nights
 from orchestrator.policy.budgets import BudgetStanding
@@ -94,6 +95,7 @@ class HomeMetrics:
         yield from _budgets(reader)
         yield from _forecasts(reader)
         yield from _schedules(reader)
+        yield from _telemetry(reader)
 
     def _engine(self, reader: HomeReader) -> Iterator[Metric]:
         up = running_engine(reader.home) is not None
@@ -224,6 +226,17 @@ def _schedules(reader: HomeReader) -> Iterator[Metric]:
     about = "1 at the state of each schedule's last night."
     states = (((one.name, str(last[one.id].state)), 1.0) for one in schedules if one.id in last)
     yield _gauge("orch_schedule_last_night", about, ("schedule", "state"), states)
+
+
+def _telemetry(reader: HomeReader) -> Iterator[Metric]:
+    log = sent.read(reader.home)
+    about = "Spans that the OpenTelemetry receiver took, and those that were dropped."
+    family = CounterMetricFamily("orch_telemetry_spans", about, labels=("result",))
+    for result, number in (("sent", log.sent), ("dropped", log.dropped)) if log is not None else ():
+        family.add_metric((result,), number)
+    yield family
+    failing = log is not None and log.failing is not None
+    yield _gauge("orch_telemetry_failing", "1 while the receiver takes nothing.", (), [((), float(failing))])
 
 
 def _gauge(name: str, about: str, labels: tuple[str, ...], samples: Samples) -> Metric:

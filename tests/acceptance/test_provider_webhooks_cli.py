@@ -173,7 +173,7 @@ def test_a_port_that_is_taken(run_orch: Orch) -> None:
         port = other.getsockname()[1]
         ran = run_orch("up", "--webhooks", f"127.0.0.1:{port}", env=ENV)
     assert (ran.returncode, ran.stdout) == (4, "")
-    assert f"127.0.0.1:{port} cannot be listened at: Address already in use" in ran.stderr
+    assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in ran.stderr
     assert "is up" not in ran.stderr
 
 

@@ -152,9 +152,12 @@ def test_every_query_is_one_that_a_real_prometheus_answers(
 
         def ask(query: str) -> Any:
             try:
-                told = httpx2.get(f"http://{address}/api/v1/query", params={"query": query}).json()
+                answer = httpx2.get(f"http://{address}/api/v1/query", params={"query": query})
             except httpx2.TransportError:
                 return None
+            if answer.status_code == 503:  # it reads its files first
+                return None
+            told = answer.json()
             assert told["status"] == "success", (query, told)
             return told["data"]["result"]
 

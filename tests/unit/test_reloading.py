@@ -254,3 +254,17 @@ def test_an_engine_without_a_file_looks_at_none(tmp_path: Path) -> None:
     assert reloader.look(NOW) is None
     told = reloader.in_force
     assert told == InForce(os.getpid(), str(tmp_path), None, told.digest, NOW.isoformat(timespec="seconds"))
+
+
+def test_telemetry_with_a_key_that_the_engine_lacks_waits_for_a_restart(tmp_path: Path) -> None:
+    receiver = '[telemetry]\nendpoint = "http://127.0.0.1:4318"\nheaders_env = {Authorization = "CLOUD_KEY"}\n'
+    desk = Desk(tmp_path, FIRST + receiver)
+    desk.file.write_text(FIRST + receiver.replace("CLOUD_KEY", "NOT_THERE").replace("4318", "4319"))
+    told = desk.look()
+    assert told is not None
+    assert "telemetry: headers_env.Authorization (the engine has no NOT_THERE)" in told
+    assert desk.config.telemetry is not None
+    assert desk.config.telemetry.endpoint.endswith("4318")
+    desk.file.write_text(FIRST)
+    desk.look()
+    assert desk.config.telemetry is None

@@ -35,8 +35,9 @@ NIGHTS = 30
 DIFFERENT = 100
 SPANS = ("7d", "30d", "90d", "all")
 HELD = 100
-MOST_ROWS = 20_000
-"""Rows of a job whose documents a page compares with the run before; of a larger one the command does."""
+MOST_ROWS = 100_000
+"""Rows of a job whose documents a page compares with the run before, in two to five seconds; of a larger one the
+command does."""
 
 
 def _settings(reader: HomeReader) -> Config:

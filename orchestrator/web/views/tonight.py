@@ -14,8 +14,8 @@ from orchestrator.policy import nights
 from orchestrator.policy.budgets import BudgetMark
 from orchestrator.reports import status
 from orchestrator.reports.night import NightReport, night_of
-from orchestrator.reports.night_reader import job_report
 from orchestrator.web.figures import CommandJson
+from orchestrator.web.glances import Glances
 from orchestrator.web.outlooks import Outlooks
 from orchestrator.web.reader import HomeReader
 from orchestrator.web.views import PageAddress, View
@@ -26,17 +26,18 @@ MOST_NEEDS = 50
 
 
 class Tonight:
-    """The page; what is foreseen of jobs is kept for a moment, as it takes a plan to say it."""
+    """The page; what is foreseen of jobs, and what they need, is kept for a moment."""
 
     def __init__(self, outlooks: Outlooks) -> None:
         self._outlooks = outlooks
+        self._glances = Glances()
 
     def __call__(self, reader: HomeReader, address: PageAddress) -> View:
         at = now()
         night = night_of(at)
         jobs = _jobs(reader, at)
         lines = status.lines(reader.store, jobs, at, reader.running_cost)
-        reports = [job_report(reader.store, reader.home, job, at, glance=True) for job in jobs]
+        reports = [self._glances.of(reader, line, at) for line in lines]
         schedules = reader.store.schedules.all()
         found = [
             {

@@ -1,0 +1,212 @@
+"""The thread that tells a receiver what ended. Whatever goes wrong here, no job waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from orchestrator.core.errors import BackendError, StorageError, UsageError
+from orchestrator.core.extras import require_otel
+from orchestrator.engine.telemetry import sent
+from orchestrator.engine.telemetry.reader import Ended, TraceReader
+from orchestrator.engine.telemetry.sent import SentLog
+from orchestrator.engine.telemetry.usage import HistogramPoint
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.settings.telemetry import Telemetry
+from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.engine.telemetry.otlp import Receiver
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+LONGEST_PAUSE = 300.0
+"""Between two tries at a receiver that takes nothing."""
+IDLE_SHARE = 20.0
+"""What looking took, times this, is waited before it is done again."""
+END_SECONDS = 3.0
+"""How long the end of an engine waits for what is still to be sent; the next engine sends the rest."""
+KEPT = timedelta(days=1)
+"""What could not be sent for so long is dropped."""
+MOST_SPANS = 256
+"""In one request: with content, some megabytes."""
+
+
+class Exporter:
+    """Tells a receiver what ended in a home. `tell` takes what people are to know; it is called from a thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        home: Home,
+        config: Config,
+        now: Callable[[], datetime],
+        tell: Callable[[str], None],
+        *,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._home = home
+        self._now = now
+        self._tell = tell
+        self._look_seconds = look_seconds
+        self._config = config
+        self._reader = TraceReader(store, home, lambda: self._config, now)
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._began = now()
+        self._points: dict[object, HistogramPoint] = {}
+        self._receiver: Receiver | None = None
+        self._receives: Telemetry | None = None
+        self._has_news = False
+        self._is_failing = False
+        self._said: set[str] = set()
+        self.use(config)
+
+    def use(self, config: Config) -> None:
+        """These settings hold from now on; the thread starts with the first that say where to send."""
+        self._config = config
+        if self._thread is None and config.telemetry is not None:
+            self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Send what is left, as far as a moment reaches."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(END_SECONDS)
+
+    def _run(self) -> None:
+        pause = 0.0
+        while True:
+            is_last = self._ending.wait(pause)
+            began = time.monotonic()
+            is_well = self._look()
+            if is_last:
+                break
+            quiet = max(self._look_seconds, IDLE_SHARE * (time.monotonic() - began))
+            pause = quiet if is_well else min(LONGEST_PAUSE, max(quiet, 2 * pause))
+        if self._receiver is not None:
+            self._receiver.close()
+
+    def _look(self) -> bool:
+        """Send what ended; whether all of it was taken."""
+        settings = self._config.telemetry
+        try:
+            if settings is None or (receiver := self._open(settings)) is None:
+                return True
+            is_well = self._send(receiver, settings)
+            return self._send_points(receiver, settings) and is_well
+        except Exception as error:  # noqa: BLE001  (no job may suffer from telemetry; it is logged, and tried again)
+            self._failed(error)
+            return False
+
+    def _open(self, settings: Telemetry) -> Receiver | None:
+        """The receiver that the settings name; None, and told, where it cannot be used."""
+        if self._receives == settings:
+            return self._receiver
+        if self._receiver is not None:
+            self._receiver.close()
+        self._receiver, self._receives = None, settings
+        try:
+            require_otel()
+            from orchestrator.engine.telemetry.otlp import Receiver
+
+            self._receiver = Receiver(settings, self._home.identity())
+        except UsageError as error:
+            self._say_once(f"nothing is sent: {error}")
+        return self._receiver
+
+    def _send(self, receiver: Receiver, settings: Telemetry) -> bool:
+        """Send the spans of what ended since; what cannot be sent now waits, what waited for too long is dropped."""
+        at = self._now()
+        known = sent.read(self._home)
+        # What ended before telemetry was asked for is not told.
+        done = known or SentLog(self._began)
+        problem: str | None = None
+        is_tried = False
+        for ended in self._reader.ended(done.since):
+            if ended.key in done.ends:
+                continue
+            if problem is None:
+                done, problem = self._try(receiver, settings, ended, done)
+                is_tried = True
+            if problem is not None:
+                if at - ended.at < KEPT:
+                    break
+                lost = sum(1 for _ in self._reader.spans(ended, settings))
+                done = done.with_ended(ended.key, ended.at, dropped=lost)
+            sent.write(self._home, done)
+        else:
+            done = done.settled(at)
+        if is_tried:  # else nobody knows how the receiver is
+            self._tell_problem(settings, problem, done)
+            done = replace(done, failing=problem)
+        if done != known:
+            sent.write(self._home, done)
+        return problem is None
+
+    def _try(
+        self, receiver: Receiver, settings: Telemetry, ended: Ended, done: SentLog
+    ) -> tuple[SentLog, str | None]:
+        """Send the spans of one that ended. What is remembered then, and why the receiver takes nothing now."""
+        taken = refused = 0
+        try:
+            spans = self._reader.spans(ended, settings)
+            while batch := [*islice(spans, MOST_SPANS)]:
+                took = receiver.send_spans(batch)
+                taken, refused = taken + took, refused + len(batch) - took
+            for point in self._reader.points(ended):
+                before = self._points.get(point.key)
+                self._points[point.key] = point if before is None else before.plus(point)
+                self._has_news = True
+        except BackendError as error:
+            return done, error.message
+        except StorageError:
+            raise  # another time
+        except Exception as error:  # noqa: BLE001  (what cannot be told must not keep what can)
+            self._failed(error)
+            refused += 1
+        return done.with_ended(ended.key, ended.at, sent=taken, dropped=refused), None
+
+    def _send_points(self, receiver: Receiver, settings: Telemetry) -> bool:
+        """Send the metrics, if they changed: they count from the start of the engine, so none is missed for long."""
+        if not (settings.metrics and self._has_news):
+            return True
+        try:
+            if not receiver.send_points(self._points.values(), self._began, self._now()):
+                self._say_once(f"{settings.endpoint} refuses the metrics; `metrics = false` leaves them out")
+        except BackendError as error:
+            self._say_once(f"{settings.endpoint} takes no metrics now: {error.message}")
+            return False
+        self._has_news = False
+        return True
+
+    def _tell_problem(self, settings: Telemetry, problem: str | None, done: SentLog) -> None:
+        if problem is not None and not self._is_failing:
+            self._say(f"{settings.endpoint} takes no spans ({problem}); they are kept for a day, and no job waits")
+        elif problem is None and self._is_failing:
+            self._say(f"{settings.endpoint} takes spans again; {done.dropped:,} were dropped in all")
+        self._is_failing = problem is not None
+
+    def _failed(self, error: Exception) -> None:
+        name = type(error).__name__
+        if name not in self._said:
+            log.error("telemetry", exc_info=error)
+        self._say_once(f"failed by {name}; engine.log has the details, and no job waits", key=name)
+
+    def _say_once(self, text: str, key: str = "") -> None:
+        if (key or text) not in self._said:
+            self._said.add(key or text)
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        log.warning("telemetry: %s", text)
+        self._tell(f"telemetry: {text}")

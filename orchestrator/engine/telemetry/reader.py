@@ -1,0 +1,181 @@
+"""Gets what is told of jobs and shards that are over: facts from the store, prompts and answers from the home."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlsplit
+
+import msgspec
+
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.engine.telemetry.messages import bounded, content_of
+from orchestrator.engine.telemetry.spans import (
+    PROVIDERS,
+    ServedBy,
+    TraceSpan,
+    Value,
+    job_span,
+    operation,
+    row_span,
+    shard_spans,
+    unsent_span,
+)
+from orchestrator.engine.telemetry.usage import (
+    DURATION_BOUNDS_MS,
+    TOKEN_BOUNDS,
+    HistogramPoint,
+    duration_point,
+    token_point,
+)
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.routes import models_of
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.reports.exchanges import exchange_at
+from orchestrator.settings.backends import AnthropicBackend, Backend, HostedBackend, SyncBackend
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.settings.model_lists import rung_of
+from orchestrator.settings.spec_of import spec_of
+from orchestrator.settings.telemetry import Telemetry
+from orchestrator.store import Store
+from orchestrator.store.lookups import FoundRow
+from orchestrator.store.traces import Booked, Spread
+
+MOST_ROWS = 1000
+"""Rows of a batch that get a span: of a night on which everything fails, the first thousand say what is wrong."""
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job or a shard that is over. `key` is its own, and another one where a job is over once more."""
+
+    key: str
+    at: datetime
+    job: Job
+    shard: Shard | None = None
+
+
+class TraceReader:
+    """What one home has to tell, as `[telemetry]` wants it; `config` gives the settings in force."""
+
+    def __init__(self, store: Store, home: Home, config: Callable[[], Config], now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._home = home
+        self._config = config
+        self._now = now
+
+    def ended(self, since: datetime) -> list[Ended]:
+        """What ended from then on, in order; the shards of a job before the job."""
+        home = self._home.identity()
+        over = self._store.traces.ended_jobs(home, since)
+        found = []
+        for job in [*self._store.jobs.unfinished(home), *(job for job, _ in over)]:
+            for shard in self._store.shards.of_job(job.id):
+                at = shard.collected_at
+                if shard.state is ShardState.COLLECTED and at is not None and at >= since:
+                    found.append(Ended(shard.id, at, job, shard))
+        found += [Ended(f"{job.id}@{at.isoformat()}", at, job) for job, at in over]
+        return sorted(found, key=lambda one: (one.at, one.shard is None, one.key))
+
+    def spans(self, ended: Ended, settings: Telemetry) -> Iterator[TraceSpan]:
+        """The spans of a job or a shard, with those of its rows that failed or that the sample has."""
+        if ended.shard is None:
+            yield from self._of_job(ended.job, ended.at, settings)
+        else:
+            yield from self._of_shard(ended.job, ended.shard, settings)
+
+    def points(self, ended: Ended) -> Iterator[HistogramPoint]:
+        """What a shard adds to the metrics."""
+        if (shard := ended.shard) is None:
+            return
+        served, asked = self._served(shard), self._asked(ended.job, shard)
+        about = served, operation(shard.endpoint), asked
+        booked = self._booked(shard)
+        for kind, spread in (("input", booked.input_tokens), ("output", booked.output_tokens)):
+            if spread is not None:
+                yield token_point(spread, *about, kind)
+        for code, spread in self._store.traces.durations(shard.id, DURATION_BOUNDS_MS).items():
+            yield duration_point(spread, *about, code)
+
+    def _of_job(self, job: Job, at: datetime, settings: Telemetry) -> Iterator[TraceSpan]:
+        is_private = _is_private(job, settings)
+        for found in self._store.traces.never_sent(job.id, MOST_ROWS):
+            words = _words(found) if settings.content and not is_private else {}
+            yield unsent_span(job, found.row, words, named=not is_private)
+        store = self._store
+        yield job_span(
+            job, at, store.jobs.counts([job.id])[job.id], store.ledger.spent(job.id), store.jobs.tags(job.id),
+            store.jobs.events(job.id), with_reasons=settings.content and not is_private,
+        )  # fmt: skip
+
+    def _of_shard(self, job: Job, shard: Shard, settings: Telemetry) -> Iterator[TraceSpan]:
+        every = None if settings.sample == 0 else max(1, round(1 / settings.sample))
+        rows = self._store.traces.notable_rows(shard.id, every, MOST_ROWS + 1)
+        served, asked, booked = self._served(shard), self._asked(job, shard), self._booked(shard)
+        is_private = _is_private(job, settings)
+        for found in rows[:MOST_ROWS]:
+            told = self._content(job, found) if settings.content and not is_private else {}
+            model = found.sent_model or asked
+            yield row_span(job, shard, found.row, served, model, told, named=not is_private)
+        tokens = _total(booked.input_tokens), _total(booked.output_tokens)
+        yield from shard_spans(job, shard, served, booked.cost, tokens, is_cut=len(rows) > MOST_ROWS)
+
+    def _content(self, job: Job, found: FoundRow) -> dict[str, Value]:
+        try:
+            exchange = exchange_at(self._store, self._home, job, found.row.seq)
+            body = {} if exchange is None else exchange.body
+        except JSON_ERRORS:
+            exchange = None  # its files were damaged: the row is told without them
+        if exchange is None:
+            return _words(found)
+        output, reason = exchange.merged["output"], exchange.merged["provenance"]["finish_reason"]
+        answer = output if isinstance(output, str) or output is None else _json(output)
+        return {**content_of(body, answer, reason), **_words(found)}
+
+    def _booked(self, shard: Shard) -> Booked:
+        return self._store.traces.booked(shard.id, TOKEN_BOUNDS)
+
+    def _asked(self, job: Job, shard: Shard) -> str:
+        """What the model of a shard is called at its backend, as far as orch.toml says so now."""
+        names = models_of(self._config(), job)
+        return resolve_model(shard.model, shard.backend, names) or rung_of(shard.model)[0]
+
+    def _served(self, shard: Shard) -> ServedBy:
+        settings = self._config()
+        backend = settings.backends.get(shard.backend)
+        return ServedBy("unknown") if backend is None else served_by(backend, settings, self._now)
+
+
+def served_by(backend: Backend, settings: Config, now: Callable[[], datetime]) -> ServedBy:
+    """Who serves a backend. An upstream of the user's own is taken for a vLLM server."""
+    if not isinstance(backend, SyncBackend | HostedBackend | AnthropicBackend):
+        return ServedBy("vllm")
+    parts = urlsplit(backend.base_url)
+    known: str | None = getattr(prices_of(backend, settings, now), "provider", None)
+    port = parts.port or DEFAULT_PORTS[parts.scheme]
+    return ServedBy(PROVIDERS.get(known or "", known or "unknown"), parts.hostname, port)
+
+
+def _is_private(job: Job, settings: Telemetry) -> bool:
+    """Whether what the user's files say, and how they are named, may not go where traces go."""
+    spec = spec_of(job)
+    return spec is not None and spec.allow.location == "local" and not settings.stays_here
+
+
+def _words(found: FoundRow) -> dict[str, Value]:
+    """Why a row failed, in words: they may quote its answer."""
+    message = found.row.error_message
+    return {} if message is None else {"orch.error.message": bounded(message)}
+
+
+def _total(spread: Spread | None) -> int:
+    return 0 if spread is None else spread.total
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,39 @@
+"""Telemetry as the engine sees it: nothing is imported for it until the settings name a receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from orchestrator.core.clock import now
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.engine.telemetry.exporter import Exporter
+
+
+class TelemetrySwitch:
+    """Starts the exporter of a home with the first settings that ask for it. `tell` takes what people are to know."""
+
+    def __init__(self, store: Store, home: Home, config: Config, tell: Callable[[str], None]) -> None:
+        self._store = store
+        self._home = home
+        self._tell = tell
+        self._exporter: Exporter | None = None
+        self.use(config)
+
+    def use(self, config: Config) -> None:
+        """These settings hold from now on."""
+        if self._exporter is not None:
+            self._exporter.use(config)
+        elif config.telemetry is not None:
+            from orchestrator.engine.telemetry.exporter import Exporter
+
+            self._exporter = Exporter(self._store, self._home, config, now, self._tell)
+
+    def close(self) -> None:
+        """Send what is left, as far as a moment reaches."""
+        if self._exporter is not None:
+            self._exporter.close()

@@ -1,0 +1,56 @@
+"""The section `[telemetry]` of orch.toml: where traces and metrics go."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from orchestrator.settings.backends import Strict, url_of
+
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+
+
+class Telemetry(Strict):
+    """An OpenTelemetry receiver that takes OTLP over HTTP; `/v1/traces` and `/v1/metrics` come behind `endpoint`.
+
+    `headers_env` names, for each header, the variable with its value. `sample` is the share of succeeded rows that
+    get a span beside those that failed. `content` adds prompts, answers and reasons in words. `location` says
+    whether what arrives there stays with the user, as that of a backend does.
+    """
+
+    endpoint: str
+    headers_env: dict[str, str] = Field(default_factory=dict)
+    sample: Annotated[float, Field(ge=0, le=1)] = 0.0
+    content: bool = False
+    metrics: bool = True
+    location: Literal["hosted", "local"] = "hosted"
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        url = url_of(value, "http://127.0.0.1:4318")
+        if urlsplit(url).path.endswith(("/v1/traces", "/v1/metrics")):
+            raise ValueError(f"{value!r}: leave out /v1/traces, it is added")
+        return url
+
+    @field_validator("headers_env")
+    @classmethod
+    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not _HEADER.fullmatch(name):
+                raise ValueError(f"{name!r} is not the name of a header such as Authorization")
+        return value
+
+    @property
+    def stays_here(self) -> bool:
+        """Whether what is sent stays with the user: by their word, or since it does not leave this machine."""
+        host = urlsplit(self.endpoint).hostname or ""
+        try:
+            is_loopback = host == "localhost" or ip_address(host).is_loopback
+        except ValueError:
+            is_loopback = False
+        return self.location == "local" or is_loopback

@@ -1,0 +1,126 @@
+"""What telemetry tells of jobs and shards that are over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, or_, select
+
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import PICO, Job, JobId
+from orchestrator.core.shards import ShardId
+from orchestrator.store.database import Database
+from orchestrator.store.jobs import job_of
+from orchestrator.store.lookups import FoundRow, Lookups
+from orchestrator.store.tables import HAS_FAILED, events, jobs, ledger, requests
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How many values lie up to each bound and, last, above them all; their sum, and the least and the greatest."""
+
+    counts: tuple[int, ...]
+    total: int
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """What the ledger has of a shard; the spreads are of tokens by row, None where no row has any."""
+
+    cost: Decimal
+    input_tokens: Spread | None
+    output_tokens: Spread | None
+
+
+class Traces:
+    """Verbs for telemetry."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._rows = Lookups(database)
+
+    def ended_jobs(self, home: str, since: datetime) -> list[tuple[Job, datetime]]:
+        """The jobs of a home that ended from then on, each with when, in the order of their ends."""
+        c = jobs.c
+        finished = select(jobs).where(c.home == home, c.finished_at >= since)
+        # A job that could not go on has no `finished_at`: its event says when.
+        failed = (
+            select(events.c.job_id, func.max(events.c.at).label("at"))
+            .join(jobs, c.id == events.c.job_id)
+            .where(c.home == home, c.error.is_not(None), c.finished_at.is_(None))
+            .where(events.c.kind == EventKind.FAILED, events.c.at >= since)
+            .group_by(events.c.job_id)
+        )
+        with self._db.read() as tx:
+            found = [(job, job.finished_at) for job in map(job_of, tx.execute(finished)) if job.finished_at]
+            times = {row.job_id: row.at for row in tx.execute(failed)}
+            rows = tx.execute(select(jobs).where(c.id.in_(times))).all() if times else []
+        found += [(job, times[job.id]) for job in map(job_of, rows)]
+        return sorted(found, key=lambda one: (one[1], one[0].id))
+
+    def booked(self, shard_id: ShardId, bounds: Sequence[int]) -> Booked:
+        """What was paid for in a shard, and how many tokens its rows had, between bounds that rise."""
+        mine = ledger.c.shard_id == shard_id
+        total = select(func.sum(cast(ledger.c.cost, BigInteger))).where(mine)
+        with self._db.read() as tx:
+            cost = int(tx.scalar(total) or 0) * PICO
+        answered = (mine, ledger.c.kind != "uncertain")
+        return Booked(
+            cost,
+            self._spreads(ledger.c.input_tokens, bounds, answered).get(None),
+            self._spreads(ledger.c.output_tokens, bounds, answered).get(None),
+        )
+
+    def durations(self, shard_id: ShardId, bounds: Sequence[int]) -> dict[str | None, Spread]:
+        """How many milliseconds the rows of a shard took, by error code; of those whose server tells it."""
+        c = requests.c
+        measured = (c.shard_id == shard_id, c.latency_ms.is_not(None))
+        return self._spreads(c.latency_ms, bounds, measured, by=c.error_code)
+
+    def notable_rows(self, shard_id: ShardId, every: int | None, most: int) -> list[FoundRow]:
+        """The first rows of a shard that failed, or whose number in their job `every` divides; in input order."""
+        c = requests.c
+        wanted = HAS_FAILED if every is None else or_(HAS_FAILED, c.seq % every == 0)
+        # By the shard alone: of a condition on the job, too, Postgres might make a walk through all its rows.
+        return self._rows.where(c.shard_id == shard_id, c.settled_at.is_not(None), wanted, most=most)
+
+    def never_sent(self, job_id: JobId, most: int) -> list[FoundRow]:
+        """The first rows of a job that failed without being sent: their documents could not be read."""
+        c = requests.c
+        # Not in the words of an index of most rows, which Postgres would read beside that of the failures.
+        is_own = and_(func.coalesce(c.carried_from, "") == "", func.coalesce(c.twin_of, -1) == -1)
+        return self._rows.where(c.job_id == job_id, HAS_FAILED, c.shard_id.is_(None), is_own, most=most)
+
+    def _spreads(
+        self,
+        value: ColumnElement[int],
+        bounds: Sequence[int],
+        where: tuple[ColumnElement[bool], ...],
+        by: ColumnElement[Any] | None = None,
+    ) -> dict[str | None, Spread]:
+        bucket = case(*((value <= bound, number) for number, bound in enumerate(bounds)), else_=len(bounds))
+        columns = (func.count(), func.sum(cast(value, BigInteger)), func.min(value), func.max(value))
+        groups = [bucket.label("bucket"), *([] if by is None else [by.label("by")])]
+        query = select(*groups, *columns).where(*where).group_by(*(each.name for each in groups))
+        found: dict[str | None, list[tuple[int, int, int, int, int]]] = {}
+        with self._db.read() as tx:
+            for row in tx.execute(query):
+                number, *rest = row
+                key = None if by is None else rest.pop(0)
+                found.setdefault(key, []).append((number, *(int(one) for one in rest)))
+        return {key: _spread(parts, len(bounds)) for key, parts in found.items()}
+
+
+def _spread(parts: Sequence[tuple[int, int, int, int, int]], bounds: int) -> Spread:
+    counts = [0] * (bounds + 1)
+    for number, count, *_ in parts:
+        counts[number] += count
+    return Spread(
+        tuple(counts), sum(part[2] for part in parts), min(part[3] for part in parts), max(part[4] for part in parts)
+    )
