@@ -42,6 +42,7 @@ COMMANDS = {
     "acknowledge": ("acknowledge", "Acknowledge known failures."),
     "budget": ("budget", "Show how much of the shared budgets is left."),
     "engines": ("engines", "Show, start and stop engines of one's own."),
+    "cluster": ("cluster", "Show a Ray cluster, and make this machine a node of it."),
     "doctor": ("check", "Check settings, home, database and all backends."),
     "reconcile": ("reconcile", "Compare hosted backends with this home's records."),
     "serve": ("serve", "Serve OpenAI's Batch API in front of any endpoint."),

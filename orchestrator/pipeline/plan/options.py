@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -28,7 +28,15 @@ from orchestrator.policy.planner import BatchOption, Claim, Cost, Open, Option, 
 from orchestrator.policy.planner.returning import seconds_beside
 from orchestrator.policy.planner.stints import Sight, work_of
 from orchestrator.policy.quota import Learned
-from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer, SyncBackend, TimedBackend
+from orchestrator.settings.backends import (
+    Backend,
+    FleetBackend,
+    OwnBackend,
+    OwnServer,
+    RayBackend,
+    SyncBackend,
+    TimedBackend,
+)
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -174,7 +182,12 @@ class Prospects:
         if name not in self._seen:
             own = isinstance(self._config.backends[name], OwnServer)
             progress = self._store.observations.progress(name, self._now - REMEMBERED) if own else ()
-            self._seen[name] = Sight(name, self._store.shards.sent_to(name), progress)
+            sight = Sight(name, self._store.shards.sent_to(name), progress)
+            if isinstance(backend := self._config.backends[name], RayBackend):
+                holds = self._store.engine_holds.since(self._now - REMEMBERED)
+                mine = [one for one in holds if one.backend == name]
+                sight = replace(sight, holds=mine, most_engines=backend.most_engines)
+            self._seen[name] = sight
         return self._seen[name]
 
     @cached_property
@@ -283,7 +296,7 @@ class Prospects:
         usual = forecast.pace(speeds, self._assumed(backend), now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
         cost = _time_cost(prices, usual, backend.upstream_count)
-        if isinstance(backend, EnginesBackend):
+        if isinstance(backend, FleetBackend):
             openings = () if backend.open_hours is None else backend.open_hours.steps(self._now)
             pace = forecast.within_hours(pace, usual, openings, self._start_of(name))
         return SynchronousOption(name, backend.location, cost, pace, objection, leaves)
@@ -312,9 +325,11 @@ class Prospects:
 
     def _assumed(self, backend: OwnBackend) -> Assumed:
         """How fast it is taken to be before it was measured."""
-        rates = [] if backend.rows_per_second is None else [backend.rows_per_second]
+        # What is said of a Ray cluster is said of one of its engines.
+        engines = backend.most_engines if isinstance(backend, RayBackend) else 1
+        rates = [] if backend.rows_per_second is None else [backend.rows_per_second * engines]
         if backend.tokens_per_second is not None:
-            rates.append(backend.tokens_per_second / self._each)
+            rates.append(backend.tokens_per_second * engines / self._each)
         if isinstance(backend, SyncBackend):
             if backend.requests_per_minute is not None:
                 rates.append(backend.requests_per_minute / 60)
