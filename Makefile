@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 ENGINE := .engine
+RAY    := .ray
 # Tests run four at a time on the two cores that they are meant for: they wait as much as they compute.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install npm demo test test-fast soak lint format engine bench clean
+.PHONY: install npm ray demo test test-fast soak lint format engine bench clean
 
 install: $(VENV)/installed
 
@@ -21,6 +22,14 @@ $(VENV)/installed: pyproject.toml constraints/dev.txt
 # A real vLLM on CPU in its own environment (3 GB). Where it cannot be had, it says so and tests that need it skip.
 engine: install
 	$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE)
+
+# Ray in an environment of its own (300 MB), as a cluster has it. Tests that need it skip where it cannot be had.
+ray: $(RAY)/installed
+
+$(RAY)/installed:
+	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check 'ray==2.60.0'
+	touch $@
 
 demo: install
 	$(BIN)/python samples/licenses/demo.py $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(MODEL),--model $(MODEL))
@@ -35,6 +44,7 @@ tests/npm/node_modules/installed: tests/npm/package.json
 test: install
 	-$(if $(shell command -v npm),$(MAKE) --no-print-directory npm)
 	-$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE) && $(BIN)/python -m orchestrator.server.engines model tiny --dir $(ENGINE)
+	-$(MAKE) --no-print-directory ray
 	$(PYTEST) -m "not soak"
 
 # The inner loop, under a minute: what decides, and the contracts of store and server.
@@ -59,4 +69,4 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(ENGINE) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE) $(RAY) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

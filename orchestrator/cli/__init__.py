@@ -43,6 +43,7 @@ COMMANDS = {
     "budget": ("budget", "Show how much of the shared budgets is left."),
     "engines": ("engines", "Show, start and stop engines of one's own."),
     "bench": ("bench", "Measure an engine with a job's own rows, and say what a night costs."),
+    "cluster": ("cluster", "Show a Ray cluster, and make this machine a node of it."),
     "doctor": ("check", "Check settings, home, database and all backends."),
     "reconcile": ("reconcile", "Compare hosted backends with this home's records."),
     "serve": ("serve", "Serve OpenAI's Batch API in front of any endpoint."),

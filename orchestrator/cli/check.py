@@ -32,7 +32,14 @@ from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.requests import ENDPOINT
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec
-from orchestrator.settings.backends import AnthropicBackend, EnginesBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.backends import (
+    AnthropicBackend,
+    EnginesBackend,
+    HostedBackend,
+    LocalBackend,
+    RayBackend,
+    SyncBackend,
+)
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import expand
 from orchestrator.settings.telemetry import Telemetry
@@ -156,6 +163,8 @@ def _examine() -> Iterator[Found]:
                     yield _examine_upstream(name, url, backend.api_key_env)[0]
             case EnginesBackend():
                 yield from _examine_engines(name, backend)
+            case RayBackend():
+                yield from _examine_ray(name, backend)
             case SyncBackend():
                 yield from _examine_sync(name, backend, models)
                 yield from _examine_prices(name, prices_of(backend, config, now), models)
@@ -263,6 +272,21 @@ def _examine_engines(name: str, backend: EnginesBackend) -> Iterator[Found]:
             find_weights(model.model)
     except OrchError as error:
         yield f"engines of {name}", False, str(error), error.exit_code
+
+
+def _examine_ray(name: str, backend: RayBackend) -> Iterator[Found]:
+    from orchestrator.server.engines.ray_process import cluster_status
+
+    engines = f"at most {backend.most_engines} engines"
+    yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {engines}", 0
+    try:
+        found = cluster_status(Path(backend.ray_python).expanduser(), backend.address, os.environ)
+    except OrchError as error:
+        yield f"cluster of {name}", False, str(error), error.exit_code
+        return
+    alive = [node for node in found.nodes if node["alive"]]
+    gpus = sum(node["gpus"] for node in alive)
+    yield f"cluster of {name}", True, f"Ray {found.ray}, {len(alive)} nodes, {gpus:g} GPUs", 0
 
 
 def _path(text: str | None) -> Path | None:

@@ -12,7 +12,7 @@ from orchestrator.core import durations
 from orchestrator.core.clock import now
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import RefusedError, UsageError
-from orchestrator.settings.backends import EnginesBackend
+from orchestrator.settings.backends import EnginesBackend, FleetBackend
 
 GIB = 1024**3
 backend_option = click.option("--backend", metavar="NAME", help="Which one, if several have the model.")
@@ -38,7 +38,7 @@ def engines(ctx: click.Context, backend: str | None, as_json: bool) -> int:
     if as_json:
         print_json(found)
     elif not found:
-        say("orch: no engines; add a backend of kind `engines` to orch.toml (docs/how-to/engines.md)")
+        say("orch: no engines; add a backend of kind `engines` or `ray` to orch.toml (docs/how-to/engines.md)")
     for one in () if as_json else found:
         show(_line(one))
     return 0
@@ -80,12 +80,14 @@ def sleep(model: str, backend: str | None, as_json: bool) -> int:
     return _wish("sleep", model, backend, as_json)
 
 
-def _fleets(context: Context, backend: str | None) -> dict[str, EnginesBackend]:
-    found = {name: one for name, one in context.config.backends.items() if isinstance(one, EnginesBackend)}
+def _fleets(context: Context, backend: str | None) -> dict[str, FleetBackend]:
+    backends = context.config.backends.items()
+    found: dict[str, FleetBackend] = {name: one for name, one in backends if isinstance(one, FleetBackend)}
     if backend is None:
         return found
     if backend not in found:
-        raise UsageError(f"{backend} is not a backend of kind `engines`", hint=f"known: {', '.join(found) or 'none'}")
+        known = ", ".join(found) or "none"
+        raise UsageError(f"{backend} is not a backend of kind `engines` or `ray`", hint=f"known: {known}")
     return {backend: found[backend]}
 
 
@@ -96,15 +98,17 @@ def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
 
     with opened() as context:
         fleets = _fleets(context, backend)
-        names = [name for name, one in fleets.items() if model in one.models]
+        names = [name for name, one in fleets.items() if model in one.model_names]
         if not names:
-            known = sorted({one for each in fleets.values() for one in each.models})
+            known = sorted({one for each in fleets.values() for one in each.model_names})
             raise UsageError(f"no engines are for a model {model}", hint=f"known: {', '.join(known) or 'none'}")
         if len(names) > 1:
             raise UsageError(f"{', '.join(names)} have a model {model}", hint="name one of them with --backend")
         (name,) = names
         wish, hours = EngineWish(verb), fleets[name].open_hours
-        if wish is EngineWish.SLEEP and fleets[name].models[model].swap != "sleep":
+        fleet = fleets[name]
+        sleeps = isinstance(fleet, EnginesBackend) and fleet.models[model].swap == "sleep"
+        if wish is EngineWish.SLEEP and not sleeps:
             raise UsageError(f'model {model} does not sleep: it has not swap = "sleep" in orch.toml')
         if wish is EngineWish.START and hours is not None and now() < (opens := hours.span(now()).opens):
             raise RefusedError(
@@ -131,9 +135,9 @@ def _engines_of(context: Context, name: str) -> list[dict[str, Any]]:
         return [{"backend": name, **one} for one in health["engines"]]
     cold = {"name": None, "url": None, "state": EngineState.COLD.value, "seconds": 0.0, "starts": 0}
     rest = {"memory_bytes": None, "host_memory_bytes": 0, "problem": None}
-    models = context.config.backends[name]
-    assert isinstance(models, EnginesBackend)
-    return [{"backend": name, "model": model, **cold, **rest} for model in models.models]
+    fleet = context.config.backends[name]
+    assert isinstance(fleet, FleetBackend)
+    return [{"backend": name, "model": model, **cold, **rest} for model in fleet.model_names]
 
 
 def _line(one: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ class EngineState(StrEnum):
     """Where an engine of a fleet is."""
 
     COLD = "cold"  # not running
+    PENDING = "pending"  # asked for, and no machine has room for it yet
     STARTING = "starting"  # started, and not ready yet
     WARM = "warm"  # ready: it takes rows
     DRAINING = "draining"  # gets no more rows; those in flight may come back
@@ -122,26 +123,32 @@ class EngineRates:
 
 @dataclass(frozen=True, slots=True)
 class EngineProgress:
-    """What an upstream has done since it joined, in tokens of rows that have ended, and how many rows are out."""
+    """What an upstream has done since it joined, in tokens of rows that have ended, and how many rows are out.
+
+    `rows` have ended there.
+    """
 
     url: str
     input_tokens: int
     cached_tokens: int
     output_tokens: int
     in_flight: int
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDemand:
     """Rows of unfinished batches that name a model; None stands for whatever model there is.
 
-    `rows` have no result yet, and `in_flight` of them are out at an engine. `deadline` is in seconds of Unix time.
+    `rows` have no result yet, and `in_flight` of them are out at an engine. `deadline` is the first, in seconds of
+    Unix time, and `due` are all of them, each with its rows.
     """
 
     model: str | None
     rows: int
     in_flight: int
     deadline: float
+    due: tuple[tuple[float, int], ...] = ()
 
     @property
     def waiting(self) -> int:

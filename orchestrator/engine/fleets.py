@@ -1,9 +1,8 @@
-"""Steers the engines of a backend of kind `engines`: once a second it looks, decides (`policy.fleet`) and acts."""
+"""Steers the engines of a backend (kind `engines`, `ray`): once a second it looks, decides (`policy.fleet`), acts."""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +13,15 @@ from typing import Any, Protocol
 
 from orchestrator.core.engines import EngineHold, EngineProgress, EngineState, ModelDemand
 from orchestrator.core.errors import BackendError, OrchError
+from orchestrator.engine.drivers import AnyFleet, model_terms
 from orchestrator.engine.held_gpus import HeldGpus
 from orchestrator.engine.wishes import Wished, read_wishes
 from orchestrator.policy import fleet as policy
 from orchestrator.policy.degradation import SpeedWatch
-from orchestrator.policy.fleet import EngineStep, EngineView, EngineWish, FleetTerms, ModelTerms, StepCause, StepKind
+from orchestrator.policy.fleet import EngineStep, EngineView, EngineWish, FleetTerms, StepCause, StepKind
+from orchestrator.policy.fleet_size import RateWatch
 from orchestrator.policy.planner.stints import work_of
 from orchestrator.server.engines.driver import EngineDriver, EngineReport, Slots
-from orchestrator.server.engines.here import HereDriver, HereModel, HereTerms
-from orchestrator.settings.backends import EnginesBackend
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ Key = tuple[str, Slots]
 class JoiningServer(Protocol):
     """The batch server in front of the engines."""
 
-    def join(self, url: str, models: Sequence[str]) -> None: ...
+    def join(self, url: str, models: Sequence[str], api_key: str | None = None) -> None: ...
 
     def leave(self, url: str, seconds: float) -> None: ...
 
@@ -61,7 +60,7 @@ class FleetController:
     def __init__(
         self,
         name: str,
-        settings: EnginesBackend,
+        settings: AnyFleet,
         driver: EngineDriver,
         folder: Path,
         *,
@@ -70,7 +69,7 @@ class FleetController:
         starts: Mapping[str, float] | None = None,
     ) -> None:
         self._name = name
-        self._starts = starts or {}
+        self._starts = dict(starts or {})
         self._settings = settings
         self._driver = driver
         self._folder = folder
@@ -81,6 +80,9 @@ class FleetController:
         self._ending = threading.Event()
         self._joined: dict[Key, str] = {}
         self._watches: dict[Key, SpeedWatch] = {}
+        self._rates: dict[str, RateWatch] = {}
+        self._pending_since: dict[Key, float] = {}
+        """When engines were asked for that had to wait for a machine."""
         self._leaving: dict[Key, threading.Thread] = {}
         self._waited_at: dict[str, datetime] = {}
         """When a row of a model waited last, or its engine was started."""
@@ -115,7 +117,7 @@ class FleetController:
         """What its engines have held of GPUs since this was asked last."""
         return self._holds.taken(home)
 
-    def use(self, settings: EnginesBackend) -> None:
+    def use(self, settings: AnyFleet) -> None:
         """Hours, prices and idle time that hold from now on."""
         self._settings = settings
 
@@ -144,6 +146,7 @@ class FleetController:
         wishes = self._wishes(now)
         self._note(reports, demands, wishes, now)
         self._follow(reports)
+        self._learn(reports)
         steps = policy.steps(self._terms(self._slots), self._views(reports, now), demands, now, wishes)
         steps += self._worn(reports, {(step.model, step.slots) for step in steps})
         gathers = self._gathers(reports, demands)
@@ -181,16 +184,7 @@ class FleetController:
 
     def _terms(self, slots: Slots) -> FleetTerms:
         settings = self._settings
-        models = tuple(
-            ModelTerms(
-                name,
-                model.tensor_parallel,
-                model.swap == "sleep",
-                self._starts.get(name, START_SECONDS),
-                settings.rows_per_second,
-            )
-            for name, model in settings.models.items()
-        )
+        models = model_terms(settings, self._starts, self._rates, START_SECONDS)
         return FleetTerms(slots, models, settings.open_hours, settings.idle)
 
     def _wishes(self, now: datetime) -> dict[str, EngineWish]:
@@ -199,7 +193,7 @@ class FleetController:
         return {
             name: one.wish
             for name, one in read_wishes(self._folder).items()
-            if name in self._settings.models
+            if name in self._settings.model_names
             and not (one.wish is EngineWish.START and self._idle_since(name, one, now) >= idle)
         }
 
@@ -229,13 +223,34 @@ class FleetController:
         there = {(report.model, report.slots): report for report in reports}
         self._leaving = {key: thread for key, thread in self._leaving.items() if thread.is_alive()}
         for key, report in there.items():
+            if key in self._leaving:
+                continue
+            if self._joined.get(key, report.url) != report.url:
+                self._server.leave(self._joined.pop(key), 0.0)  # it is elsewhere, or its machine is lost
             # One that was given up is shown as an upstream that is down, for those who choose among backends.
-            is_shown = report.state in (EngineState.WARM, EngineState.GIVEN_UP)
-            if is_shown and key not in self._leaving and key not in self._joined:
-                self._server.join(report.url, [report.model])
+            is_shown = report.state in (EngineState.WARM, EngineState.GIVEN_UP) and report.url
+            if is_shown and key not in self._joined:
+                self._server.join(report.url, [report.model], report.key)
                 self._joined[key] = report.url
         for key in [key for key in self._joined if key not in there and key not in self._leaving]:
             self._server.leave(self._joined.pop(key), 0.0)
+
+    def _learn(self, reports: Sequence[EngineReport]) -> None:
+        """How fast engines are, and how long those take to come that wait for a machine."""
+        assert self._server is not None
+        at, model_at = time.monotonic(), {url: key[0] for key, url in self._joined.items()}
+        for one in self._server.progress():
+            if (model := model_at.get(one.url)) is not None:
+                self._rates.setdefault(model, RateWatch()).observe(at, one.url, one.rows, one.in_flight)
+        for watch in self._rates.values():
+            watch.keep(model_at)
+        for report in reports:
+            key = (report.model, report.slots)
+            if report.state is EngineState.PENDING:
+                self._pending_since.setdefault(key, at)
+            elif report.state is EngineState.WARM and (since := self._pending_since.pop(key, None)) is not None:
+                known = self._starts.get(report.model, at - since)
+                self._starts[report.model] = (known + at - since) / 2
 
     def _views(self, reports: Sequence[EngineReport], now: datetime) -> list[EngineView]:
         views = []
@@ -309,12 +324,13 @@ class FleetController:
             for one in reports
         ]
         found = [one.shown() for one in shown]
-        for name in self._settings.models.keys() - {one.model for one in reports}:
+        models = self._settings.model_names
+        for name in set(models) - {one.model for one in reports}:
             cold = EngineReport(
                 "", name, (), "", EngineState.COLD, 0.0, problem=self._problem or self._why(name, wishes)
             )
             found.append({**cold.shown(), "name": None, "url": None})
-        return sorted(found, key=lambda one: [*self._settings.models].index(one["model"]))
+        return sorted(found, key=lambda one: models.index(one["model"]))
 
     def _why(self, model: str, wishes: dict[str, EngineWish]) -> str | None:
         """Why there is no engine of a model, where that is not for want of rows."""
@@ -324,14 +340,3 @@ class FleetController:
         if (wish := wishes.get(model)) in (EngineWish.STOP, EngineWish.SLEEP):
             return f"asked for: orch engines {wish.value} {model}; `orch engines start {model}` takes that back"
         return None
-
-
-def here(name: str, settings: EnginesBackend, folder: Path, tell: Callable[[str], None]) -> EngineDriver:
-    """The driver for engines on this machine."""
-    models = tuple(
-        HereModel(one, model.model, model.tensor_parallel, model.swap == "sleep", model.options)
-        for one, model in settings.models.items()
-    )
-    python = None if settings.vllm_python is None else Path(settings.vllm_python).expanduser()
-    terms = HereTerms(models, settings.gpus, settings.vram, python)
-    return HereDriver(folder, terms, os.environ, lambda text: tell(f"{name}: {text}"))

@@ -18,9 +18,11 @@ from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import (
     AnthropicBackend,
     EnginesBackend,
+    FleetBackend,
     HostedBackend,
     LocalBackend,
     OwnBackend,
+    RayBackend,
     SyncBackend,
     TimedBackend,
 )
@@ -65,7 +67,7 @@ def hosted_handle(name: str, settings: HostedBackend | AnthropicBackend, config:
 def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
     """What the server of a backend of ours is told. Raises UsageError where its key's variable is not set."""
     # A key that is not set is not a fault of the job's: it stays as it is, for the next start that has the key.
-    variable = None if isinstance(backend, EnginesBackend) else backend.api_key_env
+    variable = None if isinstance(backend, FleetBackend) else backend.api_key_env
     api_key = None if variable is None else key_of(name, variable, os.environ)
     limits = limits_of(backend, PROFILES["orch"])
     common = Settings(
@@ -78,9 +80,8 @@ def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settin
         max_rows=limits.max_rows,
         dispatch=dispatch,
     )
-    if isinstance(backend, EnginesBackend):
-        models = backend.models
-        return replace(common, expected_models=tuple(models), most_upstreams=len(models) * backend.upstream_count)
+    if isinstance(backend, FleetBackend):
+        return replace(common, expected_models=backend.model_names, most_upstreams=backend.most_engines)
     if isinstance(backend, LocalBackend):
         return common
     return replace(
@@ -97,7 +98,7 @@ def _upstreams(backend: OwnBackend) -> tuple[str, ...]:
     match backend:
         case LocalBackend():
             return backend.upstreams
-        case EnginesBackend():
+        case EnginesBackend() | RayBackend():
             return ()
         case SyncBackend():
             return (backend.base_url,)

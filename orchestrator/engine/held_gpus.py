@@ -9,7 +9,7 @@ from datetime import datetime
 
 from orchestrator.core.engines import EngineHold, EngineState
 from orchestrator.server.engines.driver import EngineReport, Slots
-from orchestrator.settings.backends import EnginesBackend
+from orchestrator.settings.backends import FleetBackend
 
 Key = tuple[str, Slots]
 
@@ -24,20 +24,27 @@ class HeldGpus:
         self._over: list[EngineHold] = []
         self._lock = threading.Lock()
 
-    def look(self, reports: Sequence[EngineReport], settings: EnginesBackend) -> None:
-        """These engines are there now; what sleeps holds nothing, nor does what was given up."""
-        now, holding = self._now(), (EngineState.STARTING, EngineState.WARM, EngineState.DRAINING)
-        there = {(one.model, one.slots): one for one in reports if one.state in holding}
+    def look(self, reports: Sequence[EngineReport], settings: FleetBackend) -> None:
+        """These engines are there now; what sleeps holds nothing, nor does what was given up, or never got a GPU."""
+        now, holding = self._now(), (EngineState.STARTING, EngineState.WARM)
         with self._lock:
+            there = {
+                (one.model, one.slots): one
+                for one in reports
+                if one.state in holding
+                or (one.state is EngineState.DRAINING and (one.model, one.slots) in self._open)
+            }
             for key, one in there.items():
-                before = self._open.get(key) or EngineHold(
-                    "", self._backend, f"{one.model} on {one.name}", one.model, len(one.slots), now, now, None, False,
-                    settings.cost_per_hour,
-                )  # fmt: skip
+                before = self._open.get(key) or self._begun(one, settings, now)
                 warm = before.warm_at or (now if one.state is EngineState.WARM else None)
                 self._open[key] = replace(before, seen_at=now, warm_at=warm)
             for key in self._open.keys() - there.keys():
                 self._over.append(replace(self._open.pop(key), seen_at=now, is_over=True))
+
+    def _begun(self, one: EngineReport, settings: FleetBackend, now: datetime) -> EngineHold:
+        gpus, price = settings.gpus_of(one.model), settings.gpu_price(one.model)
+        engine = f"{one.model} on {one.name}"
+        return EngineHold("", self._backend, engine, one.model, gpus, now, now, None, False, price)
 
     def taken(self, home: str) -> list[EngineHold]:
         """Those that are over since this was asked last, and those that go on."""

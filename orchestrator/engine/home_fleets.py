@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.clock import now
 from orchestrator.core.engines import start_seconds
-from orchestrator.settings.backends import EnginesBackend
+from orchestrator.settings.backends import EnginesBackend, FleetBackend, RayBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -30,21 +30,24 @@ class HomeFleets:
         self._tell = tell
         self._fleets: list[FleetController] = []
 
-    def make(self, name: str, settings: EnginesBackend) -> FleetController:
+    def make(self, name: str, settings: EnginesBackend | RayBackend) -> FleetController:
         """The fleet of a backend; nothing of it runs yet."""
-        from orchestrator.engine.fleets import FleetController, here
+        from orchestrator.engine.drivers import driver_for
+        from orchestrator.engine.fleets import FleetController
 
         folder = self._home.server(name)
-        driver = here(name, settings, folder, self._tell)
+        driver = driver_for(name, settings, folder, self._tell)
         starts = start_seconds(self._store.engine_holds.since(now() - REMEMBERED), name)
         fleet = FleetController(name, settings, driver, folder, tell=self._tell, now=now, starts=starts)
         self._fleets.append(fleet)
         return fleet
 
     def wished(self, config: Config) -> Iterator[str]:
-        """The backends of which a person wants an engine: no row may have asked for them yet."""
+        """The backends of which engines are wanted whether rows ask for them or not."""
         for name, settings in config.backends.items():
-            if isinstance(settings, EnginesBackend):
+            if isinstance(settings, RayBackend) and any(model.engines[0] for model in settings.models.values()):
+                yield name
+            elif isinstance(settings, FleetBackend):
                 from orchestrator.engine.wishes import read_wishes
 
                 since = now() - timedelta(seconds=settings.idle)

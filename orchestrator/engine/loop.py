@@ -57,7 +57,7 @@ from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
-from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer
+from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer, RayBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
@@ -367,7 +367,9 @@ class Engine:
         if not isinstance(settings, OwnServer):
             return Opened(self._closing(hosted_handle(name, settings, self._config)), settings)
         told = server_settings(name, settings, dispatch=self._dispatch)
-        fleet = self._fleets.make(name, settings) if isinstance(settings, EnginesBackend) and self._dispatch else None
+        fleet = None
+        if isinstance(settings, EnginesBackend | RayBackend) and self._dispatch:
+            fleet = self._fleets.make(name, settings)
         if fleet is not None:
             self._stack.callback(self._fleets.note_holds)
             self._stack.callback(fleet.close)

@@ -14,7 +14,15 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
-from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer, TimedBackend
+from orchestrator.settings.backends import (
+    Backend,
+    EnginesBackend,
+    FleetBackend,
+    OwnBackend,
+    OwnServer,
+    RayBackend,
+    TimedBackend,
+)
 from orchestrator.settings.config import Config
 
 if TYPE_CHECKING:
@@ -108,7 +116,7 @@ class OpenBackends:
         elif found.server is None and settings != found.settings:
             del self._opened[name]
         else:
-            if found.fleet is not None and isinstance(settings, EnginesBackend):
+            if found.fleet is not None and isinstance(settings, EnginesBackend | RayBackend):
                 found.fleet.use(settings)
             self._opened[name] = replace(
                 found, settings=settings, handle=_reopened(found.handle, settings, self._config)
@@ -135,10 +143,11 @@ class OpenBackends:
 def _moves(found: Opened, settings: Backend) -> bool:
     """Whether the engines of a fleet are to be started otherwise than they are."""
     before = found.settings
-    if not isinstance(before, EnginesBackend) or not isinstance(settings, EnginesBackend):
+    if not isinstance(before, FleetBackend):
         return False
-    parts = ("models", "gpus", "vram", "vllm_python")
-    return any(getattr(before, part) != getattr(settings, part) for part in parts)
+    return type(before) is not type(settings) or any(
+        getattr(before, part) != getattr(settings, part) for part in before.moves
+    )
 
 
 def _reopened(handle: BackendHandle, settings: Backend, config: Config) -> BackendHandle:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import BatchLimits, Profile
+from orchestrator.core.engines import EngineState
 from orchestrator.core.model import Job, Outcome, Price, Usage
 from orchestrator.settings.config import ReadingSettings
 
@@ -75,11 +76,27 @@ class BackendHandles:
 
 
 def last_to_fail(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The upstream that failed last, where all of a server's are down by what it says; None where one takes rows."""
+    """The upstream that failed last, where all of a server's are down by what it says; None where one takes rows.
+
+    Engines that wait for a machine, or were given up on one, are no upstreams yet: where there are no others, the one
+    that waits for the shortest time counts as one that is down.
+    """
     upstreams: list[Mapping[str, Any]] = health["upstreams"]
-    if not upstreams or not all(one["problem"] for one in upstreams):
+    if not upstreams:
+        return _without_machine(health["engines"])
+    if not all(one["problem"] for one in upstreams):
         return None
     return min(upstreams, key=lambda one: float(one["problem_seconds"]))
+
+
+def _without_machine(engines: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    waiting = (EngineState.PENDING, EngineState.GIVEN_UP)
+    wanted = [one for one in engines if one["state"] != EngineState.COLD]
+    if not wanted or not all(one["state"] in waiting for one in wanted):
+        return None
+    first = min(wanted, key=lambda one: float(one["seconds"]))
+    told = first["problem"] or "no machine has room for it yet"
+    return {"url": first["name"], "problem": told, "problem_seconds": first["seconds"]}
 
 
 def without_engine(health: Mapping[str, Any]) -> str | None:

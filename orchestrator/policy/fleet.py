@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from orchestrator.core.engines import EngineState, ModelDemand
 from orchestrator.core.hours import Hours, Opening
+from orchestrator.policy.fleet_size import MARGIN, due_of, engines_for
 
 SETTLE_SECONDS = 5.0
 """So long no row of a model may wait before its engine goes: a job's next rows may be on their way."""
@@ -22,11 +23,9 @@ RETRY_SECONDS = 600.0
 """After so long one that was given up is tried again."""
 STOP_SECONDS = 40.0
 """What the end of a process may take: it is gone when the hours end."""
-MARGIN = 1.25
-"""Work may take longer than expected by this much."""
 ASSUMED_RATE = 1.0
 """Rows a second of an engine of which nothing is known."""
-RUNNING = (EngineState.STARTING, EngineState.WARM, EngineState.DRAINING)
+RUNNING = (EngineState.PENDING, EngineState.STARTING, EngineState.WARM, EngineState.DRAINING)
 
 Slots = tuple[int, ...]
 
@@ -63,13 +62,19 @@ class EngineWish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelTerms:
-    """A model of a fleet. Each engine of it takes `size` slots; `rate` is what one engine does in rows a second."""
+    """A model of a fleet. Each engine of it takes `size` slots; `rate` is what one engine does in rows a second.
+
+    With `own` slots it shares none with other models, and its engines are paid for as long as they are there: there
+    are `least`, or the fewest that keep the deadlines.
+    """
 
     name: str
     size: int = 1
     sleeps: bool = False
     start_seconds: float = 60.0
     rate: float | None = None
+    own: Slots | None = None
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,8 @@ class FleetTerms:
 
     def groups(self, model: ModelTerms) -> list[Slots]:
         """The slots of each engine that a model may have."""
-        return [self.slots[at : at + model.size] for at in range(0, len(self.slots) - model.size + 1, model.size)]
+        slots = self.slots if model.own is None else model.own
+        return [slots[at : at + model.size] for at in range(0, len(slots) - model.size + 1, model.size)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +173,31 @@ def _asked(
         own = [one for one in demands if (one.model or anyone) == model.name]
         waiting = sum(one.waiting for one in own)
         wish = wishes.get(model.name)
-        if wish in (EngineWish.STOP, EngineWish.SLEEP) or (not waiting and wish is not EngineWish.START):
+        is_wanted = waiting or model.least or wish is EngineWish.START
+        if wish in (EngineWish.STOP, EngineWish.SLEEP) or not is_wanted:
             continue
         rate, most = model.rate or ASSUMED_RATE, len(terms.groups(model))
-        # One more engine is worth its start where the others need longer than that.
-        engines_wanted = min(most, max(1, math.ceil(waiting / (rate * max(1.0, model.start_seconds)))))
+        engines_wanted = _engines_wanted(model, own, rate, most, engines, now)
         seconds = MARGIN * waiting / (rate * max(1, engines_wanted))
         deadline = min((one.deadline for one in own if one.waiting), default=math.inf)
         by = datetime.max.replace(tzinfo=now.tzinfo) if math.isinf(deadline) else _moment(deadline, now)
         if most:
             found.append(_Asked(model, waiting, engines_wanted, seconds, by))
     return found
+
+
+def _engines_wanted(
+    model: ModelTerms, demands: Sequence[ModelDemand], rate: float, most: int, engines: Sequence[EngineView],
+    now: datetime,
+) -> int:  # fmt: skip
+    waiting = sum(one.waiting for one in demands)
+    if model.own is None:
+        # One more engine is worth its start where the others need longer than that.
+        return min(most, max(1, math.ceil(waiting / (rate * max(1.0, model.start_seconds)))))
+    running = sum(one.model == model.name and one.state in (*RUNNING, EngineState.GIVEN_UP) for one in engines)
+    start, at = model.start_seconds, now.timestamp()
+    found = engines_for(due_of(demands), rate=rate, start=start, running=running, most=most, now=at) if waiting else 0
+    return min(most, max(1, model.least, found))
 
 
 def _moment(seconds: float, now: datetime) -> datetime:

@@ -18,5 +18,6 @@ def demand_of(runs: Iterable[ActiveBatch]) -> list[ModelDemand]:
         model = None if run.model == DEFAULT_MODEL else run.model
         before = found.get(model, ModelDemand(model, 0, 0, run.deadline))
         rows, out = before.rows + run.rows_left, before.in_flight + run.in_flight
-        found[model] = ModelDemand(model, rows, out, min(before.deadline, run.deadline))
+        due = (*before.due, (run.deadline, run.rows_left))
+        found[model] = ModelDemand(model, rows, out, min(before.deadline, run.deadline), due)
     return list(found.values())

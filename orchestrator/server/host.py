@@ -101,9 +101,9 @@ class ServerThread:
         self._thread.join()
         self.socket.unlink(missing_ok=True)
 
-    def join(self, url: str, models: Sequence[str]) -> None:
-        """One more upstream, which serves these models."""
-        self._call(self._service.join(url, models))
+    def join(self, url: str, models: Sequence[str], api_key: str | None = None) -> None:
+        """One more upstream, which serves these models, with a key of its own where it asks for one."""
+        self._call(self._service.join(url, models, api_key))
 
     def leave(self, url: str, seconds: float) -> None:
         """An upstream leaves; returns when its requests have ended, or, after so many seconds, were taken back."""

@@ -150,11 +150,13 @@ class Service:
         while self.patience is not None and self._dispatcher.in_flight and time.monotonic() - began < self.patience:
             await self._dispatcher.drain(DRAIN_STEP)
 
-    async def join(self, url: str, models: Sequence[str] = ()) -> None:
-        """One more upstream, which serves these models. One that is there already stays as it is."""
+    async def join(self, url: str, models: Sequence[str] = (), api_key: str | None = None) -> None:
+        """One more upstream, which serves these models; `api_key` where it has one of its own. One that is there
+        already stays as it is.
+        """
         if any(upstream.url == url for upstream in self.upstreams):
             return
-        upstream = self._upstream(url, self.records.learned_concurrency().get(url), models)
+        upstream = self._upstream(url, self.records.learned_concurrency().get(url), models, api_key)
         self._dispatcher.join(upstream)
         await self._begin(upstream)
 
@@ -183,7 +185,14 @@ class Service:
     def progress(self) -> list[EngineProgress]:
         """What each upstream has done since it joined."""
         return [
-            EngineProgress(up.url, up.stats.input_tokens, up.stats.cached_tokens, up.stats.output_tokens, up.inflight)
+            EngineProgress(
+                up.url,
+                up.stats.input_tokens,
+                up.stats.cached_tokens,
+                up.stats.output_tokens,
+                up.inflight,
+                up.stats.ended,
+            )
             for up in self.upstreams
         ]
 
@@ -193,12 +202,14 @@ class Service:
             watch = self._watches[upstream] = asyncio.create_task(upstream.watch(self._dispatcher.top_up))
             watch.add_done_callback(self._ended)
 
-    def _upstream(self, url: str, learned: int | None, models: Sequence[str] = ()) -> Upstream:
+    def _upstream(
+        self, url: str, learned: int | None, models: Sequence[str] = (), api_key: str | None = None
+    ) -> Upstream:
         settings = self.settings
         rates = (settings.requests_per_minute, settings.tokens_per_minute)
         return Upstream(
             url,
-            api_key=settings.api_key,
+            api_key=api_key or settings.api_key,
             timeout=settings.request_timeout,
             ceiling=settings.max_concurrency,
             clock=time.monotonic,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -22,6 +21,7 @@ from pydantic import (
 from orchestrator.core import durations
 from orchestrator.core.hours import Hours
 from orchestrator.core.model import MAX_TOKENS
+from orchestrator.settings.amounts import engine_counts, gpu_numbers, hours_of, length, memory_bytes
 
 # What is above these is a slip of the pen, and would overflow a clock, a socket or a database later on.
 Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
@@ -32,43 +32,6 @@ Wait = Annotated[float, Field(gt=0, le=30 * 86_400)]
 
 
 Rate = Annotated[float, Field(gt=0, le=1e9)]
-
-
-MEMORY_SIZES = {"MB": 10**6, "GB": 10**9, "MIB": 2**20, "GIB": 2**30}
-
-
-def memory_bytes(value: Any) -> int:
-    """`60GiB` or `24 GB` in bytes. Raises ValueError."""
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*([MG]I?B)", str(value).strip().upper())
-    if found is None or (size := int(Decimal(found[1]) * MEMORY_SIZES[found[2]])) == 0:
-        raise ValueError(f"{value!r} is not an amount of memory such as 60GiB or 24GB")
-    return size
-
-
-def gpu_numbers(value: Any) -> tuple[int, ...]:
-    """`0-3`, `0,2` or a list of numbers. Raises ValueError."""
-    parts = [str(part).strip() for part in (value if isinstance(value, list | tuple) else str(value).split(","))]
-    found: list[int] = []
-    for part in parts:
-        span = re.fullmatch(r"(\d{1,4})(?:\s*-\s*(\d{1,4}))?", part)
-        if span is None or int(span[2] or span[1]) < int(span[1]):
-            raise ValueError(f"{value!r} are not GPUs such as 0-3 or 0,2")
-        found += range(int(span[1]), int(span[2] or span[1]) + 1)
-    if len(set(found)) != len(found):
-        raise ValueError(f"{value!r} names a GPU twice")
-    return tuple(found)
-
-
-def _hours_of(text: str) -> str:
-    Hours.parse(text)
-    return text
-
-
-def _length(value: Any) -> float:
-    seconds = durations.seconds_of(value) if isinstance(value, str) else None
-    if not seconds:
-        raise ValueError(f'{value!r} is not a length of time such as "10m" or "1h"')
-    return seconds
 
 
 class Strict(BaseModel):
@@ -161,6 +124,9 @@ class LocalBackend(TimedBackend):
         return len(self.upstreams)
 
 
+ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}$")]
+
+
 class EngineModel(Strict):
     """A model of a fleet: a folder, a file or a name on the Hub. `options` are vLLM's own.
 
@@ -173,25 +139,53 @@ class EngineModel(Strict):
     options: tuple[str, ...] = ()
 
 
-class EnginesBackend(TimedBackend):
-    """vLLM engines that are started as rows ask for them, each model under the name it has here.
+class FleetBackend(TimedBackend):
+    """Engines that are started as rows ask for them, each model under the name it has here.
 
-    `hours` are those in which they may run, by local time; `vram` is a quota in bytes of each GPU; an engine that
-    nobody asks for ends after `idle` seconds, and one that takes more than `host_memory` bytes of the machine starts
-    anew. `cost_per_hour` is that of one GPU.
+    `hours` are those in which they may run, by local time; an engine that nobody asks for ends after `idle` seconds,
+    and one that takes more than `host_memory` bytes of its machine starts anew.
     """
 
+    hours: Annotated[str, AfterValidator(hours_of)] | None = None
+    host_memory: Annotated[int, BeforeValidator(memory_bytes)] | None = None
+    idle: Annotated[float, BeforeValidator(length)] = 600.0
+    vllm_python: str | None = None
+    moves: ClassVar[tuple[str, ...]] = ("models", "vllm_python")
+    """Settings that other engines are to be started for."""
+
+    @property
+    def open_hours(self) -> Hours | None:
+        """The hours, None where it is the whole day."""
+        return None if self.hours is None else Hours.parse(self.hours)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The models, in their order."""
+        raise NotImplementedError
+
+    @property
+    def most_engines(self) -> int:
+        """How many engines there may be at once, of all models."""
+        raise NotImplementedError
+
+    def gpus_of(self, model: str) -> int:
+        """How many GPUs an engine of a model takes; 1 for the CPU."""
+        raise NotImplementedError
+
+    def gpu_price(self, model: str) -> Decimal:
+        """What each of these costs in an hour; dollars."""
+        raise NotImplementedError
+
+
+class EnginesBackend(FleetBackend):
+    """vLLM engines on this machine. `vram` is a quota in bytes of each GPU; `cost_per_hour` is that of one GPU."""
+
     kind: Literal["engines"]
-    models: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}$")], EngineModel] = Field(
-        min_length=1
-    )
+    models: dict[ModelName, EngineModel] = Field(min_length=1)
     cost_per_hour: Dollars
     gpus: Annotated[tuple[int, ...], BeforeValidator(gpu_numbers)] | None = None
-    hours: Annotated[str, AfterValidator(_hours_of)] | None = None
     vram: Annotated[int, BeforeValidator(memory_bytes)] | None = None
-    host_memory: Annotated[int, BeforeValidator(memory_bytes)] | None = None
-    idle: Annotated[float, BeforeValidator(_length)] = 600.0
-    vllm_python: str | None = None
+    moves: ClassVar[tuple[str, ...]] = ("models", "gpus", "vram", "vllm_python")
 
     @model_validator(mode="after")
     def _fits(self) -> EnginesBackend:
@@ -211,9 +205,76 @@ class EnginesBackend(TimedBackend):
         return len(self.gpus or (0,))
 
     @property
-    def open_hours(self) -> Hours | None:
-        """The hours, None where it is the whole day."""
-        return None if self.hours is None else Hours.parse(self.hours)
+    def model_names(self) -> tuple[str, ...]:
+        return tuple(self.models)
+
+    @property
+    def most_engines(self) -> int:
+        return len(self.models) * self.upstream_count
+
+    def gpus_of(self, model: str) -> int:
+        return self.models[model].tensor_parallel
+
+    def gpu_price(self, model: str) -> Decimal:
+        return self.cost_per_hour
+
+
+def _of_each_model(value: Any) -> None:
+    raise ValueError("an engine's hour is priced with its model: backends.NAME.models.MODEL.cost_per_hour")
+
+
+class RayModel(Strict):
+    """A model of a Ray fleet: a folder that every node has, or a name on the Hub. `options` are vLLM's own.
+
+    `gpus`, `cpus` and `resources` are what one engine takes, in Ray's words; `engines` how many there may be, and
+    `cost_per_hour` what one costs from its lease to its release. `placement = "spread"` lets its GPUs be those of
+    several nodes.
+    """
+
+    model: str = Field(min_length=1)
+    gpus: int = Field(1, ge=0, le=1024)
+    cpus: float = Field(1.0, ge=0, le=4096)
+    resources: dict[str, Annotated[float, Field(gt=0)]] = {}
+    placement: Literal["pack", "spread"] = "pack"
+    engines: Annotated[tuple[int, int], BeforeValidator(engine_counts)] = (0, 1)
+    cost_per_hour: Dollars
+    options: tuple[str, ...] = ()
+
+
+class RayBackend(FleetBackend):
+    """vLLM engines on a Ray cluster of which this machine is a node. `ray_python` is the cluster's own Python.
+
+    `rows_per_second` is that of one engine.
+    """
+
+    kind: Literal["ray"]
+    address: str = Field("auto", min_length=1)
+    ray_python: str = Field(min_length=1)
+    models: dict[ModelName, RayModel] = Field(min_length=1)
+    cost_per_hour: Annotated[None, BeforeValidator(_of_each_model)] = None
+    moves: ClassVar[tuple[str, ...]] = ("models", "address", "ray_python", "vllm_python")
+
+    @property
+    def is_free(self) -> bool:
+        return not any(model.cost_per_hour for model in self.models.values())
+
+    @property
+    def upstream_count(self) -> int:
+        return self.most_engines
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        return tuple(self.models)
+
+    @property
+    def most_engines(self) -> int:
+        return sum(model.engines[1] for model in self.models.values())
+
+    def gpus_of(self, model: str) -> int:
+        return max(1, self.models[model].gpus)
+
+    def gpu_price(self, model: str) -> Decimal:
+        return self.models[model].cost_per_hour / self.gpus_of(model)
 
 
 class SyncBackend(OwnServer):
@@ -291,10 +352,10 @@ class AnthropicBackend(_Provider):
         return url_of(value, "https://api.anthropic.com")
 
 
-OwnBackend = LocalBackend | EnginesBackend | SyncBackend
+OwnBackend = LocalBackend | EnginesBackend | RayBackend | SyncBackend
 
 
-Backend = LocalBackend | EnginesBackend | SyncBackend | HostedBackend | AnthropicBackend
+Backend = LocalBackend | EnginesBackend | RayBackend | SyncBackend | HostedBackend | AnthropicBackend
 
 
 def window_seconds(text: str) -> int:
@@ -322,6 +383,7 @@ def _kind(data: Any) -> str:
 AnyBackend = Annotated[
     Annotated[LocalBackend, Tag("(local)")]
     | Annotated[EnginesBackend, Tag("(engines)")]
+    | Annotated[RayBackend, Tag("(ray)")]
     | Annotated[SyncBackend, Tag("(sync)")]
     | Annotated[HostedBackend, Tag("(openai)")]
     | Annotated[HostedBackend, Tag("(azure)")]
@@ -329,6 +391,6 @@ AnyBackend = Annotated[
     Discriminator(
         _kind,
         custom_error_type="unknown_kind",
-        custom_error_message="kind must be one of local, engines, openai, azure, anthropic, sync",
+        custom_error_message="kind must be one of local, engines, ray, openai, azure, anthropic, sync",
     ),
 ]

@@ -27,7 +27,7 @@ from orchestrator.settings.backends import (
     Backend,
     Count,
     Dollars,
-    EnginesBackend,
+    FleetBackend,
     LocalBackend,
     Strict,
     window_seconds,
@@ -280,7 +280,7 @@ class Config:
         for backend in self.backends.values():
             if isinstance(backend, LocalBackend):
                 found += [(backend.api_key_env, url) for url in backend.upstreams if backend.api_key_env is not None]
-            elif isinstance(backend, EnginesBackend):
+            elif isinstance(backend, FleetBackend):
                 continue
             elif backend.base_url != type(backend).model_fields["base_url"].default:
                 found.append((backend.api_key_env, backend.base_url))

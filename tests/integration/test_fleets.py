@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from orchestrator.engine import fleets
-from orchestrator.engine.fleets import FleetController, here
+from orchestrator.engine.drivers import driver_for
+from orchestrator.engine.fleets import FleetController
 from orchestrator.engine.wishes import Wished, write_wishes
 from orchestrator.policy import degradation
 from orchestrator.policy.fleet import EngineWish
@@ -85,7 +86,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     def run(settings: EnginesBackend, night: Night) -> Iterator[Running]:
         folder = tmp_path / "server"
         made = FleetController(
-            "gpu", settings, here("gpu", settings, folder, night.told.append), folder, tell=night.told.append,
+            "gpu", settings, driver_for("gpu", settings, folder, night.told.append), folder, tell=night.told.append,
             now=night.now,
         )  # fmt: skip
         told = Settings(

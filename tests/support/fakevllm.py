@@ -21,7 +21,8 @@ assert sys.argv[1:3] == ["-m", "vllm.entrypoints.openai.api_server"], sys.argv
 options = sys.argv[3:]
 with open({starts!r}, "a") as file:
     seen = {{"options": options, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid()}}
-    seen["secrets"] = [name for name in os.environ if name.endswith("_API_KEY")]
+    seen["key"] = os.environ.get("VLLM_API_KEY")
+    seen["secrets"] = [name for name in os.environ if name.endswith("_API_KEY") and name != "VLLM_API_KEY"]
     file.write(json.dumps(seen) + chr(10))
 try:
     with open({refusal!r}) as file:
@@ -34,9 +35,14 @@ else:
     sys.exit(int(code))
 name = options[options.index("--served-model-name") + 1]
 port = options[options.index("--port") + 1]
+host = options[options.index("--host") + 1]
+extra = {extra!r}
+if os.environ.get("VLLM_API_KEY"):
+    extra += ["--api-key", os.environ["VLLM_API_KEY"]]
 os.chdir({root!r})
 del os.environ["PYTHONSAFEPATH"]  # the upstream is a module of the working directory
-os.execv({python!r}, [{python!r}, "-m", "tests.support.upstream", "--port", port, "--model", name, *{extra!r}])
+upstream = [{python!r}, "-m", "tests.support.upstream", "--host", host, "--port", port]
+os.execv({python!r}, [*upstream, "--model", name, *extra])
 """
 
 

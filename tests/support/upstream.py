@@ -21,8 +21,9 @@ from tests.support.connection import Connection
 from tests.support.server import Server, Settings
 
 
-def _settings(arguments: list[str] | None = None) -> tuple[Settings, int]:
+def _settings(arguments: list[str] | None = None) -> tuple[Settings, str, int]:
     parser = argparse.ArgumentParser(prog="tests.support.upstream")
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--slots", type=int, default=256, help="requests at once; the others wait in line")
     parser.add_argument("--latency-ms", type=float, default=0.0, help="how long a request holds its slot")
@@ -53,7 +54,7 @@ def _settings(arguments: list[str] | None = None) -> tuple[Settings, int]:
         sleeps=given.sleeps,
         tires_after=given.tires_after,
     )
-    return settings, given.port
+    return settings, given.host, given.port
 
 
 def _read_stdin(over: asyncio.Event) -> None:
@@ -61,11 +62,11 @@ def _read_stdin(over: asyncio.Event) -> None:
         over.set()
 
 
-async def serve(settings: Settings, port: int) -> None:
+async def serve(settings: Settings, host: str, port: int) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     server = Server(settings)
-    listener = await loop.create_server(lambda: Connection(server), "127.0.0.1", port, backlog=4096)
+    listener = await loop.create_server(lambda: Connection(server), host, port, backlog=4096)
     if stat.S_ISFIFO(os.fstat(0).st_mode):
         loop.add_reader(0, _read_stdin, over)
     sys.stdout.write(f'{{"port": {listener.sockets[0].getsockname()[1]}}}\n')
@@ -79,9 +80,9 @@ def main() -> None:
     # A test may open more connections than the usual soft limit of 1,024 files.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    settings, port = _settings()
+    settings, host, port = _settings()
     gc.freeze()
-    asyncio.run(serve(settings, port))
+    asyncio.run(serve(settings, host, port))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.core.errors import InputError
 from orchestrator.settings import config
+from orchestrator.settings.backends import RayBackend
 from orchestrator.settings.config import RateSettings
 from orchestrator.settings.discovery import Place, find_file, locate
 
@@ -136,7 +137,20 @@ def test_no_file_at_all_means_no_backends(tmp_path: Path) -> None:
 PRICE = "say what an hour costs: either `cost_per_hour = 2.50`, or `idle = true` for free"
 FLEET = '[backends.gpu]\nkind = "engines"\ncost_per_hour = 1\n'
 MODELS = '[backends.gpu.models]\nlarge = {model = "/m", tensor_parallel = 2}\n'
+RAY = (
+    '[backends.c]\nkind = "ray"\nray_python = "/r/bin/python"\n[backends.c.models.m]\nmodel = "/m"\n'
+    'engines = "0..8"\ngpus = 2\ncost_per_hour = 4.10\n'
+)
 OPENAI = '[backends.cloud]\nkind = "openai"\napi_key_env = "K"\n'
+
+
+def test_a_ray_cluster(tmp_path: Path) -> None:
+    cluster = loaded(tmp_path, RAY + '[backends.c.models.n]\nmodel = "hub/name"\ngpus = 0\ncost_per_hour = 0\n')
+    found = cluster.backends["c"]
+    assert isinstance(found, RayBackend)
+    assert (found.address, found.location, found.most_engines, found.is_free) == ("auto", "hosted", 9, False)
+    assert (found.models["m"].engines, found.models["n"].engines) == ((0, 8), (0, 1))
+    assert [(found.gpus_of(name), found.gpu_price(name)) for name in "mn"] == [(2, Decimal("2.05")), (1, Decimal(0))]
 
 
 def test_backends_of_each_kind(tmp_path: Path) -> None:
@@ -187,7 +201,24 @@ BAD = {
     ),
     "a kind that is none": (
         OPENAI.replace('"openai"', '"opnai"'),
-        ":1: backends.cloud: kind must be one of local, engines, openai, azure, anthropic, sync",
+        ":1: backends.cloud: kind must be one of local, engines, ray, openai, azure, anthropic, sync",
+    ),
+    "engines of a cluster that are none": (
+        RAY.replace('"0..8"', '"8..2"'),
+        ":6: backends.c.models.m.engines: '8..2' is not a number of engines such as \"0..8\" or 2 (at most 4096)",
+    ),
+    "a cluster without its Python": (
+        RAY.replace("ray_python", "# "),
+        ":1: backends.c.ray_python: is required",
+    ),
+    "an hour of a cluster": (
+        RAY.replace("ray_python", "cost_per_hour = 1\nray_python"),
+        ":3: backends.c.cost_per_hour: an engine's hour is priced with its model: "
+        "backends.NAME.models.MODEL.cost_per_hour",
+    ),
+    "a placement that is none": (
+        RAY.replace("gpus = 2", 'gpus = 2\nplacement = "loose"'),
+        ":8: backends.c.models.m.placement: Input should be 'pack' or 'spread'",
     ),
     "a hosted field misspelt": (
         OPENAI + 'basurl = "https://x"\n',

@@ -17,7 +17,7 @@ import httpx2
 from orchestrator.backends.open import key_of
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import BackendError, RefusedError, UsageError
-from orchestrator.engine.fleets import here
+from orchestrator.engine.drivers import driver_for
 from orchestrator.engine.health import fetch_health
 from orchestrator.engine.loop import running_engine
 from orchestrator.server.engines.driver import EngineDriver, EngineReport
@@ -123,7 +123,7 @@ def _engine(
         yield _running(home, base)
         return
     models = {model: known.model_copy(update={"options": (*known.options, *options), "swap": "stop"})}
-    driver = here(name, backend.model_copy(update={"models": models}), home.server(name), tell)
+    driver = driver_for(name, backend.model_copy(update={"models": models}), home.server(name), tell)
     try:
         slots = driver.prepare(lambda: False)[: known.tensor_parallel]
         began = time.monotonic()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.backends.open import key_of
 from orchestrator.core.errors import UsageError
-from orchestrator.settings.backends import EnginesBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
 
 AT_ONCE = "at_once"
@@ -32,7 +32,7 @@ def at_once(config: Config) -> AtOnce:
     """Ask every synchronous backend of orch.toml whether it is there; nothing is spent."""
     names, others, may_pass = list[str](), dict[str, str](), False
     for name, backend in config.backends.items():
-        if isinstance(backend, EnginesBackend):
+        if isinstance(backend, FleetBackend):
             others[name] = "its engines may have to start first"
             continue
         if not isinstance(backend, LocalBackend | SyncBackend):

@@ -16,7 +16,14 @@ from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import observed
 from orchestrator.policy.planner.stints import Sight, work_of
 from orchestrator.policy.planner.token_weights import output_weight
-from orchestrator.settings.backends import EnginesBackend, OwnBackend, SyncBackend, TimedBackend
+from orchestrator.settings.backends import (
+    EnginesBackend,
+    FleetBackend,
+    OwnBackend,
+    RayBackend,
+    SyncBackend,
+    TimedBackend,
+)
 from orchestrator.settings.config import Config
 from orchestrator.store import Store
 
@@ -123,7 +130,7 @@ class EngineSpeeds:
 
     def _history(self, name: str, backend: OwnBackend, sight: Sight) -> Sight:
         """What was seen of the job's own models, where the backend has several: each has a speed of its own."""
-        if not isinstance(backend, EnginesBackend) or len(backend.models) < 2:
+        if not isinstance(backend, FleetBackend) or len(backend.models) < 2:
             return sight
         mine = self._models_of(self._job, name)
         jobs = {shard.job_id for shard in sight.shards} - {self._job.id}
@@ -144,9 +151,11 @@ class EngineSpeeds:
 
     def _assumed(self, name: str, backend: OwnBackend, measured: Mapping[str, EngineRates]) -> Assumed:
         """How fast it is taken to be before it has had a night: as stated, as a bench measured, or a guess."""
-        rates = [] if backend.rows_per_second is None else [backend.rows_per_second]
+        # What is said of a Ray cluster is said of one of its engines.
+        engines = backend.most_engines if isinstance(backend, RayBackend) else 1
+        rates = [] if backend.rows_per_second is None else [backend.rows_per_second * engines]
         if backend.tokens_per_second is not None:
-            rates.append(backend.tokens_per_second / self._each)
+            rates.append(backend.tokens_per_second * engines / self._each)
         if isinstance(backend, SyncBackend):
             if backend.requests_per_minute is not None:
                 rates.append(backend.requests_per_minute / 60)
@@ -187,6 +196,8 @@ def _engines(backend: TimedBackend, model: str) -> float:
     """How many engines of a model there are at once."""
     if isinstance(backend, EnginesBackend) and model in backend.models:
         return max(1, backend.upstream_count // backend.models[model].tensor_parallel)
+    if isinstance(backend, RayBackend) and model in backend.models:
+        return max(1, backend.models[model].engines[1])
     return backend.upstream_count
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -30,7 +30,15 @@ from orchestrator.policy.planner import BatchOption, Claim, Cost, Open, Option, 
 from orchestrator.policy.planner.returning import seconds_beside
 from orchestrator.policy.planner.stints import Sight
 from orchestrator.policy.quota import Learned
-from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer, SyncBackend, TimedBackend
+from orchestrator.settings.backends import (
+    Backend,
+    FleetBackend,
+    OwnBackend,
+    OwnServer,
+    RayBackend,
+    SyncBackend,
+    TimedBackend,
+)
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -171,7 +179,12 @@ class Prospects:
         if name not in self._seen:
             own = isinstance(self._config.backends[name], OwnServer)
             progress = self._store.observations.progress(name, self._now - REMEMBERED) if own else ()
-            self._seen[name] = Sight(name, self._store.shards.sent_to(name), progress)
+            sight = Sight(name, self._store.shards.sent_to(name), progress)
+            if isinstance(backend := self._config.backends[name], RayBackend):
+                holds = self._store.engine_holds.since(self._now - REMEMBERED)
+                mine = [one for one in holds if one.backend == name]
+                sight = replace(sight, holds=mine, most_engines=backend.most_engines)
+            self._seen[name] = sight
         return self._seen[name]
 
     @cached_property
@@ -281,7 +294,7 @@ class Prospects:
         usual = forecast.pace(speed.learned, speed.assumed, now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
         cost = _time_cost(prices, usual, backend.upstream_count)
-        if isinstance(backend, EnginesBackend):
+        if isinstance(backend, FleetBackend):
             openings = () if backend.open_hours is None else backend.open_hours.steps(self._now)
             pace = forecast.within_hours(pace, usual, openings, self._start_of(name))
         return SynchronousOption(name, backend.location, cost, pace, objection, leaves)

@@ -24,6 +24,7 @@ from orchestrator.settings.backends import (
     EnginesBackend,
     HostedBackend,
     LocalBackend,
+    RayBackend,
     SyncBackend,
 )
 from orchestrator.settings.config import Config
@@ -33,14 +34,20 @@ _NOTHING = Price(Decimal(0), "paid by the token")
 
 @dataclass(frozen=True, slots=True)
 class ByTime:
-    """Rows of upstreams that cost by the hour; `sizes`: how many GPUs a model's engine has, where each costs that."""
+    """Rows of upstreams that cost by the hour; `sizes`: how many GPUs a model's engine has, where each costs that.
+
+    `prices`: what an hour of each model's engine costs, where they differ; `cost_per_hour` is the highest of them.
+    """
 
     cost_per_hour: Decimal | None
     idle: bool
     sizes: Mapping[str, int] | None = None
+    prices: Mapping[str, Decimal] | None = None
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
         """Its share of the upstream's time."""
+        if self.prices is not None and model in self.prices:
+            return pricing.local_price(outcome.upstream_seconds, self.prices[model], idle=self.idle)
         return self.of_time(outcome.upstream_seconds * (self.sizes or {}).get(model, 1))
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> None:
@@ -52,9 +59,10 @@ class ByTime:
 
     def known(self, model: str, endpoint: str) -> str:
         """What an hour costs, in words."""
-        if self.sizes is not None and model not in (*self.sizes, "default"):
-            raise UsageError(f"it has no model {model}; it has {', '.join(self.sizes)}")
-        return per_hour(self.cost_per_hour)
+        names = self.prices or self.sizes
+        if names is not None and model not in (*names, "default"):
+            raise UsageError(f"it has no model {model}; it has {', '.join(names)}")
+        return per_hour((self.prices or {}).get(model, self.cost_per_hour))
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
         """Not known beforehand: tokens take as long as they take."""
@@ -118,6 +126,9 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
         case EnginesBackend():
             sizes = {name: model.tensor_parallel for name, model in backend.models.items()}
             return ByTime(backend.cost_per_hour, backend.is_free, sizes)
+        case RayBackend():
+            prices = {name: model.cost_per_hour for name, model in backend.models.items()}
+            return ByTime(max(prices.values()), backend.is_free, prices=prices)
         case SyncBackend():
             profile = profile_of(backend.kind, backend.base_url)
             tier = pricing.TIERS[backend.service_tier or "default"]

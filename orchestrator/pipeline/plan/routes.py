@@ -16,7 +16,14 @@ from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.policy.eligibility import Candidate, Eligibility, eligibility
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.requests import ENDPOINT
-from orchestrator.settings.backends import AnthropicBackend, EnginesBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.backends import (
+    AnthropicBackend,
+    EnginesBackend,
+    HostedBackend,
+    LocalBackend,
+    RayBackend,
+    SyncBackend,
+)
 from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
 from orchestrator.settings.spec_of import spec_of, tasks_of
@@ -108,6 +115,8 @@ def _candidate(config: Config, name: str, models: Iterable[str | None]) -> Candi
     match backend:
         case LocalBackend() | EnginesBackend():
             price = per_hour(backend.cost_per_hour)
+        case RayBackend():
+            price = "each engine by the hour"
         case SyncBackend():
             price = f"{backend.service_tier or 'realtime'} price"
         case HostedBackend() | AnthropicBackend():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+from orchestrator.core.engines import EngineHold
 from orchestrator.core.model import JobId, ProgressSample
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
@@ -30,13 +31,17 @@ class Sight:
     backend: str
     shards: Sequence[Shard]
     progress: Sequence[ProgressSample] = ()
+    holds: Sequence[EngineHold] = ()
+    """When its engines took rows, where their number changes by what is to be done."""
+    most_engines: int = 0
+    """How many of those there may be; 0 where their number does not change."""
 
     def of_jobs(self, jobs: Collection[JobId]) -> Sight:
         """What was seen of these jobs alone."""
-        return Sight(
-            self.backend,
-            [shard for shard in self.shards if shard.job_id in jobs],
-            [one for one in self.progress if one.job_id in jobs],
+        return replace(
+            self,
+            shards=[shard for shard in self.shards if shard.job_id in jobs],
+            progress=[one for one in self.progress if one.job_id in jobs],
         )
 
 
@@ -106,7 +111,20 @@ def stints_of(
     found = _while_working(merged(found), sight, start, now)
     idle = {sent for sent, _ in starts_of(sight)}
     unseen = [one for job_id, shards in of_job.items() if len(by_job.get(job_id, ())) < 3 for one in shards]
-    return merged([*found, *_of_shards(unseen, idle, start, weight)])
+    found = merged([*found, *_of_shards(unseen, idle, start, weight)])
+    return [_with_all_engines(one, sight) for one in found] if sight.most_engines else found
+
+
+def _with_all_engines(stint: Stint, sight: Sight) -> Stint:
+    """A stint as if all engines had run that may: with fewer, it says how fast each is, and no more."""
+    seconds = sum(
+        max(0.0, (min(one.seen_at, stint.end) - max(one.warm_at, stint.begin)).total_seconds())
+        for one in sight.holds
+        if one.warm_at is not None
+    )
+    engines = min(float(sight.most_engines), max(1.0, seconds / max(1e-9, stint.seconds)))
+    factor = sight.most_engines / engines
+    return replace(stint, rows=stint.rows * factor, tokens=stint.tokens * factor)
 
 
 def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: datetime) -> list[Stint]:

@@ -12,6 +12,7 @@ _SAMPLE = re.compile(
     rb"|prefix_cache_queries_total|prefix_cache_hits_total|cache_config_info))(?:\{([^}\n]*)\})? ([0-9.eE+-]+)",
     re.MULTILINE,
 )
+_SHARES = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
 _LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d{1,12})"')
 MOST = 1e12
 """No count on the page is larger; what claims to be counts as this."""
@@ -20,14 +21,15 @@ MOST = 1e12
 def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
     """The gauges and the tokens that the KV cache holds (0: not said); None where the page is not vLLM's.
 
-    Engines of one server (data parallel) are added up.
+    Engines behind one address (data parallel, a router) are added up; of their caches the fullest counts.
     """
     found: dict[bytes, float] = {}
     tokens = 0
     for name, labels, text in _SAMPLE.findall(page):
         if (value := _number(text)) is None:
             continue
-        found[name] = min(MOST, found.get(name, 0.0) + value)
+        before = found.get(name, 0.0)
+        found[name] = max(before, value) if name in _SHARES else min(MOST, before + value)
         if name == b"vllm:cache_config_info":
             cache = {label: int(number) for label, number in _LABEL.findall(labels)}
             tokens += cache.get(b"num_gpu_blocks", 0) * cache.get(b"block_size", 0)

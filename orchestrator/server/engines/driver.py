@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator.core.engines import EngineState
 
 Slots = tuple[int, ...]
-"""The places that an engine takes: GPUs by their numbers; 0 is the CPU on a machine without any."""
+"""The places that an engine takes: GPUs by number, 0 the CPU of a machine without any; elsewhere, its own number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class EngineReport:
     """An engine of a driver as it is now. `seconds` in its state; `memory` in bytes on its GPUs, None if unknown, and
     `host_memory` of its machine.
 
-    `problem` is for people: why it does not start, or what it ended of last.
+    `problem` is for people: why it does not start, or what it ended of last. `url` is empty while it has none, and
+    `key` is what its requests carry, None where it asks for none.
     """
 
     name: str
@@ -30,13 +31,14 @@ class EngineReport:
     problem: str | None = None
     memory: int | None = None
     host_memory: int = 0
+    key: str | None = field(default=None, repr=False)
 
     def shown(self) -> dict[str, Any]:
         """For machines: what `/health` says."""
         return {
             "name": self.name,
             "model": self.model,
-            "url": self.url,
+            "url": self.url or None,
             "state": self.state.value,
             "seconds": round(self.seconds, 1),
             "starts": self.starts,

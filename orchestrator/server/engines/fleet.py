@@ -143,7 +143,7 @@ def find_python(given: Path | None, environ: Mapping[str, str]) -> tuple[Path, d
     It is the one given, else our own, else that of `python -m orchestrator.server.engines install`.
     Raises EngineUnavailable.
     """
-    ours = _for_engines(environ)
+    ours = for_engines(environ)
     if given is not None:
         # Not resolved: an environment's python is a link, and what it leads to knows nothing of the environment.
         if not _has_vllm(given.absolute(), ours):
@@ -174,7 +174,7 @@ def _has_vllm(python: Path, env: Mapping[str, str]) -> bool:
     return done.returncode == 0
 
 
-def _for_engines(environ: Mapping[str, str]) -> dict[str, str]:
+def for_engines(environ: Mapping[str, str]) -> dict[str, str]:
     """Our environment without what would lead an engine astray, or is none of its business: keys."""
     kept = {
         name: value

@@ -1,0 +1,375 @@
+"""Engines on a Ray cluster; run by path with the cluster's own Python, standard library and Ray only.
+
+    python ray_child.py serve ADDRESS LEASH     JSON lines: what is wanted on stdin, events on stdout
+    python ray_child.py status ADDRESS          the nodes as one JSON object on stdout
+
+A line on stdin is `{"wanted": [ENGINE, ...]}`, all that are to run from now on: those that are missing are started,
+those that are no longer named are stopped. An ENGINE is `{"id", "arguments", "python", "env", "gpus",
+"cpus", "resources", "strategy"}`; `arguments` are those behind `python`, to which the host and a free port are added.
+
+Events: `{"event": "connected", "ray", "nodes": [...]}`; `{"event": "engine", "id", "state", "url", "node", "starts",
+"problem"}` with the states pending (no node has room yet), starting, ready, lost, and failed (given up); and
+`{"event": "there", "ids": [...]}`, all engines of which something is left, after each line and each end.
+
+Each engine is an actor that holds one engine process in a placement group. Actors are not detached: when this process
+ends, however it ends, Ray ends them, and their leash (leash.py) ends the engines. This process ends when stdin does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+from collections import deque
+from pathlib import Path
+from typing import Any, TextIO
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+TRIES = 3
+"""So many starts in a row that did not get as far as ready, and an engine is given up."""
+FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
+READY_SECONDS = 3600.0
+GRACE_SECONDS = 10.0
+"""What an engine has to end by itself."""
+LAST_WORDS_SECONDS = 20.0
+"""From the end of stdin to the end of this process, whatever Ray is doing."""
+LOOK_SECONDS = 0.25
+LOST_PAUSE_SECONDS = 0.5
+TAIL_LINES = 25
+
+
+class Engine:
+    """The actor: one engine process on the node where Ray has put it, behind a leash."""
+
+    def __init__(self, wanted: dict[str, Any], leash: str) -> None:
+        self._wanted = wanted
+        self._leash = leash
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._url = ""
+
+    async def start(self) -> dict[str, Any]:
+        """Start the process unless it runs; where it will answer."""
+        if self._process is None or self._process.poll() is not None:
+            self._spawn()
+        return {"url": self._url, "node": ray.get_runtime_context().get_node_id()}
+
+    def _spawn(self) -> None:
+        host = _own_address()
+        port = _free_port(host)
+        self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+        self._tail.clear()
+        python = self._wanted["python"] or sys.executable
+        command = [python, *self._wanted["arguments"], "--host", host, "--port", str(port)]
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", self._leash, str(os.getpid()), str(GRACE_SECONDS), "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=tempfile.gettempdir(),
+            env=_environment({"RAY_ADDRESS": ray.get_runtime_context().gcs_address, **self._wanted["env"]}),
+            start_new_session=True,
+        )
+        threading.Thread(target=self._pump, args=(process,), daemon=True).start()
+
+    def _pump(self, process: subprocess.Popen[bytes]) -> None:
+        """What it writes goes into Ray's own log of this actor; the end of it is kept."""
+        for line in process.stdout or ():
+            text = line.decode(errors="replace").rstrip()
+            self._tail.append(text)
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    async def ready(self) -> str | None:
+        """None once it answers /health with 200; else what it ended of."""
+        until = asyncio.get_running_loop().time() + READY_SECONDS
+        while not await asyncio.to_thread(_is_healthy, self._url):
+            if self._process is None or self._process.poll() is not None:
+                return self._end()
+            if asyncio.get_running_loop().time() > until:
+                return f"the engine was not ready after {READY_SECONDS:.0f} s"
+            await asyncio.sleep(LOOK_SECONDS)
+        return None
+
+    async def ended(self) -> str:
+        """Returns when the process has ended: of what."""
+        while self._process is not None and self._process.poll() is None:
+            await asyncio.sleep(LOOK_SECONDS)
+        return self._end()
+
+    async def stop(self) -> None:
+        """Returns when nothing of the process is left."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+            await asyncio.to_thread(process.wait)
+
+    def _end(self) -> str:
+        code = None if self._process is None else self._process.poll()
+        tail = "\n".join(self._tail)
+        return f"the engine ended with code {code}; the end of its log:\n{tail}"
+
+
+def _own_address() -> str:
+    """By which the other nodes reach this one: a machine may have several addresses, and Ray was told one."""
+    own = ray.get_runtime_context().get_node_id()
+    return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == own)
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _environment(more: dict[str, str]) -> dict[str, str]:
+    """The node's own, without what would lead an engine astray, or is none of its business: keys."""
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in hidden and not name.endswith("_API_KEY") and not name.startswith("ORCH_")
+    }
+    return {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **kept, "PYTHONSAFEPATH": "1", **more}
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        # No proxy: an engine is a neighbour.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(url.removesuffix("/v1") + "/health", timeout=2.0) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError):
+        return False
+
+
+def only_ours() -> TextIO:
+    """Standard output for events alone: what Ray, or a library below it, prints goes to standard error."""
+    ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return ours
+
+
+EVENTS: list[TextIO] = []
+
+
+def tell(event: str, **more: Any) -> None:
+    """One event; where nobody listens any more, engines are still to be ended."""
+    for out in EVENTS:
+        with contextlib.suppress(OSError):
+            out.write(json.dumps({"event": event, **more}) + "\n")
+            out.flush()
+
+
+class Placed:
+    """One wanted engine: its actor, made anew by Ray where a node dies, and what is told of it."""
+
+    def __init__(self, wanted: dict[str, Any], leash: str) -> None:
+        self.wanted = wanted
+        self._leash = leash
+        self._starts = 0
+        self._last: tuple[Any, ...] = ()
+        self._group: Any = None
+        self._actor: Any = None
+
+    def _tell(self, state: str, url: str = "", node: str = "", problem: str | None = None) -> None:
+        now = (state, url, node, problem, self._starts)
+        if now != self._last:
+            self._last = now
+            tell(
+                "engine", id=self.wanted["id"], state=state, url=url, node=node, problem=problem, starts=self._starts
+            )
+
+    def _make(self) -> None:
+        """Ask Ray for a place and an actor in it; both pend until a node has room, which is what clusters grow by."""
+        wanted, spreads = self.wanted, self.wanted["strategy"] == "SPREAD"
+        gpus = 0 if spreads else wanted["gpus"]  # across nodes, the engine's own Ray executor takes them
+        bundle = {"CPU": wanted["cpus"], **({"GPU": gpus} if gpus else {}), **wanted["resources"]}
+        self._group = placement_group([{name: amount for name, amount in bundle.items() if amount}], "STRICT_PACK")
+        self._actor = (
+            ray.remote(Engine)
+            .options(
+                num_cpus=wanted["cpus"],
+                num_gpus=gpus,
+                resources=wanted["resources"] or None,
+                max_restarts=-1,
+                max_task_retries=0,
+                max_concurrency=8,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, 0),
+            )
+            .remote(wanted, self._leash)
+        )
+
+    async def run(self) -> None:
+        """Keep it running until it is cancelled or given up."""
+        failed = deaths = 0
+        problem: str | None = None
+        is_lost = False
+        loop = asyncio.get_running_loop()
+        self._tell("pending")
+        self._make()
+        while failed < TRIES:
+            ready_at: float | None = None
+            try:
+                place = await self._actor.start.remote()
+                self._starts += 1
+                is_lost = False
+                self._tell("starting", problem=problem, **place)
+                problem = await self._actor.ready.remote()
+                if problem is None:
+                    ready_at, failed = loop.time(), 0
+                    self._tell("ready", **place)
+                    problem = await self._actor.ended.remote()
+                else:
+                    failed += 1
+            except RayActorError as error:
+                # Its node or its process is gone; Ray makes it anew as soon as a node has room.
+                if not is_lost:
+                    sys.stderr.write(f"{self.wanted['id']}: {error}\n")
+                    self._tell("lost", problem="its node, or its process there, is gone")
+                is_lost, problem = True, None
+                await asyncio.sleep(LOST_PAUSE_SECONDS)
+                continue
+            deaths = 1 if ready_at is not None and loop.time() - ready_at >= WELL_SECONDS else deaths + 1
+            if failed < TRIES:
+                self._tell("starting", problem=problem)
+                await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(deaths - 1, 30)))
+        await self.release()
+        self._tell("failed", problem=problem)
+
+    async def release(self) -> None:
+        """End the engine, the actor and its place."""
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            if self._starts:
+                with contextlib.suppress(RayError, GetTimeoutError, asyncio.TimeoutError):
+                    await asyncio.wait_for(_awaited(actor.stop.remote()), GRACE_SECONDS + 5.0)
+            ray.kill(actor, no_restart=True)
+        group, self._group = self._group, None
+        if group is not None:
+            await asyncio.to_thread(remove_placement_group, group)
+
+
+async def _awaited(reference: Any) -> Any:
+    return await reference
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+class Fleet:
+    """All that is wanted, and what runs for it."""
+
+    def __init__(self, leash: str) -> None:
+        self._leash = leash
+        self._running: dict[str, tuple[Placed, asyncio.Task[None]]] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+
+    def want(self, wanted: list[dict[str, Any]]) -> None:
+        """Let these run and no others. One that is still ending is started once it is gone."""
+        named = {one["id"]: one for one in wanted}
+        for name in [name for name in self._running if name not in named]:
+            self._ending[name] = asyncio.create_task(self._end(name, *self._running.pop(name)))
+        for name, one in named.items():
+            if name not in self._running and name not in self._ending:
+                placed = Placed(one, self._leash)
+                self._running[name] = (placed, asyncio.create_task(self._run(placed)))
+        self._tell()
+
+    def _tell(self) -> None:
+        tell("there", ids=[*self._running, *self._ending])
+
+    async def _run(self, placed: Placed) -> None:
+        try:
+            await placed.run()
+        except Exception as error:  # noqa: BLE001  (what Ray refuses is the engine's problem)
+            await placed.release()
+            tell("engine", id=placed.wanted["id"], state="failed", url="", node="", starts=0, problem=str(error))
+
+    async def _end(self, name: str, placed: Placed, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await placed.release()
+        del self._ending[name]
+        self._tell()
+
+    async def close(self) -> None:
+        """End them all."""
+        self.want([])
+        await asyncio.gather(*self._ending.values(), return_exceptions=True)
+
+
+def nodes() -> list[dict[str, Any]]:
+    """The nodes of the cluster with what they have."""
+    return [
+        {
+            "id": node["NodeID"],
+            "address": node["NodeManagerAddress"],
+            "alive": node["Alive"],
+            "cpus": node["Resources"].get("CPU", 0.0),
+            "gpus": node["Resources"].get("GPU", 0.0),
+            "memory_bytes": int(node["Resources"].get("memory", 0)),
+        }
+        for node in ray.nodes()
+    ]
+
+
+def _read_lines(lines: queue.SimpleQueue[str | None]) -> None:
+    """In a thread, from the very start: whatever Ray holds up, the end of stdin is the end of this process."""
+    for line in sys.stdin:
+        lines.put(line)
+    lines.put(None)
+    threading.Event().wait(LAST_WORDS_SECONDS)
+    os._exit(1)
+
+
+async def serve(leash: str, lines: queue.SimpleQueue[str | None]) -> None:
+    """Do what stdin says until it ends."""
+    fleet = Fleet(leash)
+    while (line := await asyncio.to_thread(lines.get)) is not None:
+        fleet.want(json.loads(line)["wanted"])
+    await fleet.close()
+
+
+def connect(address: str) -> None:
+    """Become a driver of the cluster; never start one. Raises ConnectionError."""
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=False)
+
+
+def main(arguments: list[str]) -> int:
+    verb, address = arguments[0], arguments[1]
+    EVENTS.append(only_ours())
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    if verb == "serve":
+        threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
+    try:
+        connect(address)
+    except Exception as error:  # noqa: BLE001  (Ray has many words for "there is no cluster")
+        tell("unreachable", problem=f"there is no Ray cluster at {address}: {_first_line(error)}")
+        return 4
+    if verb == "status":
+        tell("status", ray=ray.__version__, nodes=nodes(), free=ray.available_resources())
+        return 0
+    tell("connected", ray=ray.__version__, nodes=nodes())
+    asyncio.run(serve(Path(arguments[2]).read_text(encoding="utf-8"), lines))
+    ray.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

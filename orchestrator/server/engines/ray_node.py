@@ -1,0 +1,119 @@
+"""This machine as a node of a Ray cluster: started and ended by a person, and running on its own between the two."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.server.engines.errors import EngineUnavailable
+from orchestrator.server.engines.fleet import for_engines
+from orchestrator.server.engines.process import log_tail
+from orchestrator.server.engines.ray_process import require_ray
+
+RECORD = "ray-node.json"
+LOG = "ray-node.log"
+START_SECONDS = 180.0
+END_SECONDS = 60.0
+LOOK_SECONDS = 0.2
+STARTED = "Ray runtime started"
+"""What `ray start --block` writes once its processes run; it then stays until it is asked to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    """A node that was started here: its process, when that began (in the kernel's ticks), what it was started as."""
+
+    pid: int
+    began: int
+    joined: str | None
+
+    @property
+    def runs(self) -> bool:
+        """Whether that process is still there; another that has its number by now is not it."""
+        return _began(self.pid) == self.began
+
+
+def node_of(folder: Path) -> RayNode | None:
+    """The node that was started from a folder, where it still runs."""
+    try:
+        told = json.loads((folder / RECORD).read_bytes())
+        node = RayNode(int(told["pid"]), int(told["began"]), told["joined"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return node if node.runs else None
+
+
+def start_node(
+    folder: Path, python: Path, join: str | None, options: Sequence[str], environ: Mapping[str, str]
+) -> RayNode:
+    """Start a head, or a node that joins the cluster at `join`; `options` are those of `ray start`.
+
+    Returns once it runs. Raises UsageError where one runs already, EngineUnavailable where it does not start.
+    """
+    if (node := node_of(folder)) is not None:
+        raise UsageError(f"this machine is a node already (process {node.pid})", hint="orch cluster down")
+    require_ray(python, environ)
+    where = ("--head",) if join is None else ("--address", join)
+    log = folder / LOG
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with log.open("ab") as out:
+            begin = out.tell()
+            process = subprocess.Popen(
+                [python, "-m", "ray.scripts.scripts", "start", *where, "--block", *options],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=for_engines(environ), cwd="/",
+                start_new_session=True,
+            )  # fmt: skip
+    except OSError as error:
+        raise EngineUnavailable(f"the Ray node cannot be started: {error}", hint=None) from error
+    _wait_for_start(process, log, begin)
+    node = RayNode(process.pid, _began(process.pid) or 0, join)
+    try:
+        (folder / RECORD).write_text(json.dumps({"pid": node.pid, "began": node.began, "joined": join}))
+    except OSError as error:
+        process.terminate()
+        raise StorageError(f"{folder} cannot be written: {error.strerror}") from error
+    return node
+
+
+def _wait_for_start(process: subprocess.Popen[bytes], log: Path, begin: int) -> None:
+    until = time.monotonic() + START_SECONDS
+    while STARTED not in log.read_bytes()[begin:].decode(errors="replace"):
+        if process.poll() is not None:
+            raise EngineUnavailable(
+                f"the Ray node ended with code {process.returncode}; the end of its log:\n{log_tail(log, begin)}",
+                hint=f"all of it is in {log}",
+            )
+        if time.monotonic() > until:
+            process.terminate()
+            raise EngineUnavailable(f"the Ray node was not up after {START_SECONDS:.0f} s", hint=f"see {log}")
+        time.sleep(LOOK_SECONDS)
+
+
+def end_node(folder: Path) -> bool:
+    """End the node that was started from a folder with all that runs on it; whether there was one."""
+    node = node_of(folder)
+    if node is not None:
+        os.kill(node.pid, signal.SIGTERM)
+        until = time.monotonic() + END_SECONDS
+        while node.runs and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
+        if node.runs:
+            os.killpg(node.pid, signal.SIGKILL)
+    (folder / RECORD).unlink(missing_ok=True)
+    return node is not None
+
+
+def _began(pid: int) -> int | None:
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state == "Z" else int(rest[18])

@@ -1,0 +1,170 @@
+"""The process that speaks to Ray for us (ray_child.py): it runs in the cluster's Python, and ends when we do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from orchestrator.server.engines.errors import EngineUnavailable
+from orchestrator.server.engines.fleet import for_engines
+from orchestrator.server.engines.steps import LEASH
+
+log = logging.getLogger(__name__)
+
+CHILD = Path(__file__).resolve().parent / "ray_child.py"
+CHECK_SECONDS = 60.0
+STATUS_SECONDS = 120.0
+END_SECONDS = 30.0
+HAS_RAY = "import importlib.util as u, sys; s = u.find_spec('ray'); sys.exit(0 if s and s.origin else 3)"
+HOW = (
+    "Ray stays out of orch's own environment, and all nodes of a cluster have the same Ray and the same Python:\n"
+    "        python3 -m venv /opt/ray && /opt/ray/bin/pip install ray\n"
+    '        then in orch.toml: ray_python = "/opt/ray/bin/python"'
+)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A line of the process; which fields it has, its name says (see ray_child.py)."""
+
+    event: str
+    id: str = ""
+    state: str = ""
+    url: str = ""
+    node: str = ""
+    starts: int = 0
+    problem: str | None = None
+    ray: str = ""
+    ids: list[str] = []
+    nodes: list[dict[str, Any]] = []
+    free: dict[str, Any] = {}
+
+
+def require_ray(python: Path, environ: Mapping[str, str]) -> None:
+    """Raises EngineUnavailable, with how to get it, unless this Python has Ray."""
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", HAS_RAY],
+            env=for_engines(environ),
+            capture_output=True,
+            timeout=CHECK_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineUnavailable(f"{python} cannot be run: {error}", hint=HOW) from error
+    if done.returncode != 0:
+        raise EngineUnavailable(f"{python} has no Ray", hint=HOW)
+
+
+def cluster_status(python: Path, address: str, environ: Mapping[str, str]) -> Event:
+    """The nodes of the cluster at an address, and what of it is free. Raises EngineUnavailable."""
+    require_ray(python, environ)
+    try:
+        done = subprocess.run(
+            [python, CHILD, "status", address],
+            env=for_engines(environ),
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=STATUS_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineUnavailable(f"the Ray cluster at {address} does not answer", hint=None) from error
+    found = _event(done.stdout)
+    if found is None or found.event != "status":
+        told = found.problem if found is not None else done.stderr.decode(errors="replace").strip()[-400:]
+        raise EngineUnavailable(told or f"{python} ended with code {done.returncode}", hint=None)
+    return found
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        return msgspec.json.decode(line, type=Event)
+    except msgspec.MsgspecError:
+        return None
+
+
+class RayProcess:
+    """Started when it is made. `heard` gets its events, and `ended` is called last with its exit code, both from a
+    thread. What it writes to stderr is appended to `log_path`.
+    """
+
+    def __init__(
+        self,
+        python: Path,
+        address: str,
+        environ: Mapping[str, str],
+        log_path: Path,
+        heard: Callable[[Event], None],
+        ended: Callable[[int], None],
+    ) -> None:
+        """Raises EngineUnavailable."""
+        self._heard = heard
+        self._ended = ended
+        try:
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+            with log_path.open("ab") as errors:
+                self._process = subprocess.Popen(
+                    [python, CHILD, "serve", address, LEASH],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=for_engines(environ),
+                    # Ctrl-C in a terminal is for us: it ends when its stdin does.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise EngineUnavailable(f"{python} cannot be started: {error}", hint=HOW) from error
+        self._thread = threading.Thread(target=self._read, name="ray events", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def want(self, engines: Sequence[Mapping[str, Any]]) -> None:
+        """Let these run and no others. One that has ended hears nothing: `ended` says so."""
+        line = json.dumps({"wanted": list(engines)}).encode() + b"\n"
+        try:
+            stdin = self._stdin()
+            stdin.write(line)
+            stdin.flush()
+        except (OSError, ValueError):
+            log.info("the Ray process has ended")
+
+    def close(self) -> None:
+        """End it and the engines; returns when it is gone."""
+        with contextlib.suppress(OSError):
+            self._stdin().close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None, "it is a pipe"
+        return self._process.stdin
+
+    def _read(self) -> None:
+        out = self._process.stdout
+        assert out is not None, "it is a pipe"
+        with out:
+            for line in out:
+                if (event := _event(line)) is not None:
+                    self._heard(event)
+                else:
+                    log.warning("the Ray process said what is no event: %r", line[:200])
+        with contextlib.suppress(OSError):  # what was still to be said to it is void
+            self._stdin().close()
+        self._ended(self._process.wait())
