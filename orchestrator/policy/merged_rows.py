@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from orchestrator.core import wire
 from orchestrator.core.model import FinishedRow, RequestState
-from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_check import AnswerCheck, raw_output
 from orchestrator.policy.answer_text import answer_of, response_json
 from orchestrator.settings.model_lists import rung_of
 
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
-def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) -> bytes:
+def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -> bytes:
     """One line of the merged result: identity, outcome, parsed output, and where it all comes from."""
     output: Any = None
     finish_reason = None
@@ -25,12 +24,9 @@ def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) 
         if response is not None and 200 <= response.status_code < 300:
             body = response_json(response)
             answer = answer_of(body)
-            output, finish_reason = answer.text, answer.finish_reason
-            if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
-                with suppress(*wire.JSON_ERRORS):  # it was JSON when it was checked, but the recursion limit moves
-                    output = msgspec.json.decode(answer.text)
-            elif answer.text is None:
-                output = body
+            finish_reason = answer.finish_reason
+            is_checked = check is not None and row.state is RequestState.SUCCEEDED
+            output = check.output(answer, body) if check and is_checked else raw_output(answer, body)
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
     return msgspec.json.encode(
         {

@@ -10,7 +10,7 @@ import msgspec
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
-from orchestrator.pipeline.finish.finisher import checks_of
+from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy.diff import ComparedRow, Difference, Said, difference
 from orchestrator.policy.merged_rows import merged_row

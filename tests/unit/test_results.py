@@ -251,7 +251,7 @@ TEXTS = {
     ),
     "responses, whole": ({**RESPONSES, "incomplete_details": None}, Answer("ja", None, False)),
     "responses, a tool": ({"output": [{"type": "function_call"}]}, Answer(None, None, True)),
-    "embedding": (EMBEDDING, Answer(None, None, True)),
+    "embedding": (EMBEDDING, Answer(None, None, True, data=msgspec.Raw(b'[{"embedding": [0.1]}]'))),
     "no choices": ({"choices": []}, Answer(None, None, False)),
     "nothing": ({}, Answer(None, None, False)),
     "another shape": ({"choices": "x"}, Answer(None, None, False)),
