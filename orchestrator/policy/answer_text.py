@@ -65,9 +65,15 @@ def answer_of(body: msgspec.Raw) -> Answer:
             "".join(str(part[kind]) for part in parts if isinstance(part, dict) and part.get(kind))
             for kind in ("text", "refusal")
         )
-        return Answer(text or None, _end_of(parsed.incomplete_details), not text and not refusal, refusal or None)
+        has_other = not text and not refusal and any(map(_is_other, parsed.output))
+        return Answer(text or None, _end_of(parsed.incomplete_details), has_other, refusal or None)
     data = None if bytes(parsed.data) in (b"", b"null") else parsed.data
     return Answer(None, None, data is not None, data=data)
+
+
+def _is_other(item: Any) -> bool:
+    """Whether an item of a response is more than what the model thought, or a message without a text."""
+    return not isinstance(item, dict) or item.get("type", "message") not in ("message", "reasoning")
 
 
 def text_of(line: wire.ResultLine) -> str | None:

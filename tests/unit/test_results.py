@@ -250,6 +250,11 @@ TEXTS = {
         {**RESPONSES, "incomplete_details": {"reason": "content_filter"}}, Answer("ja", "content_filter", False),
     ),
     "responses, whole": ({**RESPONSES, "incomplete_details": None}, Answer("ja", None, False)),
+    "responses, cut before a word": (
+        {"output": [{"type": "reasoning", "content": None}, {"type": "message", "content": []}],
+         "incomplete_details": {"reason": "max_output_tokens"}},
+        Answer(None, "length", False),
+    ),
     "responses, a tool": ({"output": [{"type": "function_call"}]}, Answer(None, None, True)),
     "embedding": (EMBEDDING, Answer(None, None, True, data=msgspec.Raw(b'[{"embedding": [0.1]}]'))),
     "no choices": ({"choices": []}, Answer(None, None, False)),
