@@ -10,7 +10,7 @@ import msgspec
 
 from orchestrator.core import schemas, wire
 from orchestrator.policy.answer_text import Answer
-from orchestrator.policy.confidence import Calibration, label_probability
+from orchestrator.policy.confidence import ConfidenceCurve, label_probability
 from orchestrator.policy.vectors import NoVector, vector_of
 from orchestrator.settings.task_spec import Task
 
@@ -25,7 +25,7 @@ class AnswerCheck(Protocol):
         """What an answer without a problem comes to."""
 
 
-def check_of(task: Task, calibration: Calibration | None = None) -> AnswerCheck:
+def check_of(task: Task, calibration: ConfidenceCurve | None = None) -> AnswerCheck:
     """The check of a task's answers; `calibration` is that of its labels, where known answers gave one."""
     if task.kind == "embedding":
         return VectorCheck(task.dimensions)
@@ -84,7 +84,7 @@ class OutputCheck:
 class LabelCheck(OutputCheck):
     """A label, whose answer tells how sure the model was."""
 
-    def __init__(self, schema: Mapping[str, Any], calibration: Calibration | None = None) -> None:
+    def __init__(self, schema: Mapping[str, Any], calibration: ConfidenceCurve | None = None) -> None:
         super().__init__(schema)
         self._calibration = calibration
 

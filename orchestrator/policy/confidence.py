@@ -98,7 +98,7 @@ def _tokens(body: msgspec.Raw) -> list[_Token]:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class ConfidenceCurve:
     """The curve of a task: the chance that a label is right is `1 / (1 + exp(-(slope * logit + offset)))`."""
 
     slope: float
@@ -110,7 +110,7 @@ class Calibration:
         return _logistic(self.slope * _logit(probability) + self.offset)
 
 
-def calibration(known: Sequence[tuple[float, bool]]) -> Calibration | None:
+def calibration(known: Sequence[tuple[float, bool]]) -> ConfidenceCurve | None:
     """The curve through labels whose probability is known, and whether they are right; None where they are too few.
 
     A model that is right less often the surer it is says nothing: then all have the share that is right.
@@ -123,9 +123,9 @@ def calibration(known: Sequence[tuple[float, bool]]) -> Calibration | None:
     points = [(_logit(probability), targets[0] if is_right else targets[1]) for probability, is_right in known]
     base = _logit(math.fsum(target for _, target in points) / len(points))
     if max(at for at, _ in points) - min(at for at, _ in points) < _SMALL:
-        return Calibration(0.0, base, len(known))
+        return ConfidenceCurve(0.0, base, len(known))
     slope, offset = _fitted(points, base)
-    return Calibration(slope, offset, len(known)) if slope > 0 else Calibration(0.0, base, len(known))
+    return ConfidenceCurve(slope, offset, len(known)) if slope > 0 else ConfidenceCurve(0.0, base, len(known))
 
 
 def _fitted(points: Sequence[tuple[float, float]], base: float) -> tuple[float, float]:

@@ -15,14 +15,14 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from orchestrator.settings.aliases import Ladder
 from orchestrator.settings.deadlines import deadline_at
-from orchestrator.settings.task_spec import Name, Strict, Task
+from orchestrator.settings.task_spec import JobFilePart, Name, Task
 
 MAX_BUDGET = 9_000_000
 """US dollars; picodollars of more than that do not fit a database's integers."""
 MAX_COUNT = 2**53
 
 
-class Pictures(Strict):
+class Pictures(JobFilePart):
     """How pages go to a model as pictures."""
 
     resolution: int = Field(150, ge=36, le=600, description="dots per inch of rendered pages")
@@ -35,7 +35,7 @@ class Pictures(Strict):
 _Render = Literal["auto", "text", "image", "both"]
 
 
-class DocumentSource(Strict):
+class DocumentSource(JobFilePart):
     """One entry of `documents:`: a folder of files, or one file; tables give a document per row."""
 
     name: str | None = Field(None, min_length=1, description="what tasks call it in `sources`; default: its path")
@@ -82,7 +82,7 @@ class DocumentSource(Strict):
         return self.name or self.path
 
 
-class Clean(Strict):
+class Clean(JobFilePart):
     """What is taken out of documents before they are asked about."""
 
     whitespace: bool = Field(False, description="runs of blanks and of empty lines, invisible characters")
@@ -94,14 +94,14 @@ class Clean(Strict):
         return self.whitespace or self.boilerplate
 
 
-class Allow(Strict):
+class Allow(JobFilePart):
     """Where the rows may go."""
 
     backends: tuple[str, ...] | None = Field(None, description="names of backends; default: all")
     location: Literal["any", "local"] = Field("any", description="`local`: never leaves for a hosted backend")
 
 
-class Output(Strict):
+class Output(JobFilePart):
     """Where the merged rows are written when the job ends (`orch fetch` gives them at any time).
 
     `path` and `format`, or `table` and the address of its database.
@@ -148,7 +148,7 @@ class Output(Strict):
         return self
 
 
-class Canary(Strict):
+class Canary(JobFilePart):
     """A few rows go first; where they come back badly, the job ends before the others are sent."""
 
     rows: int = Field(20, ge=1, le=1000, description="how many go first, spread over tasks and document lengths")
@@ -159,7 +159,7 @@ class Canary(Strict):
 _Documents = str | DocumentSource | Annotated[tuple[DocumentSource, ...], Field(min_length=1)]
 
 
-class JobSpec(Strict):
+class JobSpec(JobFilePart):
     """A whole job file."""
 
     name: Name

@@ -37,13 +37,13 @@ _PROMPTS: Mapping[Any, str] = {"classify": "Which label fits the document best?"
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
-class Strict(BaseModel):
+class JobFilePart(BaseModel):
     """Knows all its fields; what is not among them is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
 
-class Long(Strict):
+class Long(JobFilePart):
     """How a document that is too long for one request is asked about: in parts, and then about their answers."""
 
     part_tokens: int = Field(
@@ -84,7 +84,7 @@ def _for_editors(schema: dict[str, Any]) -> None:
     schema["else"] = {"required": ["prompt"]}
 
 
-class Task(Strict):
+class Task(JobFilePart):
     """One question asked of every document, or its vector.
 
     What a kind says by itself (the prompt of an embedding, the schema of labels) is filled in when it is read, so

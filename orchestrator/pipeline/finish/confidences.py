@@ -18,7 +18,7 @@ from orchestrator.core.model import Job, RequestState
 from orchestrator.pipeline.finish import merge
 from orchestrator.policy import confidence
 from orchestrator.policy.answer_check import AnswerCheck, check_of
-from orchestrator.policy.confidence import Calibration
+from orchestrator.policy.confidence import ConfidenceCurve
 from orchestrator.policy.requests import custom_id
 from orchestrator.settings import known_answers
 from orchestrator.settings.home import Home
@@ -73,7 +73,7 @@ def merging_checks(store: Store, home: Home, job: Job) -> Mapping[str, AnswerChe
         for name, probability, label in _labels(store, home, job, names[start : start + CHUNK]):
             if (right := confidence.is_right(expected[name].expect, label)) is not None:
                 seen.setdefault(expected[name].task, []).append((probability, right))
-    curves: dict[str, Calibration | None] = {task: confidence.calibration(known) for task, known in seen.items()}
+    curves: dict[str, ConfidenceCurve | None] = {task: confidence.calibration(known) for task, known in seen.items()}
     return {**checks, **{task: check_of(wanted[task], curve) for task, curve in curves.items()}}
 
 
