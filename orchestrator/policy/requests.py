@@ -272,7 +272,8 @@ class Builder:
                 return self._in_parts(question, document, content, text, parts, cut_from, trimmed)
         messages = question.messages(document, text)
         row = self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from)
-        sent_as = str(document.fields["sent_as"]) if document.pictures else None
+        sent_as = document.fields.get("sent_as", "text")
+        sent_as = None if sent_as == "text" else str(sent_as)
         return [_asking(question, replace(row, trimmed_tokens=trimmed, sent_as=sent_as), messages)]
 
     def _in_parts(

@@ -14,7 +14,7 @@ from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import Lines, line_of, load_yaml, spell, validated
 from orchestrator.settings.task_spec import Task
 
-TEXT_ONLY = frozenset({"text"})
+TEXT_ONLY = frozenset({"text", "ocr"})
 """The ways of `render` that send no picture."""
 MAX_ERRORS = 20
 """So many mistakes of one kind are told."""

@@ -32,7 +32,7 @@ class Pictures(JobFilePart):
     max_bytes: int = Field(10_000_000, ge=10_000, le=MAX_COUNT, description="of all pictures of a document, packed")
 
 
-_Render = Literal["auto", "text", "image", "both"]
+_Render = Literal["auto", "text", "image", "both", "ocr"]
 
 
 class DocumentSource(JobFilePart):
@@ -53,7 +53,7 @@ class DocumentSource(JobFilePart):
     sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of so many documents")
     max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
     render: _Render = Field(
-        "text", description="PDF pages and pictures: auto sends pages without usable text as pictures"
+        "text", description="PDF pages and pictures: auto sends pages without usable text as pictures, ocr reads them"
     )
     pictures: Pictures = Pictures()
 

@@ -59,7 +59,7 @@ def test_labels_and_responses_of_a_real_vllm(
     (tmp_path / "job.yaml").write_text(
         f"name: kinds\ndocuments: in\ntasks:\n  - {{id: sort, {label}}}\n"
         f"  - {{id: sorted, {label}, endpoint: responses}}\n"
-        "  - {id: gist, model: small, prompt: What is it?, max_tokens: 8, endpoint: responses}\n"
+        "  - {id: gist, model: small, prompt: 'What is it?', max_tokens: 8, endpoint: responses}\n"
     )
     out = tmp_path / "out.jsonl"
     done = run_orch("run", str(tmp_path / "job.yaml"), "-o", str(out), timeout=240)
