@@ -1,4 +1,4 @@
-"""Pages of PDFs and pictures as JPEG, for models that see, or read by OCR; pages with a good text layer may stay text."""
+"""Pages of PDFs and pictures: as JPEG for models that see, read by OCR, or as the text layer that is there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[
     for text, picture in _pictures(data) if kind == IMAGE else _scans(data):
         if picture is not None:
             by_ocr.append(len(texts) + 1)
-        texts.append(text if picture is None else ocr.text_of(picture))
+        texts.append(text if picture is None else ocr.text_of(picture, len(texts) + 1))
         limit.text(texts[-1])
     if not any(text.strip() for text in texts):
         raise ExtractionError(DocumentProblem.EMPTY, "OCR found no text on its pages; exclude it if it has none.")
