@@ -12,6 +12,7 @@ from benchmarks import (
     changes,
     databases,
     hosted,
+    ocr,
     order,
     pages,
     pipeline,
@@ -29,6 +30,7 @@ from benchmarks.serving import Unavailable
 PLAIN: dict[str, Callable[[], None]] = {
     "build": build.main,
     "changes": changes.main,
+    "ocr": ocr.main,
     "order": order.main,
     "reading": reading.main,
     "scans": scans.main,

@@ -26,7 +26,7 @@ _THEIRS = ("thinking", "cache_control")
 """Anthropic's own fields, which go out as they are; `top_k` does too, where the model takes it."""
 _TRANSLATED = _MESSAGE | _MEANS | _USER | {*_THEIRS, "top_k"}
 
-_LEFT_OUT = frozenset({"metadata", "store", "service_tier", "prediction"}) | {
+_LEFT_OUT = frozenset({"logprobs", "top_logprobs", "metadata", "store", "service_tier", "prediction"}) | {
     f"prompt_cache_{what}" for what in ("key", "options", "retention")
 }
 # Fields without a counterpart, with the value that means the same as none of them; a seed has none.
@@ -100,9 +100,11 @@ class _Translation:
 
     def _check_fields(self, given: Mapping[str, Any]) -> None:
         for name, value in given.items():
+            if name in _NEUTRAL and value == _NEUTRAL[name]:
+                continue
             if name in _LEFT_OUT:
                 self.left_out[name] = None
-            elif name not in _TRANSLATED and not (name in _NEUTRAL and value == _NEUTRAL[name]):
+            elif name not in _TRANSLATED:
                 raise InputError(_NO_COUNTERPART, field=name)
 
     def _check_known(self, value: Mapping[str, Any], where: str, known: str, left_out: str = "") -> None:

@@ -15,6 +15,7 @@ from orchestrator.settings.backends import window_seconds
 DAY = 86_400
 MB, GB = 10**6, 10**9
 MIB = 1024 * 1024
+CHAT_ONLY = frozenset({"/v1/chat/completions"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,10 @@ class Profile:
     `windows` as it spells them, none where any will do. `provider` names it in the price table. `discount` is off the
     realtime price where the table has no batch price. `overruns`: a batch goes on behind its window instead of
     expiring. `expires_after`: the seconds after which files go away by themselves, asked for where it is given.
-    `appear_seconds`: how long a batch whose creation was not answered may take to show in a listing.
-    `lists_models`: whether the names that rows use are those of its list of models. `is_orch` marks our own server:
-    its lists are cheap, and it gives the results of a batch that is still running.
+    `appear_seconds`: how long a batch whose creation was not answered may take to show in a listing. `endpoints` are
+    those that its batches may have, None where all may be tried. `lists_models`: whether the names that rows use are
+    those of its list of models. `is_orch` marks our own server: its lists are cheap, and it gives the results of a
+    batch that is still running.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Profile:
     overruns: bool = False
     expires_after: int | None = None
     appear_seconds: float = 600.0
+    endpoints: frozenset[str] | None = None
     lists_models: bool = True
     is_orch: bool = False
 
@@ -90,6 +93,7 @@ PROFILES = {
             windows=("24h", "48h", "72h", "96h", "120h", "144h", "7d"),
             limits=BatchLimits(max_bytes=100 * MB),
             provider="groq",
+            endpoints=CHAT_ONLY,
         ),
         # Its prices are a list by tier, not a share of another one.
         Profile(
@@ -121,7 +125,12 @@ _HOSTS = {
 }
 
 # Its cap is 256 MB of its own request, which may be a little longer than the rows that it is made of.
-ANTHROPIC = Profile("anthropic", limits=BatchLimits(max_rows=100_000, max_bytes=240 * MB), provider="anthropic")
+ANTHROPIC = Profile(
+    "anthropic",
+    limits=BatchLimits(max_rows=100_000, max_bytes=240 * MB),
+    provider="anthropic",
+    endpoints=CHAT_ONLY,
+)
 
 
 def profile_of(kind: str, base_url: str, name: str | None = None) -> Profile:

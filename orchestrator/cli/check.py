@@ -28,8 +28,8 @@ from orchestrator.engine.in_force import differences
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.policy.endpoints import CHAT, EMBEDDINGS
 from orchestrator.policy.model_names import resolve_model
-from orchestrator.policy.requests import ENDPOINT
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec
 from orchestrator.settings.backends import (
@@ -239,10 +239,22 @@ def _examine_hosted(
 
 def _examine_prices(name: str, prices: Prices, models: list[str]) -> Iterator[Found]:
     for model in models:
+        what = f"{name}: price of {model}"
         try:
-            yield f"{name}: price of {model}", True, prices.known(model, ENDPOINT), 0
+            yield what, True, prices.known(model, CHAT), 0
         except UsageError as error:
-            yield f"{name}: price of {model}", False, str(error), error.exit_code
+            if (told := _price_of_vectors(prices, model)) is None:
+                yield what, False, str(error), error.exit_code
+            else:
+                yield what, True, told, 0
+
+
+def _price_of_vectors(prices: Prices, model: str) -> str | None:
+    """The price of a model whose output has none; None where the model has no price at all."""
+    try:
+        return f"{prices.known(model, EMBEDDINGS)}; for embeddings: no output price is known"
+    except UsageError:
+        return None
 
 
 def _words(limits: BatchLimits) -> str:

@@ -10,9 +10,12 @@ from typing import Any
 from orchestrator.cli.layout import Cell, Line, StyledText, pairs, sentence
 from orchestrator.core.durations import duration, moment_words
 from orchestrator.core.money import money
+from orchestrator.policy.endpoints import messages_of
 from orchestrator.reports.exchanges import Exchange
 from orchestrator.reports.words import tokens
 
+SHOWN_NUMBERS = 4
+_ASKED = frozenset({"messages", "input", "prompt", "instructions", "model"})
 _ROW_STYLE = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
 
 
@@ -73,25 +76,20 @@ def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
 
 def _options(body: dict[str, Any]) -> str:
     """The fields of a request beside its texts."""
-    rest = {name: value for name, value in body.items() if name not in ("messages", "model")}
+    rest = {name: value for name, value in body.items() if name not in _ASKED}
     return ", ".join(f"{name} {_words(value, indent=None)}" for name, value in rest.items())
 
 
 def messages(body: dict[str, Any]) -> list[tuple[str, str]]:
     """The messages of a request: who says it, and its text; a picture in it is told by its kind and size."""
-    found = body.get("messages")
-    if not isinstance(found, list):
-        return []
-    return [
-        (str(message.get("role", "message")), _content(message.get("content")))
-        for message in found
-        if isinstance(message, dict)
-    ]
+    return [(str(message.get("role", "message")), _content(message.get("content"))) for message in messages_of(body)]
 
 
 def answer_text(found: Exchange) -> str | None:
-    """The answer of a row as text, None where there is none."""
+    """The answer of a row as text, None where there is none; of a vector its size and its first numbers."""
     answer = found.merged["output"]
+    if isinstance(answer, list) and len(answer) > SHOWN_NUMBERS and all(isinstance(one, float) for one in answer):
+        return f"a vector of {len(answer):,} numbers: {', '.join(map(repr, answer[:SHOWN_NUMBERS]))}, …"
     return None if answer is None else _words(answer)
 
 
@@ -103,9 +101,9 @@ def _content(content: Any) -> str:
 
 def _part(part: Any) -> str:
     match part:
-        case {"type": "text", "text": str(text)}:
+        case {"type": "text" | "input_text", "text": str(text)}:
             return text
-        case {"type": "image_url", "image_url": {"url": str(url)}} if url.startswith("data:"):
+        case {"image_url": {"url": str(url)} | str(url)} if url.startswith("data:"):
             kind, _, data = url.removeprefix("data:").partition(";base64,")
             return f"[{kind}, {len(data) * 3 // 4:,} bytes]"
         case _:

@@ -11,9 +11,9 @@ from orchestrator.core.model import Job
 from orchestrator.engine.handles import hosted_handle, own_handle
 from orchestrator.engine.lock import engine_lock
 from orchestrator.engine.loop import Engine
-from orchestrator.pipeline import checks_of
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines
+from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.outputs import Format
 from orchestrator.server.host import socket_path
 from orchestrator.settings.backends import OwnServer
@@ -34,7 +34,7 @@ def write_partial(context: Context, job: Job, output: str | Path | None, form: F
                 context.store,
                 context.home,
                 job,
-                checks_of(job),
+                merging_checks(context.store, context.home, job),
                 handles,
                 style=style_of(form),
             )

@@ -53,7 +53,12 @@ def estimate(size: int) -> int:
 
 def count(texts: Sequence[str]) -> int:
     """Tokens of a prompt of so many messages, with what the chat format adds to each."""
-    return sum(len(_encode(text)) + _A_MESSAGE for text in texts) + _A_REPLY
+    return count_plain(texts) + _A_MESSAGE * len(texts) + _A_REPLY
+
+
+def count_plain(texts: Sequence[str]) -> int:
+    """Tokens of texts that no chat is made of, such as those of embeddings."""
+    return sum(len(_encode(text)) for text in texts)
 
 
 def _pieces(text: str) -> list[str]:

@@ -18,6 +18,7 @@ from fsspec.callbacks import Callback
 
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.documents.lines import too_large
+from orchestrator.documents.redirects import led_elsewhere
 from orchestrator.documents.remote import AT_ONCE, PAUSES, RemoteObject, why
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -174,6 +175,8 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
                 os.unlink(to)
             raise
         except Exception as error:  # each storage has errors of its own
+            if (led := led_elsewhere(error)) is not None:
+                raise ExtractionError(DocumentProblem.UNREADABLE, f"{led}.") from error
             if pause is None:
                 raise _Failed(remote, error) from error
             is_closed.wait(pause)

@@ -32,7 +32,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         raise ExtractionError(
             DocumentProblem.EMPTY,
             "The PDF has no text layer (a scan, most likely); set `render: auto` to send its pages as pictures, "
-            "run it through OCR first, or exclude it.",
+            "`render: ocr` to have them read here, or exclude it.",
         )
     return PAGE_BREAK.join(pages), {"pages": len(pages), "sent_as": "text"}
 

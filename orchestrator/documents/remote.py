@@ -18,6 +18,7 @@ from orchestrator.core import addresses, interrupts
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.documents.globs import Globs, State
 from orchestrator.documents.ignored import IgnoredReason, is_lock
+from orchestrator.documents.redirects import led_elsewhere, staying_client
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.walk import FoundFile, Skipped, Unlisted
 
@@ -64,16 +65,20 @@ class RemoteRoot:
     is_list: bool
 
 
-def located(address: str) -> RemoteRoot:
-    """Raises InputError where there is nothing, JobFilesError where the storage does not answer."""
+def located(address: str, *, follow_links: bool = False) -> RemoteRoot:
+    """Where a source lies; with `follow_links`, web servers may lead to other hosts.
+
+    Raises InputError where there is nothing, JobFilesError where the storage does not answer."""
     if (problem := addresses.address_problem(address)) is not None:
         raise InputError(problem.message, field="path", hint=problem.hint)
     from fsspec.core import url_to_fs
 
     def look() -> RemoteRoot:
-        storage, path = url_to_fs(address)
+        is_web = urlsplit(address).scheme in WEB
+        options = {"get_client": staying_client} if is_web and not follow_links else {}
+        storage, path = url_to_fs(address, **options)
         storage.invalidate_cache()
-        if urlsplit(address).scheme in WEB:
+        if is_web:
             is_list = urlsplit(address).path.lower().endswith(LISTS)
             return RemoteRoot(address, storage, path, is_file=not is_list, is_list=is_list)
         is_file = not address.endswith("/") and bool(storage.isfile(path))
@@ -95,12 +100,16 @@ def asked(address: str, ask: Callable[[], Result]) -> Result:
         try:
             return ask()
         except FileNotFoundError as error:
+            if (led := led_elsewhere(error)) is not None:
+                raise InputError(str(led), field="path") from error
             raise InputError(f"There is nothing at {address}; correct the path.", field="path") from error
         except PermissionError as error:
             raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=_KEYS) from error
         except (InputError, ExtractionError):
             raise
         except Exception as error:  # each storage has errors of its own
+            if (led := led_elsewhere(error)) is not None:
+                raise InputError(str(led), field="path") from error
             if type(error).__name__ in ("NoCredentialsError", "DefaultCredentialsError"):
                 raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=_KEYS) from error
             if pause is None:

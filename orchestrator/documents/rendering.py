@@ -1,4 +1,4 @@
-"""Pages of PDFs and pictures as JPEG, for models that see; pages with a good text layer may stay text."""
+"""Pages of PDFs and pictures: as JPEG for models that see, read by OCR, or as the text layer that is there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.documents import pdf_text
+from orchestrator.documents import ocr, pdf_text
 from orchestrator.documents.kinds import IMAGE
 from orchestrator.documents.office import TextLimit
 from orchestrator.documents.types import DocumentProblem, ExtractionError, Picture, Render
@@ -19,15 +19,54 @@ MAX_BROKEN = 0.1
 MAX_PIXELS = 100_000_000
 """Of one picture, unpacked; a scanned A3 page at 600 dpi has 70 million."""
 QUALITY = 85
+OCR = "ocr"
+"""The way of `render` that sends no picture, but the text on it."""
 _POINTS = 72
 
 
 def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
     """Text, fields (`pages`, `sent_as`) and pictures. Raises ExtractionError."""
+    if render.how == OCR:
+        return _read(data, kind, render, most)
     gathered = _Gathered(render, most)
-    for page in _frames(data, render) if kind == IMAGE else _pages(data, render):
-        gathered.add(*page)
+    if kind == IMAGE:
+        for frame in _frames(data):
+            gathered.add("", _jpeg(frame, render))
+    else:
+        for page in _pages(data, render):
+            gathered.add(*page)
     return gathered.text(), {"pages": gathered.pages, "sent_as": gathered.sent_as()}, tuple(gathered.pictures)
+
+
+def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
+    """The text of every page, by OCR where its text layer is not usable. Raises ExtractionError."""
+    limit, texts, by_ocr = TextLimit(most), list[str](), list[int]()
+    for text, picture in _pictures(data) if kind == IMAGE else _scans(data):
+        if picture is not None:
+            by_ocr.append(len(texts) + 1)
+        texts.append(text if picture is None else ocr.text_of(picture, len(texts) + 1))
+        limit.text(texts[-1])
+    if not any(text.strip() for text in texts):
+        raise ExtractionError(DocumentProblem.EMPTY, "OCR found no text on its pages; exclude it if it has none.")
+    sent_as = f"{_pages_told(by_ocr)} by OCR" if by_ocr else "text"
+    return pdf_text.PAGE_BREAK.join(texts), {"pages": len(texts), "sent_as": sent_as}, ()
+
+
+def _scans(data: bytes) -> Iterator[tuple[str, Any]]:
+    """The text layer of each page of a PDF, or the page as a picture where that is not usable."""
+    with pdf_text.opened(data) as document:
+        document.init_forms()
+        for index in range(len(document)):
+            text = pdf_text.page_text(document, index)
+            if is_usable(text):
+                yield text, None
+            else:
+                yield "", _bitmap(document, index, ocr.RESOLUTION, ocr.LONGEST_SIDE, grayscale=False)
+
+
+def _pictures(data: bytes) -> Iterator[tuple[str, Any]]:
+    for frame in _frames(data):
+        yield "", _on_white(frame, ocr.LONGEST_SIDE)
 
 
 def is_usable(text: str) -> bool:
@@ -82,14 +121,19 @@ class _Gathered:
         if not self.pictures:
             return "text"
         numbers = [picture.page for picture in self.pictures]
-        runs: list[list[int]] = []
-        for number in numbers:
-            if runs and number == runs[-1][1] + 1:
-                runs[-1][1] = number
-            else:
-                runs.append([number, number])
-        told = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
-        return f"page{'s' if len(numbers) > 1 else ''} {told} as image{'s' if len(numbers) > 1 else ''}"
+        return f"{_pages_told(numbers)} as image{'s' if len(numbers) > 1 else ''}"
+
+
+def _pages_told(numbers: list[int]) -> str:
+    """`pages 1-3, 5`; at least one."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    told = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
+    return f"page{'s' if len(numbers) > 1 else ''} {told}"
 
 
 def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
@@ -104,20 +148,25 @@ def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
 
 
 def _rendered(document: Any, index: int, render: Render) -> bytes:
+    return _jpeg(_bitmap(document, index, render.resolution, render.longest_side, grayscale=render.grayscale), render)
+
+
+def _bitmap(document: Any, index: int, resolution: int, longest_side: int, *, grayscale: bool) -> Any:
+    """A page as a Pillow picture."""
     page = document[index]
     try:
         longest = max(*page.get_size(), 1)
-        scale = min(render.resolution / _POINTS, render.longest_side / longest)
-        bitmap = page.render(scale=scale, grayscale=render.grayscale, may_draw_forms=True)
+        scale = min(resolution / _POINTS, longest_side / longest)
+        bitmap = page.render(scale=scale, grayscale=grayscale, may_draw_forms=True)
         try:
-            return _jpeg(bitmap.to_pil(), render)
+            return bitmap.to_pil().copy()
         finally:
             bitmap.close()
     finally:
         page.close()
 
 
-def _frames(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
+def _frames(data: bytes) -> Iterator[Any]:
     """The pages of a TIFF, or the one picture of another file, turned as its camera says."""
     from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
@@ -130,7 +179,7 @@ def _frames(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
                         DocumentProblem.TOO_LARGE,
                         f"The picture has more than {MAX_PIXELS:,} pixels; scale it down, or exclude it.",
                     )
-                yield "", _jpeg(ImageOps.exif_transpose(frame), render)
+                yield ImageOps.exif_transpose(frame)
     except (ExtractionError, MemoryError):
         raise
     except UnidentifiedImageError as error:
@@ -148,18 +197,22 @@ def _no_picture() -> ExtractionError:
 
 
 def _jpeg(picture: Any, render: Render) -> bytes:
+    out = io.BytesIO()
+    seen = _on_white(picture, render.longest_side).convert("L" if render.grayscale else "RGB")
+    seen.save(out, "JPEG", quality=QUALITY)
+    return out.getvalue()
+
+
+def _on_white(picture: Any, longest_side: int) -> Any:
     """A picture on white, no larger than it may be."""
     from PIL import Image
 
     picture = picture.copy()
-    picture.thumbnail((render.longest_side, render.longest_side))
+    picture.thumbnail((longest_side, longest_side))
     if picture.has_transparency_data:
         seen = picture.convert("RGBA")
         picture = Image.new("RGB", seen.size, "white")
         picture.paste(seen, mask=seen.getchannel("A"))
     if picture.mode.startswith("I"):  # 16 bits of gray
         picture = picture.point(lambda value: value / 256)
-    picture = picture.convert("L" if render.grayscale else "RGB")
-    out = io.BytesIO()
-    picture.save(out, "JPEG", quality=QUALITY)
-    return out.getvalue()
+    return picture

@@ -279,7 +279,7 @@ def _remote(source: DocumentSource, base: Path) -> RemoteRoot | None:
         from orchestrator.documents import query
 
         return query.located(source, base)
-    return remote.located(source.path) if is_address(source.path) else None
+    return remote.located(source.path, follow_links=source.follow_links) if is_address(source.path) else None
 
 
 def _located(source: DocumentSource, base: Path) -> str:

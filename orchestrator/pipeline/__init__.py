@@ -28,8 +28,8 @@ from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.collect import reduce, track
 from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
 from orchestrator.pipeline.finish import finisher
+from orchestrator.pipeline.finish.confidences import checks_of as checks_of
 from orchestrator.pipeline.finish.delivery import Gate
-from orchestrator.pipeline.finish.finisher import checks_of as checks_of
 from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning

@@ -1,14 +1,42 @@
-"""Whether an answer is what its task asked for: not empty, and where there is a schema, JSON that fits it."""
+"""Whether an answer is what its task asked for, and what it comes to: text, JSON of a schema, a label, a vector."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, Protocol
 
 import msgspec
 
 from orchestrator.core import schemas, wire
 from orchestrator.policy.answer_text import Answer
+from orchestrator.policy.confidence import ConfidenceCurve, label_probability
+from orchestrator.policy.vectors import NoVector, vector_of
+from orchestrator.settings.task_spec import Task
+
+
+class AnswerCheck(Protocol):
+    """What the answers to a task must be, and what a merged row says of one."""
+
+    def problem(self, answer: Answer) -> tuple[str, str] | None:
+        """`(code, message)` of what is wrong with an answer, or None; the codes are in `row_errors.BAD_ANSWERS`."""
+
+    def output(self, answer: Answer, body: msgspec.Raw) -> Any:
+        """What an answer without a problem comes to."""
+
+
+def check_of(task: Task, calibration: ConfidenceCurve | None = None) -> AnswerCheck:
+    """The check of a task's answers; `calibration` is that of its labels, where known answers gave one."""
+    if task.kind == "embedding":
+        return VectorCheck(task.dimensions)
+    if task.logprobs and task.output_schema is not None:
+        return LabelCheck(task.output_schema, calibration)
+    return OutputCheck(task.output_schema)
+
+
+def raw_output(answer: Answer, body: msgspec.Raw) -> Any:
+    """An answer as it came: its text, or its whole body where that has none."""
+    return body if answer.text is None else answer.text
 
 
 class OutputCheck:
@@ -45,10 +73,51 @@ class OutputCheck:
         wrong = self._check.problem(value, len(answer.text))
         return None if wrong is None else ("schema_mismatch", wrong)
 
-    @property
-    def parses(self) -> bool:
-        """Whether answers are JSON."""
-        return self._check is not None
+    def output(self, answer: Answer, body: msgspec.Raw) -> Any:
+        """The parsed answer where there is a schema, its text where there is none."""
+        if self._check is not None and answer.text:
+            with suppress(*wire.JSON_ERRORS):  # it was JSON when it was checked, but the recursion limit moves
+                return msgspec.json.decode(answer.text)
+        return raw_output(answer, body)
+
+
+class LabelCheck(OutputCheck):
+    """A label, whose answer tells how sure the model was."""
+
+    def __init__(self, schema: Mapping[str, Any], calibration: ConfidenceCurve | None = None) -> None:
+        super().__init__(schema)
+        self._calibration = calibration
+
+    def output(self, answer: Answer, body: msgspec.Raw) -> Any:
+        """`label`, `probability` as the model has it, `confidence` as known answers have it; None is not known."""
+        found = super().output(answer, body)
+        if not isinstance(found, dict):
+            return found
+        probability = None if answer.text is None else label_probability(body, answer.text)
+        known = None if probability is None else self._calibration
+        confidence = None if known is None or probability is None else round(known.confidence(probability), 6)
+        return {**found, "probability": probability and round(probability, 6), "confidence": confidence}
+
+
+class VectorCheck:
+    """One vector, of `size` numbers where that many were asked for."""
+
+    def __init__(self, size: int | None) -> None:
+        self._size = size
+
+    def problem(self, answer: Answer) -> tuple[str, str] | None:
+        """`invalid_vector`, or None."""
+        try:
+            vector_of(answer.data, self._size)
+        except NoVector as error:
+            return "invalid_vector", str(error)
+        return None
+
+    def output(self, answer: Answer, body: msgspec.Raw) -> Any:
+        """The numbers."""
+        with suppress(NoVector):
+            return vector_of(answer.data, self._size)
+        return raw_output(answer, body)
 
 
 _WITHHELD = "content_filter", "the provider's content filter withheld the rest of the answer"

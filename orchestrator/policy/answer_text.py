@@ -16,13 +16,15 @@ _QUOTE = ord('"')
 class Answer:
     """What a body says. `has_other`: tool calls, embeddings or the like stand in place of text.
 
-    `refusal` is what the model said in place of an answer, where it marked that as a refusal.
+    `refusal` is what the model said in place of an answer, where it marked that as a refusal. `data` is what an
+    embedding has in place of choices.
     """
 
     text: str | None
     finish_reason: str | None
     has_other: bool
     refusal: str | None = None
+    data: msgspec.Raw | None = None
 
 
 class _Message(msgspec.Struct):
@@ -39,7 +41,7 @@ class _Choice(msgspec.Struct):
 
 class _Body(msgspec.Struct):
     choices: list[_Choice] | None = None
-    data: Any = None
+    data: msgspec.Raw = wire.NO_BODY
     output: Any = None
     incomplete_details: Any = None
 
@@ -63,8 +65,15 @@ def answer_of(body: msgspec.Raw) -> Answer:
             "".join(str(part[kind]) for part in parts if isinstance(part, dict) and part.get(kind))
             for kind in ("text", "refusal")
         )
-        return Answer(text or None, _end_of(parsed.incomplete_details), not text and not refusal, refusal or None)
-    return Answer(None, None, parsed.data is not None)
+        has_other = not text and not refusal and any(map(_is_other, parsed.output))
+        return Answer(text or None, _end_of(parsed.incomplete_details), has_other, refusal or None)
+    data = None if bytes(parsed.data) in (b"", b"null") else parsed.data
+    return Answer(None, None, data is not None, data=data)
+
+
+def _is_other(item: Any) -> bool:
+    """Whether an item of a response is more than what the model thought, or a message without a text."""
+    return not isinstance(item, dict) or item.get("type", "message") not in ("message", "reasoning")
 
 
 def text_of(line: wire.ResultLine) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from orchestrator.settings.job_spec import AUTO, DEFAULT_MAX_TOKENS, Task
+from orchestrator.settings.task_spec import AUTO, DEFAULT_MAX_TOKENS, Task
 
 BoundOf = Callable[[Task, str], int]
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from orchestrator.core import wire
 from orchestrator.core.model import FinishedRow, RequestState
-from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_check import AnswerCheck, raw_output
 from orchestrator.policy.answer_text import answer_of, response_json
 from orchestrator.settings.model_lists import rung_of
 
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
-def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) -> bytes:
+def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -> bytes:
     """One line of the merged result: identity, outcome, parsed output, and where it all comes from."""
     output, finish_reason = output_of(row, line, check)
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
@@ -36,22 +35,18 @@ def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) 
     )
 
 
-def output_of(row: FinishedRow, line: bytes | None, check: OutputCheck | None) -> tuple[Any, str | None]:
-    """What a row's result line answers, and why that ended; parsed where it was checked as JSON.
+def output_of(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -> tuple[Any, str | None]:
+    """What a row's result line answers, as its check reads it, and why that ended.
 
-    Of an answer without text it is the whole body, as raw JSON.
+    Of an answer without text that nobody checked it is the whole body, as raw JSON.
     """
     response = None if line is None else _decode_line(line).response
     if response is None or not 200 <= response.status_code < 300:
         return None, None
     body = response_json(response)
     answer = answer_of(body)
-    if answer.text is None:
-        return body, answer.finish_reason
-    output: Any = answer.text
-    if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
-        with suppress(*wire.JSON_ERRORS):  # it was JSON when it was checked, but the recursion limit moves
-            output = msgspec.json.decode(answer.text)
+    is_checked = check is not None and row.state is RequestState.SUCCEEDED
+    output = check.output(answer, body) if check and is_checked else raw_output(answer, body)
     return output, answer.finish_reason
 
 

@@ -32,7 +32,8 @@ def mended(line: bytes, answer: str | None, code: str, message: str) -> bytes:
     said = (answer or "").strip()[:MOST_ANSWER] or _NO_ANSWER  # roles take turns: some templates want it so
     asked = f"Your answer was not accepted: {_fault(code, message)}.\nAnswer the question again, whole and corrected."
     more = [{"role": "assistant", "content": said}, {"role": "user", "content": asked}]
-    parsed.body["messages"] = [*parsed.body["messages"], *more]
+    turns = "input" if "input" in parsed.body else "messages"
+    parsed.body[turns] = [*parsed.body[turns], *more]
     return msgspec.json.encode(parsed)
 
 

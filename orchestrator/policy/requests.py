@@ -24,10 +24,17 @@ from orchestrator.documents import cleanup, splitting
 from orchestrator.documents.splitting import Part
 from orchestrator.documents.types import Document, UnreadableDocument
 from orchestrator.policy.cache_keys import cache_key
+from orchestrator.policy.endpoints import (
+    EMBEDDINGS,
+    asked_fields,
+    bound_field,
+    fixed_fields,
+    question_of,
+    url_of,
+)
 from orchestrator.policy.max_tokens import BoundOf, written_bound
-from orchestrator.settings.job_spec import Clean, JobSpec, Long, Task
-
-ENDPOINT = "/v1/chat/completions"
+from orchestrator.settings.job_spec import Clean, JobSpec
+from orchestrator.settings.task_spec import Long, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +74,19 @@ class _Question:
 
     def __init__(self, task: Task, cleaned: Clean, extractor: str, bound_of: BoundOf) -> None:
         self.task = task
-        self.prompt = template(task.prompt)
+        self.url = url_of(task)
+        asked = question_of(task)
+        self.prompt = template(asked)
         self.system = None if task.system is None else template(task.system)
-        self.places_text = "text" in self.prompt.variables
+        # A vector is of what its prompt says, and of nothing put around that.
+        self.places_text = "text" in self.prompt.variables or self.url == EMBEDDINGS
         # With the bound as it is written: one that is found anew each night must not make every row another one.
-        self.asked = _fixed_body(task)
+        self.asked = fixed_fields(task)
         about: dict[str, Any] = {
-            "body": self.asked, "prompt": task.prompt, "system": task.system, "cut": task.max_document_tokens,
+            "body": self.asked, "prompt": asked, "system": task.system, "cut": task.max_document_tokens,
         }  # fmt: skip
+        if task.kind != "chat" or task.endpoint != "chat":
+            about["kind"] = [task.kind, self.url]
         if task.long is not None:
             about["long"] = [task.long.part_tokens, task.long.overlap_tokens]
         if cleaned.is_on:
@@ -82,9 +94,9 @@ class _Question:
         # Not sorted: the order of a schema's properties is the order in which they are answered.
         digest = sha256(json.dumps(about, default=str).encode())
         self.version = digest.hexdigest()[:12]
-        self.wording = sha256(f"{task.prompt}\0{task.system or ''}".encode()).hexdigest()[:12]
-        self.bound = bound_of(task, self.version)
-        self.body = {**self.asked, "max_tokens": self.bound}
+        self.wording = sha256(f"{asked}\0{task.system or ''}".encode()).hexdigest()[:12]
+        self.bound = 0 if self.url == EMBEDDINGS else bound_of(task, self.version)
+        self.body = {**self.asked, **bound_field(self.url, self.bound)}
         digest.update(f"{extractor}\0{task.model}".encode())
         self.identity = digest.hexdigest()
         self.reduce = None if task.long is None else _Reduce.of(task, task.long, self, bound_of)
@@ -155,8 +167,10 @@ def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> 
             f"the answers to its {len(answers)} parts make a request of {size:,} tokens, and `reduce_tokens` is "
             f"{long.reduce_tokens:,}: raise it, or `part_tokens`, or ask for shorter answers",
         )
-    body = {"model": long.reduce_model or task.model, "messages": messages, **_fixed_body(task), "max_tokens": bound}
-    return msgspec.json.encode({"custom_id": row_id, "method": "POST", "url": ENDPOINT, "body": body})
+    url = url_of(task)
+    fields = {**asked_fields(url, messages), **fixed_fields(task), **bound_field(url, bound)}
+    body = {"model": long.reduce_model or task.model, **fields}
+    return msgspec.json.encode({"custom_id": row_id, "method": "POST", "url": url, "body": body})
 
 
 def variables(task: Task) -> frozenset[str]:
@@ -168,21 +182,11 @@ def variables(task: Task) -> frozenset[str]:
 def places_text_late(task: Task) -> bool:
     """Whether a prompt places `{{ text }}` itself, and not at its start: then no two tasks share a prefix."""
     head = task.prompt.split("{{", 1)
-    return "text" in template(task.prompt).variables and (
-        bool(head[0].strip()) or not head[-1].lstrip("- ").startswith("text")
+    return (
+        task.kind != "embedding"
+        and "text" in template(task.prompt).variables
+        and (bool(head[0].strip()) or not head[-1].lstrip("- ").startswith("text"))
     )
-
-
-def _fixed_body(task: Task) -> dict[str, Any]:
-    """The body's fields that are the same for every document, but for the model."""
-    body: dict[str, Any] = {"max_tokens": task.max_tokens}
-    for name in ("temperature", "top_p", "seed", "stop"):
-        if (value := getattr(task, name)) is not None:
-            body[name] = value
-    if task.output_schema is not None:
-        schema = {"name": task.id, "schema": task.output_schema, "strict": True}
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return body | task.extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +272,8 @@ class Builder:
                 return self._in_parts(question, document, content, text, parts, cut_from, trimmed)
         messages = question.messages(document, text)
         row = self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from)
-        sent_as = str(document.fields["sent_as"]) if document.pictures else None
+        sent_as = document.fields.get("sent_as", "text")
+        sent_as = None if sent_as == "text" else str(sent_as)
         return [_asking(question, replace(row, trimmed_tokens=trimmed, sent_as=sent_as), messages)]
 
     def _in_parts(
@@ -319,17 +324,22 @@ class Builder:
         task = question.task
         row_id = custom_id(key, task.id)
         return Row(
-            next(self._number), row_id, key, task.id, ENDPOINT, task.model, fingerprint, question.version,
+            next(self._number), row_id, key, task.id, question.url, task.model, fingerprint, question.version,
             cut_from, problem, max_output=question.bound, content=content, wording=question.wording,
         )  # fmt: skip
 
 
 def _asking(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Built:
     """A row with its request line."""
-    task = question.task
-    body = {"model": task.model, "messages": messages, **question.body}
-    line = {"custom_id": row.custom_id, "method": "POST", "url": ENDPOINT, "body": body}
-    key = cache_key(ENDPOINT, {"messages": messages, **question.asked}) if task.cache else None
+    task, url = question.task, question.url
+    asked = asked_fields(url, messages)
+    line = {
+        "custom_id": row.custom_id,
+        "method": "POST",
+        "url": url,
+        "body": {"model": task.model, **asked, **question.body},
+    }
+    key = cache_key(url, {**asked, **question.asked}) if task.cache else None
     return Built(replace(row, cache_key=key), msgspec.json.encode(line))
 
 

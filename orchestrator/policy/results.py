@@ -17,7 +17,7 @@ import msgspec
 
 from orchestrator.core import answers, request_lines, wire
 from orchestrator.core.model import Outcome, RequestState, Span, Usage
-from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.answer_text import answer_of, response_json
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.policy.row_matching import Recognised
@@ -123,7 +123,7 @@ def _has_run(line: wire.ResultLine) -> bool:
     return line.response is not None or refusal(line).code not in NOT_EXECUTED
 
 
-def outcome(seq: int, kind: str, found: FoundLine, check: OutputCheck | None) -> Outcome | NotExecuted:
+def outcome(seq: int, kind: str, found: FoundLine, check: AnswerCheck | None) -> Outcome | NotExecuted:
     """What a result line says of its row. `found.line` must be a result line."""
     line = found.line
     assert line is not None

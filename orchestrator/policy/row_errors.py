@@ -187,6 +187,10 @@ BAD_ANSWERS = {
     "empty_answer": ("the model returned an empty answer", "another model, if it happens often"),
     "invalid_json": ("the task has a schema, and the answer is not JSON", "another model, or a simpler schema"),
     "schema_mismatch": ("the answer is JSON that does not fit the schema", "another model, or a simpler schema"),
+    "invalid_vector": (
+        "the answer holds no vector, or not one of the size that was asked for",
+        "check that the model makes embeddings, and that it takes `dimensions`",
+    ),
 }
 """What may be wrong with an answer that came and was paid for: why, and what to do, by the row's error code."""
 

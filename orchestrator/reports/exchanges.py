@@ -11,8 +11,10 @@ import msgspec
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, JobId
 from orchestrator.pipeline.build.selection import names_document, nearest
-from orchestrator.pipeline.finish.finisher import checks_of
+from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.merge import ResultLines
+from orchestrator.policy.answer_check import AnswerCheck
+from orchestrator.policy.endpoints import messages_of
 from orchestrator.policy.merged_rows import merged_row
 from orchestrator.policy.model_names import with_model
 from orchestrator.settings.home import Home
@@ -42,6 +44,11 @@ class Exchange:
         """The body of the request; empty where there is none."""
         return {} if self.request is None else dict(msgspec.json.decode(self.request)["body"])
 
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """What was asked, message by message, at whatever endpoint."""
+        return messages_of(self.body)
+
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/reference/json.md."""
         return {**self.merged, "request": self.body or None, "gone": list(self.gone)}
@@ -60,8 +67,9 @@ def exchanges(store: Store, home: Home, job: Job, document: str, task: str | Non
         raise UsageError(
             f"--task {task}: the document {name} was not asked that", hint=f"known: {', '.join(known) or 'none'}"
         )
+    checks = merging_checks(store, home, job)
     with closing(ResultLines(home.results)) as lines:
-        return [_exchange(store, home, job, found, lines) for found in wanted]
+        return [_exchange(store, home, job, found, lines, checks.get(found.row.task)) for found in wanted]
 
 
 def exchange_at(store: Store, home: Home, job: Job, seq: int) -> Exchange | None:
@@ -69,8 +77,9 @@ def exchange_at(store: Store, home: Home, job: Job, seq: int) -> Exchange | None
     found = store.lookups.at(job.id, seq)
     if found is None:
         return None
+    check = merging_checks(store, home, job).get(found.row.task)
     with closing(ResultLines(home.results)) as lines:
-        return _exchange(store, home, job, found, lines)
+        return _exchange(store, home, job, found, lines, check)
 
 
 def _document(store: Store, job: Job, wanted: str) -> str:
@@ -88,7 +97,9 @@ def _document(store: Store, job: Job, wanted: str) -> str:
     raise UsageError(f"job {job.id} has no document {wanted!r}", hint=hint)
 
 
-def _exchange(store: Store, home: Home, job: Job, found: FoundRow, lines: ResultLines) -> Exchange:
+def _exchange(
+    store: Store, home: Home, job: Job, found: FoundRow, lines: ResultLines, check: AnswerCheck | None
+) -> Exchange:
     row, gone = found.row, list[str]()
     try:
         request = _request(store, home, job.id, found)
@@ -101,7 +112,7 @@ def _exchange(store: Store, home: Home, job: Job, found: FoundRow, lines: Result
         result = None
         gone.append(error.message)
     try:
-        merged = msgspec.json.decode(merged_row(row, result, checks_of(job).get(row.task)))
+        merged = msgspec.json.decode(merged_row(row, result, check))
     except RecursionError:
         gone.append("the answer is nested too deeply to be read; --raw shows it as received")
         merged = msgspec.json.decode(merged_row(row, None, None))

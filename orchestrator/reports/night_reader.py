@@ -10,9 +10,9 @@ import msgspec
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
-from orchestrator.pipeline.finish.finisher import checks_of
+from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
-from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.diff import ComparedRow, Difference, Said, difference
 from orchestrator.policy.merged_rows import output_of
 from orchestrator.reports import night as nights
@@ -46,7 +46,7 @@ def _moved(
             yield asked, _said(lines, old, then.get(old.task)), _said(lines, new, now.get(new.task))
 
 
-def _said(lines: ResultLines, row: FinishedRow, check: OutputCheck | None) -> Said | None:
+def _said(lines: ResultLines, row: FinishedRow, check: AnswerCheck | None) -> Said | None:
     """What a row came to; None where its line is gone, or is nested too deeply to be read."""
     if row.state is not RequestState.SUCCEEDED:
         return Said(row.state, row.error_code)

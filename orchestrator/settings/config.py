@@ -38,10 +38,13 @@ from orchestrator.settings.telemetry import Telemetry
 
 
 class RateSettings(Strict):
-    """Dollars per million tokens; cached ones, and those written to the cache, cost what `input` says unless told."""
+    """Dollars per million tokens; cached ones, and those written to the cache, cost what `input` says unless told.
+
+    A model that makes vectors has no `output`.
+    """
 
     input: Dollars
-    output: Dollars
+    output: Dollars | None = None
     cached: Dollars | None = None
     cache_write: Dollars | None = None
 

@@ -12,7 +12,10 @@ from orchestrator.core.errors import InputError
 from orchestrator.settings import known_answers
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import Lines, line_of, load_yaml, spell, validated
+from orchestrator.settings.task_spec import Task
 
+TEXT_ONLY = frozenset({"text", "ocr"})
+"""The ways of `render` that send no picture."""
 MAX_ERRORS = 20
 """So many mistakes of one kind are told."""
 
@@ -28,13 +31,15 @@ def load(path: Path) -> JobSpec:
         for field, source in (("prompt", task.prompt), ("system", task.system)):
             if source is not None:
                 _check_template(source, path, lines, ("tasks", index, field))
+        if task.kind == "embedding":
+            _check_is_of_documents(task.prompt, path, lines, ("tasks", index, "prompt"))
         if task.long is not None:
             _check_template(task.long.reduce, path, lines, ("tasks", index, "long", "reduce"))
             _check_variables(task.long.reduce, ("answers",), path, lines, ("tasks", index, "long", "reduce"))
             _check_variables(task.system or "", (), path, lines, ("tasks", index, "system"))
     _check_sources(spec, path, lines)
     if spec.gold is not None:
-        known_answers.read(path.parent / spec.gold, [task.id for task in spec.tasks])
+        known_answers.read(path.parent / spec.gold, known_answers.tasks_of(spec))
     return spec
 
 
@@ -63,16 +68,25 @@ def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
                 field=spell(place),
                 hint="name it in the `sources` of a task, or take it out",
             )
-        split = [one.id for one in spec.tasks_of(source) if one.long is not None]
-        if source.render != "text" and split:
+        why = next(filter(None, map(_text_only, spec.tasks_of(source))), None)
+        if source.render not in TEXT_ONLY and why is not None:
             place = ("documents", index, "render")
             raise InputError(
-                f"the task {split[0]!r} asks in parts (`long`), and pictures cannot be split",
+                why,
                 file=path,
                 line=line_of(place, lines),
                 field=spell(place),
                 hint="name other sources in the task's `sources`, or leave one of the two out",
             )
+
+
+def _text_only(task: Task) -> str | None:
+    """Why a task cannot be asked of pictures; None where it can."""
+    if task.long is not None:
+        return f"the task {task.id!r} asks in parts (`long`), and pictures cannot be split"
+    if task.kind == "embedding":
+        return f"the task {task.id!r} makes vectors of text, and pictures have none"
+    return None
 
 
 def lines_of(path: Path) -> Lines:
@@ -108,6 +122,20 @@ def _check_template(source: str, path: Path, lines: Lines, place: tuple[str | in
             line=line_of(place, lines),
             field=spell(place),
         ) from None
+
+
+def _check_is_of_documents(source: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:
+    """Raises InputError for a prompt that says the same of every document: all would have one vector."""
+    from orchestrator.core.templates import template
+
+    if not template(source).variables:
+        raise InputError(
+            "uses no field of the document, so all would have the same vector",
+            file=path,
+            line=line_of(place, lines),
+            field=spell(place),
+            hint="write {{ text }} where the document's text belongs",
+        )
 
 
 def _check_variables(

@@ -11,48 +11,18 @@ from decimal import Decimal
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings.aliases import Ladder
 from orchestrator.settings.deadlines import deadline_at
+from orchestrator.settings.task_spec import JobFilePart, Name, Task
 
 MAX_BUDGET = 9_000_000
 """US dollars; picodollars of more than that do not fit a database's integers."""
-
-
 MAX_COUNT = 2**53
 
 
-AUTO: Literal["auto"] = "auto"
-
-
-DEFAULT_MAX_TOKENS = 512
-
-
-_Bound = Annotated[
-    Annotated[Annotated[int, Field(ge=1, le=MAX_TOKENS)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
-    Discriminator(lambda value: "auto" if value == AUTO else "int"),
-]
-
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
-
-
-class Pictures(_Strict):
+class Pictures(JobFilePart):
     """How pages go to a model as pictures."""
 
     resolution: int = Field(150, ge=36, le=600, description="dots per inch of rendered pages")
@@ -62,10 +32,10 @@ class Pictures(_Strict):
     max_bytes: int = Field(10_000_000, ge=10_000, le=MAX_COUNT, description="of all pictures of a document, packed")
 
 
-_Render = Literal["auto", "text", "image", "both"]
+_Render = Literal["auto", "text", "image", "both", "ocr"]
 
 
-class DocumentSource(_Strict):
+class DocumentSource(JobFilePart):
     """One entry of `documents:`: a folder of files, or one file; tables give a document per row."""
 
     name: str | None = Field(None, min_length=1, description="what tasks call it in `sources`; default: its path")
@@ -83,7 +53,7 @@ class DocumentSource(_Strict):
     sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of so many documents")
     max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
     render: _Render = Field(
-        "text", description="PDF pages and pictures: auto sends pages without usable text as pictures"
+        "text", description="PDF pages and pictures: auto sends pages without usable text as pictures, ocr reads them"
     )
     pictures: Pictures = Pictures()
 
@@ -112,134 +82,7 @@ class DocumentSource(_Strict):
         return self.name or self.path
 
 
-class Long(_Strict):
-    """How a document that is too long for one request is asked about: in parts, and then about their answers."""
-
-    part_tokens: int = Field(
-        6000, ge=100, le=MAX_TOKENS, description="most tokens of a part; a longer document has several"
-    )
-    overlap_tokens: int = Field(
-        200,
-        ge=0,
-        le=MAX_TOKENS,
-        description="how much of the part before each part repeats; at most half of part_tokens",
-    )
-    reduce: str = Field(
-        min_length=1, description="Jinja2; the parts' answers are put before it unless it uses {{ answers }}"
-    )
-    reduce_model: str | None = Field(None, description="alias; default: the task's")
-    reduce_tokens: int = Field(
-        32_000,
-        ge=1,
-        le=MAX_TOKENS,
-        description="most tokens of the request with the answers; beyond them the document fails",
-    )
-
-    @model_validator(mode="after")
-    def _overlap_is_the_lesser_part(self) -> Long:
-        if 2 * self.overlap_tokens > self.part_tokens:
-            raise ValueError("`overlap_tokens` may be half of `part_tokens` at most")
-        return self
-
-
-class Task(_Strict):
-    """One question asked of every document."""
-
-    id: Name
-    sources: tuple[str, ...] | None = Field(
-        None, min_length=1, description="names or paths of the `documents` it is asked of; default: all"
-    )
-    prompt: str = Field(min_length=1, description="Jinja2; the document is put before it unless it uses {{ text }}")
-    system: str | None = Field(None, description="Jinja2; goes before everything else")
-    model: str = Field(description="an alias declared under `models`, here or in orch.toml")
-    max_tokens: _Bound = Field(
-        DEFAULT_MAX_TOKENS, description="upper bound of the answer, in tokens; `auto`: learned from earlier answers"
-    )
-    max_document_tokens: int | None = Field(
-        None, ge=1, le=MAX_TOKENS, description="longer documents are cut, and it is recorded"
-    )
-    long: Long | None = Field(None, description="ask long documents in parts, and make one answer of theirs")
-    temperature: float | None = Field(None, ge=0)
-    top_p: float | None = Field(None, gt=0, le=1)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: tuple[str, ...] | None = None
-    output_schema: dict[str, Any] | None = Field(
-        None, alias="schema", description="JSON Schema that the answer must fit"
-    )
-    extra: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body, as they are")
-    retries: int = Field(
-        0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
-    )
-    cache: bool = Field(True, description="whether an answer to the very same request, of any job, will do")
-
-    @field_validator("sources", mode="before", json_schema_input_type=str | tuple[str, ...] | None)
-    @classmethod
-    def _one_source_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-    @property
-    def aliases(self) -> dict[tuple[str, ...], str]:
-        """The aliases of the models that the task asks, by the field that names them."""
-        more = None if self.long is None else self.long.reduce_model
-        return {("model",): self.model} | ({} if more is None else {("long", "reduce_model"): more})
-
-    @field_validator("output_schema")
-    @classmethod
-    def _is_a_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None:
-            from jsonschema import Draft202012Validator, SchemaError
-
-            try:
-                Draft202012Validator.check_schema(value)
-            except SchemaError as error:
-                place = ".".join(map(str, error.path))
-                raise ValueError(f"is not a JSON Schema: {place + ': ' if place else ''}{error.message}") from None
-            _check_references(value)
-        return value
-
-    @field_validator("extra")
-    @classmethod
-    def _extra_is_extra(cls, value: dict[str, Any]) -> dict[str, Any]:
-        taken = {"model", "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "response_format"}
-        for name in value:
-            if name in taken or name == "stream":
-                raise ValueError(f"`{name}` may not stand here: it has a field of its own or is set by orch")
-            if name.startswith("guided_"):
-                raise ValueError(
-                    f"`{name}` was removed from vLLM, which ignores it in silence; "
-                    "use `schema`, or `structured_outputs` here"
-                )
-        return value
-
-
-def _check_references(schema: dict[str, Any]) -> None:
-    """Raises ValueError for a `$ref` that leads nowhere in the schema itself: nothing is fetched for an answer."""
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import DRAFT202012
-
-    def walk(resolver: Any, part: Any) -> None:
-        if isinstance(part, list):
-            for inner in part:
-                walk(resolver, inner)
-        elif isinstance(part, dict):
-            if isinstance(part.get("$id"), str):
-                resolver = resolver.in_subresource(DRAFT202012.create_resource(part))
-            reference = part.get("$ref")
-            if isinstance(reference, str):
-                try:
-                    resolver.lookup(reference)
-                except Unresolvable:
-                    raise ValueError(f"is not a JSON Schema: nothing is at {reference!r}") from None
-            for name, inner in part.items():
-                if name not in ("const", "enum", "default", "examples"):
-                    walk(resolver, inner)
-
-    resource = DRAFT202012.create_resource(schema)
-    walk(Registry().with_resource("", resource).resolver_with_root(resource), schema)
-
-
-class Clean(_Strict):
+class Clean(JobFilePart):
     """What is taken out of documents before they are asked about."""
 
     whitespace: bool = Field(False, description="runs of blanks and of empty lines, invisible characters")
@@ -251,14 +94,14 @@ class Clean(_Strict):
         return self.whitespace or self.boilerplate
 
 
-class Allow(_Strict):
+class Allow(JobFilePart):
     """Where the rows may go."""
 
     backends: tuple[str, ...] | None = Field(None, description="names of backends; default: all")
     location: Literal["any", "local"] = Field("any", description="`local`: never leaves for a hosted backend")
 
 
-class Output(_Strict):
+class Output(JobFilePart):
     """Where the merged rows are written when the job ends (`orch fetch` gives them at any time).
 
     `path` and `format`, or `table` and the address of its database.
@@ -305,7 +148,7 @@ class Output(_Strict):
         return self
 
 
-class Canary(_Strict):
+class Canary(JobFilePart):
     """A few rows go first; where they come back badly, the job ends before the others are sent."""
 
     rows: int = Field(20, ge=1, le=1000, description="how many go first, spread over tasks and document lengths")
@@ -316,7 +159,7 @@ class Canary(_Strict):
 _Documents = str | DocumentSource | Annotated[tuple[DocumentSource, ...], Field(min_length=1)]
 
 
-class JobSpec(_Strict):
+class JobSpec(JobFilePart):
     """A whole job file."""
 
     name: Name

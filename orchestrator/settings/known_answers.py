@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.core.errors import InputError
+from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import read_bytes
 
 TOLERANCE = 1e-6
@@ -51,6 +52,11 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
+def tasks_of(spec: JobSpec) -> list[str]:
+    """The tasks whose answers can be known: no person knows a vector."""
+    return [task.id for task in spec.tasks if task.kind != "embedding"]
+
+
 def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
     """The known answers of a file. Raises InputError with file, line and field for what is none."""
     lines = read_bytes(path, MAX_BYTES, "gold").splitlines()
@@ -65,7 +71,8 @@ def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
             raise InputError(f"is not a known answer: {error}", file=path, line=number, hint=hint) from None
         if line.task not in known:
             raise InputError(
-                f"the job has no task {line.task!r}", file=path, line=number, field="task",
+                f"the job has no task {line.task!r} with texts as answers",
+                file=path, line=number, field="task",
                 hint=f"its tasks: {', '.join(known)}",
             )  # fmt: skip
         if not line.expect:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from orchestrator.core.model import Job, JobKind
-from orchestrator.settings.job_spec import JobSpec, Task
+from orchestrator.settings.job_spec import JobSpec
+from orchestrator.settings.task_spec import Task
 
 KEPT = 256
 """Jobs whose specs are kept parsed."""

@@ -45,3 +45,26 @@ def test_the_licences_job_runs_on_a_real_vllm(
 
     again = run_orch("run", str(job))
     assert "nothing changed" in again.stderr
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_labels_and_responses_of_a_real_vllm(
+    vllm_engine: EngineInTest, run_orch: Orch, orch_home: Path, tmp_path: Path
+) -> None:
+    write_config(orch_home, [vllm_engine.base_url], extra='[models]\nsmall = "default"\n')
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.txt").write_text("Please pay 20 dollars.")
+    label = "kind: classify, model: small, labels: [bill, letter], logprobs: true"
+    (tmp_path / "job.yaml").write_text(
+        f"name: kinds\ndocuments: in\ntasks:\n  - {{id: sort, {label}}}\n"
+        f"  - {{id: sorted, {label}, endpoint: responses}}\n"
+        "  - {id: gist, model: small, prompt: 'What is it?', max_tokens: 8, endpoint: responses}\n"
+    )
+    out = tmp_path / "out.jsonl"
+    done = run_orch("run", str(tmp_path / "job.yaml"), "-o", str(out), timeout=240)
+    assert done.returncode == 0, done.stderr
+    chat, responses, gist = (json.loads(line)["output"] for line in out.read_text().splitlines())
+    assert 0 < chat["probability"] < 1, "a random model is not sure"
+    assert responses["label"] in ("bill", "letter")
+    assert isinstance(gist, str)

@@ -229,3 +229,44 @@ def test_a_database_file_that_is_not_ours_keeps_its_settings(tmp_path: Path) -> 
     outputs.deliver(output, merged.job(), merged.lines(), NIGHT)
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
+def vectors(seq: int, *numbers: float, state: str = "succeeded") -> bytes:
+    row = json.loads(merged.line(seq, "x", task="vec", state=state))
+    row["output"] = list(numbers) if state == "succeeded" else None
+    return json.dumps(row).encode()
+
+
+def vector_job(job_id: str = "letters-1", **task: Any) -> Job:
+    fields = {"id": "vec", "kind": "embedding", "model": "m", **task}
+    return merged.job(job_id, spec={"name": "letters", "documents": [{"path": "d"}], "tasks": [fields]})
+
+
+def kept(value: Any) -> Any:
+    """What a database says of a vector: SQLite and pgvector as JSON's text, an array as a list."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("pgvector", [False, True])
+def test_vectors_are_kept_as_what_the_database_has_for_them(url: str, pgvector: bool) -> None:
+    is_postgres = url.startswith("postgres")
+    if pgvector:
+        if not is_postgres:
+            return
+        execute(url, "CREATE EXTENSION vector")
+    probe(vector_job())
+    put([vectors(0, state="failed"), vectors(1, 0.5, -2.0), vectors(2, 1.0, 0.0)], vector_job())
+    put([vectors(0, 3.0, 4.0)], vector_job("letters-2"))
+    probe(vector_job())
+    probe(vector_job(dimensions=2))
+    found = asked(url, "SELECT vec_vector FROM nights ORDER BY job, custom_id")
+    assert [kept(row[0]) for row in found] == [None, [0.5, -2.0], [1.0, 0.0], [3.0, 4.0]]
+    if pgvector:
+        near = asked(url, "SELECT custom_id FROM nights ORDER BY vec_vector <-> '[3, 3]' LIMIT 1")
+        assert near == [("vec-0",)]
+        with pytest.raises(OutputError, match=r"its column vec_vector is VECTOR\(2\), and must be VECTOR\(3\)"):
+            probe(vector_job(dimensions=3))
+    elif is_postgres:
+        execute(url, "CREATE EXTENSION vector")
+        put([vectors(0, 5.0, 6.0)], vector_job("letters-3"))
+        assert asked(url, "SELECT vec_vector FROM nights WHERE job = 'letters-3'") == [([5.0, 6.0],)]

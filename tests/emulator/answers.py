@@ -46,6 +46,8 @@ class Body(msgspec.Struct, frozen=True):
     output_config: Any = None
     tools: Any = None
     tool_choice: Any = None
+    logprobs: Any = None
+    include: Any = None
     service_tier: Any = None
 
 
@@ -193,13 +195,15 @@ def _chat(asked: Asked, effect: Effect, tokens: Tokens, model: str, tier: str, a
         finish = "tool_calls"
     elif effect.finish != "filtered":
         message["content"] = content_of(asked) if effect.finish == "stop" else ""
+    wanted = asked.body.logprobs is True and message["content"]
+    logprobs = {"content": _logprobs(asked, message["content"]), "refusal": None} if wanted else None
     outside = tokens.reasoning if effect.reasons == "outside" else 0
     return {
         "id": f"chatcmpl-{asked.digest.hex()}",
         "object": "chat.completion",
         "created": at,
         "model": model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
+        "choices": [{"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish}],
         "usage": {
             "prompt_tokens": tokens.input,
             "completion_tokens": tokens.output - outside,
@@ -212,10 +216,20 @@ def _chat(asked: Asked, effect: Effect, tokens: Tokens, model: str, tier: str, a
     }
 
 
+def _logprobs(asked: Asked, text: str) -> list[Json]:
+    """Tokens of three characters; how sure the model is of each goes by the digest."""
+    pieces = [text[start : start + 3] for start in range(0, len(text), 3)]
+    sure = -asked.digest[0] / 1024
+    return [{"token": piece, "logprob": sure, "bytes": list(piece.encode()), "top_logprobs": []} for piece in pieces]
+
+
 def _response(asked: Asked, effect: Effect, tokens: Tokens, model: str, tier: str, at: int) -> Json:
     is_whole = effect.finish == "stop"
     cause = {"length": "max_output_tokens", "filtered": "content_filter"}.get(effect.finish)
-    content = [{"type": "output_text", "text": content_of(asked), "annotations": []}] if is_whole else []
+    text = content_of(asked)
+    logprobs = _logprobs(asked, text) if "message.output_text.logprobs" in (asked.body.include or ()) else []
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+    content = [part] if is_whole else []
     return {
         "id": f"resp_{asked.digest.hex()}",
         "object": "response",

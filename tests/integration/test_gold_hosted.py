@@ -128,7 +128,8 @@ def test_a_mistake_in_it_is_told_before_anything_is_sent(desk: Desk) -> None:
     with pytest.raises(InputError) as raised:
         load(path)
     assert str(raised.value) == (
-        f"{desk.folder / 'gold.jsonl'}:1: task: the job has no task 'other'\n  hint: its tasks: t"
+        f"{desk.folder / 'gold.jsonl'}:1: task: the job has no task 'other' with texts as answers\n"
+        "  hint: its tasks: t"
     )
 
 

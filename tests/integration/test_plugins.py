@@ -23,6 +23,7 @@ def read(data, most):
     if what == "crash": os.abort()
     if what == "hang":
         while True: pass
+    if what == "wait": time.sleep(3600)
     if what == "fill": return "x" * 10**9 * 9
     if what == "raise": raise KeyError("x")
     if what == "print": print("noise"); sys.stdout.flush()
@@ -35,7 +36,7 @@ from pathlib import Path
 from orchestrator.documents import Document, Readers, read
 from orchestrator.core.bounded.process import WorkerLimits
 from orchestrator.settings.job_spec import DocumentSource
-with Readers(1, WorkerLimits(seconds=1)) as readers:
+with Readers(1, WorkerLimits(seconds=1, patience=4)) as readers:
     found = list(read(DocumentSource(path="in"), Path(sys.argv[1]), readers))
 print(json.dumps([(one.key, *((one.text, one.digest, one.fields.get("people")) if isinstance(one, Document)
                               else (None, one.code, None))) for one in found]))
@@ -134,7 +135,7 @@ for channel in channels(load(locate())):
 def test_what_a_plug_in_does_wrong_is_told_of_its_document_alone(tmp_path: Path) -> None:
     site = broken(tmp_path / "site", x="bad_reader:read", y="bad_reader:missing", z="no_such_module:read")
     (tmp_path / "in").mkdir()
-    for what in ("crash", "hang", "fill", "raise", "print", "none", "number", "key", "fine"):
+    for what in ("crash", "hang", "wait", "fill", "raise", "print", "none", "number", "key", "fine"):
         (tmp_path / f"in/{what}.x").write_text(what)
     (tmp_path / "in/a.y").write_text("a")
     (tmp_path / "in/a.z").write_text("a")
@@ -143,6 +144,7 @@ def test_what_a_plug_in_does_wrong_is_told_of_its_document_alone(tmp_path: Path)
     assert codes == {
         "crash.x": "reader_crashed",
         "hang.x": "time_limit",
+        "wait.x": "time_limit",
         "fill.x": "memory_limit",
         "raise.x": "reader_crashed",
         "none.x": "reader_crashed",

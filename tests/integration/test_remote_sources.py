@@ -22,6 +22,7 @@ from moto.server import ThreadedMotoServer
 
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.documents import downloads, remote
+from orchestrator.documents.redirects import is_elsewhere
 from orchestrator.pipeline.build.intake import How
 from tests.integration.test_limited_runs import Desk, opened
 from tests.support.databases import new_sqlite
@@ -153,6 +154,7 @@ class Site:
     pages: dict[str, bytes] = field(default_factory=dict)
     cuts: Counter[str] = field(default_factory=Counter)
     seen: Counter[str] = field(default_factory=Counter)
+    leads: dict[str, str] = field(default_factory=dict)
     url: str = ""
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
@@ -167,6 +169,12 @@ class Site:
                 self._answer(with_body=True)
 
             def _answer(self, *, with_body: bool) -> None:
+                if (to := site.leads.get(self.path)) is not None:
+                    self.send_response(302)
+                    self.send_header("Location", to)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
                 body = site.pages.get(self.path)
                 if body is None:
                     self.send_error(404)
@@ -287,6 +295,47 @@ def test_a_list_does_not_lead_to_other_hosts(desk: Desk, site: Site) -> None:
     listing(site, "secret.txt?token=1")
     with pytest.raises(InputError, match="no query"):
         desk.submit()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_server_does_not_lead_to_other_hosts(desk: Desk, site: Site) -> None:
+    """A redirect to another host is not followed, whether from a document, the list itself, or a lone file."""
+    with serving(Site({"/x.txt": b"secret", "/in/list.txt": b"x.txt"})) as other:
+        listing(site)
+        site.leads = {"/lone.pdf": f"{other.url}/x.txt", "/in/list.txt": f"{other.url}/in/list.txt"}
+        for source in ("lone.pdf", "in/list.txt"):
+            desk.spec["documents"] = {"path": f"{site.url}/{source}"}
+            with pytest.raises(InputError, match="which is another host; `follow_links: true` follows it"):
+                desk.submit()
+        site.leads = {"/in/b.txt": f"{other.url}/x.txt", "/in/c.txt": "/in/d.txt"}
+        report = desk.submit().report
+        assert report is not None
+        [(key, code, message)] = report.problems
+        assert (key, code) == (f"{site.url}/in/b.txt", "unreadable")
+        assert message.startswith(f"{site.url}/in/b.txt leads to {other.url}/x.txt, which is another host")
+        assert not other.seen, "nobody asked there"
+        desk.spec["documents"] = {"path": f"{site.url}/in/list.txt", "follow_links": True}
+        report = desk.submit().report
+        assert report is not None
+        assert (report.problems, other.seen["/x.txt"]) == ([], 1)
+
+
+ELSEWHERE = {
+    "another path": ("https://a/x", "https://a/y", False),
+    "another port": ("https://a/x", "https://a:8443/x", True),
+    "another name": ("https://a/x", "https://b/x", True),
+    "a name below": ("https://a/x", "https://b.a/x", True),
+    "to https": ("http://a/x", "https://a/x", False),
+    "to https at another port": ("http://a:8080/x", "https://a/x", True),
+    "from https": ("https://a/x", "http://a/x", True),
+    "a user in front": ("https://a/x", "https://a@b/x", True),
+    "another scheme": ("https://a/x", "file:///etc/passwd", True),
+}
+
+
+@pytest.mark.parametrize(("address", "to", "elsewhere"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_what_is_another_host(address: str, to: str, elsewhere: bool) -> None:
+    assert is_elsewhere(address, to) is elsewhere
 
 
 def test_what_a_kill_has_left_is_removed_and_what_is_in_use_is_not(tmp_path: Path, monkeypatch: Any) -> None:

@@ -333,7 +333,9 @@ class Server:
         if exchange.path == CHAT:
             content = _spoilt(kind, exchange.contents[0])
             used = self._count_tokens(prompt.whole, count_tokens(content), finish)
-            return answers.chat(exchange.name, model, created, content, finish, used)
+            return answers.chat(
+                exchange.name, model, created, content, finish, used, logprobs=body.get("logprobs") is True
+            )
         texts = [_spoilt(kind, content) for content in exchange.contents]
         used = self._count_tokens(prompt.whole, sum(map(count_tokens, texts)), finish)
         return answers.completion(exchange.name, model, created, texts, finish, used)

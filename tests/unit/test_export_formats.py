@@ -15,7 +15,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from orchestrator.pipeline.finish.outputs import vectors
 from orchestrator.pipeline.finish.outputs.formats import CountedLines, Format, encode
+from orchestrator.pipeline.finish.outputs.kinds import VectorOf
 from tests.support import merged
 
 TASKS = {"facts": merged.SCHEMA, "gist": None}
@@ -135,3 +137,32 @@ def test_lines_are_written_as_they_are(tmp_path: Path, form: Format) -> None:
     encode(file, counted, form, "letters-1", TASKS)
     assert file.getvalue() == b"".join(line + b"\n" for line in LINES)
     assert (counted.rows, counted.bytes) == (6, len(file.getvalue()))
+
+
+def vector(seq: int, output: Any, task: str = "vec") -> bytes:
+    row = msgspec.json.decode(merged.line(seq, "x", task="gist"))
+    return msgspec.json.encode({**row, "task": task, "output": output})
+
+
+def test_the_first_vector_tells_the_size_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "IN_MEMORY", 100)  # what comes before it waits in a file
+    path = tmp_path / "rows.parquet"
+    lines = [merged.line(0, "text", task="gist"), merged.line(1, None, state="failed", task="vec")]
+    lines += [vector(2, [0.5, 1]), vector(3, [2, 3]), vector(4, [1, 2, 3]), vector(5, "no vector")]
+    with path.open("wb") as file:
+        encode(file, lines, "parquet", "j", {"vec": VectorOf(), "none": VectorOf(), "gist": None})
+    table = pl.read_parquet(path)
+    assert table.schema["vec.vector"] == pl.Array(pl.Float32, 2)
+    assert table.schema["none.vector"] == pl.List(pl.Float32)
+    assert table["vec.vector"].to_list() == [None, None, [0.5, 1], [2, 3], None, None]
+    assert table["answer"].to_list() == ["text", None, None, None, "[1,2,3]", "no vector"], (
+        "what does not fit is kept"
+    )
+
+
+def test_a_vector_is_json_in_csv(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    with path.open("wb") as file:
+        encode(file, [vector(0, [0.5, -1])], "csv", "j", {"vec": VectorOf(2)})
+    [row] = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    assert row["vec.vector"] == "[0.5,-1.0]"

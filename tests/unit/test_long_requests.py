@@ -12,7 +12,8 @@ from orchestrator.core.errors import InputError
 from orchestrator.documents.types import Document
 from orchestrator.policy.requests import Builder, Built, custom_id, reduce_line
 from orchestrator.settings.job_file import load
-from orchestrator.settings.job_spec import JobSpec, Task
+from orchestrator.settings.job_spec import JobSpec
+from orchestrator.settings.task_spec import Task
 
 LONG: dict[str, Any] = {"part_tokens": 100, "overlap_tokens": 0, "reduce": "One answer."}
 TASK: dict[str, Any] = {"id": "t", "prompt": "What is owed?", "model": "small", "long": LONG}

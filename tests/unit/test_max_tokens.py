@@ -18,7 +18,8 @@ from orchestrator.policy.max_tokens import AUTO_AT_MOST, BoundOf, bound_from, wr
 from orchestrator.policy.request_limits import too_large
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.job_file import load
-from orchestrator.settings.job_spec import JobSpec, Task
+from orchestrator.settings.job_spec import JobSpec
+from orchestrator.settings.task_spec import Task
 
 BOUNDS: dict[str, tuple[dict[int, int], int | None, int]] = {
     "nothing is known": ({}, None, 512),

@@ -301,6 +301,7 @@ LEFT_OUT: dict[str, tuple[Json, list[str]]] = {
         {"store": True, "metadata": {}, "prompt_cache_key": "k", "service_tier": "flex"},
         ["store", "metadata", "prompt_cache_key", "service_tier"],
     ),
+    "token probabilities": ({"logprobs": True, "top_logprobs": 3}, ["logprobs", "top_logprobs"]),
     "one of two users": ({"user": "a", "safety_identifier": "b"}, ["user"]),
     "names, each once": (
         {"messages": [say("user", "a", name="n"), say("system", "c", name="o"), say("user", "b", name="m")]},
@@ -349,7 +350,6 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "response_format.json_schema.schema" + ".items" * 100,
     ),
     "n": ({"n": 2}, "n"),
-    "logprobs": ({"logprobs": True}, "logprobs"),
     "logit_bias": ({"logit_bias": {"5": -100}}, "logit_bias"),
     "seed": ({"seed": 0}, "seed"),
     "frequency_penalty": ({"frequency_penalty": 0.1}, "frequency_penalty"),

@@ -16,8 +16,8 @@ from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.requests import custom_id
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.settings.config import Config
-from orchestrator.settings.job_spec import AUTO, Task
 from orchestrator.settings.model_lists import above, rung_of
+from orchestrator.settings.task_spec import AUTO, Task
 from orchestrator.store import Store
 from orchestrator.store.records import Earlier, EarlierRow
 

@@ -30,9 +30,10 @@ from orchestrator.settings import known_answers
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import lines_of
-from orchestrator.settings.job_spec import JobSpec, Task
+from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.known_answers import Gold
 from orchestrator.settings.source_lines import line_of, spell
+from orchestrator.settings.task_spec import Task
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def check_file(
         return ValidatedFile(kind, number, number, (), [*_of_backends(config)])
     spec = read_spec(path, config)
     scope.check_tasks(spec)
-    known = [] if spec.gold is None else known_answers.read(path.parent / spec.gold, [task.id for task in spec.tasks])
+    known = [] if spec.gold is None else known_answers.read(path.parent / spec.gold, known_answers.tasks_of(spec))
     read = _read(path, spec, config, {one.document for one in known}, scope, progress)
     job = sketch(path, spec, config, Options(scope=scope), now(), home)
     is_whole = scope == EVERYTHING
@@ -145,7 +146,8 @@ def check_file(
     if mistakes:
         raise _joined(mistakes)
     absent = _absent(spec, known, read) if is_whole else ()
-    warnings = [*_warnings(spec), *_of_backends(config), *_of_models(spec, config), *absent]
+    of_models = [*_of_models(spec, config), *_of_vectors(spec, config)]
+    warnings = [*_warnings(spec), *_of_backends(config), *of_models, *absent]
     return ValidatedFile(
         kind, read.documents, read.requests, [*read.problems.values()], warnings, read.ignored.to_json()
     )
@@ -279,6 +281,18 @@ def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
         if strange:
             known = ", ".join(config.backends)
             yield f"models.{alias}: there is no backend {', '.join(sorted(strange))} (known: {known})"
+
+
+def _of_vectors(spec: JobSpec, config: Config) -> Iterator[str]:
+    """Vectors that may come from models of several names: they can be compared only where these are one model."""
+    for index, task in enumerate(spec.tasks):
+        names = {**config.models, **spec.models}.get(task.model)
+        if task.kind == "embedding" and isinstance(names, Mapping) and len(set(names.values())) > 1:
+            told = ", ".join(f"{name} at {backend}" for backend, name in names.items())
+            yield (
+                f"tasks[{index}].model: its vectors may come from {told}: they can be compared only if that is one "
+                "model; name one backend in `allow` if it is not"
+            )
 
 
 def _tried(check: Callable[[], None]) -> Iterator[OrchError]:

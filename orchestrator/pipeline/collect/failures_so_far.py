@@ -19,7 +19,7 @@ from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import reask
-from orchestrator.pipeline.finish.finisher import checks_of
+from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.policy import results
 from orchestrator.policy.reask import MENDABLE
 from orchestrator.policy.results import FoundLine

@@ -14,7 +14,7 @@ from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import fetch, late_answers, reask, settling
 from orchestrator.pipeline.collect.unanswered import EndedShard
-from orchestrator.pipeline.finish.finisher import checks_of
+from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy import evidence

@@ -24,7 +24,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.fetch import GONE, KINDS
 from orchestrator.pipeline.collect.settling import abandon, settled
 from orchestrator.policy import results
-from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.evidence import ANSWERS_KEPT
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -132,7 +132,7 @@ def take(
     shard: Shard,
     handle: BackendHandle,
     model: str,
-    checks: Mapping[str, OutputCheck],
+    checks: Mapping[str, AnswerCheck],
     now: datetime,
 ) -> Late:
     """Give late answers to the rows that have none yet, and book them all. Doing it again changes nothing."""
@@ -163,7 +163,7 @@ def take(
 def _answers(
     some: Iterable[results.FoundLine],
     rows: Mapping[str, InShard],
-    checks: Mapping[str, OutputCheck],
+    checks: Mapping[str, AnswerCheck],
     handle: BackendHandle,
     model: str,
 ) -> Iterable[Settled]:

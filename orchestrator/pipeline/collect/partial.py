@@ -14,7 +14,7 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.finish import merge
 from orchestrator.policy import results
-from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -25,7 +25,7 @@ PREVIEW = "#preview"
 
 @contextmanager
 def partial_lines(
-    store: Store, home: Home, job: Job, checks: Mapping[str, OutputCheck], handles: OpenHandle, *, style: str
+    store: Store, home: Home, job: Job, checks: Mapping[str, AnswerCheck], handles: OpenHandle, *, style: str
 ) -> Iterator[Iterator[bytes]]:
     """The merged lines of rows that have a result by now, in input order. Nothing is recorded."""
     with tempfile.TemporaryDirectory(prefix="orch-partial-") as name:
@@ -47,7 +47,7 @@ def partial_lines(
 
 
 def _of_shard(
-    store: Store, shard: Shard, api: Backend, checks: Mapping[str, OutputCheck], folder: Path
+    store: Store, shard: Shard, api: Backend, checks: Mapping[str, AnswerCheck], folder: Path
 ) -> Iterator[tuple[int, tuple[Shard, Outcome]]]:
     assert shard.batch_id is not None
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}

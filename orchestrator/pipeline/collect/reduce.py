@@ -20,8 +20,8 @@ from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy.answer_text import text_of
 from orchestrator.policy.requests import reduce_line
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_spec import Task
 from orchestrator.settings.spec_of import tasks_of
+from orchestrator.settings.task_spec import Task
 from orchestrator.store import Store
 from orchestrator.store.stages import UnaskedRow, Unmade
 

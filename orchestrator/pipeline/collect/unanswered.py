@@ -16,7 +16,7 @@ from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.fetch import FetchedFiles
 from orchestrator.policy import batch_errors, results, row_errors
-from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault, BatchVerdict
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.policy.row_errors import Disposition
@@ -103,7 +103,7 @@ class EndedShard:
     shard: Shard
     handle: BackendHandle
     model: str
-    checks: Mapping[str, OutputCheck]
+    checks: Mapping[str, AnswerCheck]
     problems: tuple[LineProblem, ...]
     elsewhere: bool
     now: datetime

@@ -7,12 +7,11 @@ are merged but not delivered. Rows that cannot be delivered stay in the home, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,9 @@ from orchestrator.core.errors import (
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.pipeline.finish import merge
+from orchestrator.pipeline.finish.confidences import checks_of, merging_checks
 from orchestrator.pipeline.finish.delivery import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
 from orchestrator.pipeline.plan import forecast_outcomes
-from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.requests import custom_id
 from orchestrator.settings import known_answers
 from orchestrator.settings.home import Home
@@ -199,7 +198,7 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
     if spec is None or spec.gold is None:
         return None
     try:
-        known = known_answers.read(Path(job.source).parent / spec.gold, [task.id for task in spec.tasks])
+        known = known_answers.read(Path(job.source).parent / spec.gold, known_answers.tasks_of(spec))
     except InputError as error:
         return _unjudged(store, job, spec, f"cannot read the known answers: {error}", now)
     by_id = {custom_id(one.document, one.task): one for one in known}
@@ -234,23 +233,5 @@ def _answers(store: Store, home: Home, job: Job, custom_ids: list[str]) -> Itera
 
 def merged_lines(store: Store, home: Home, job: Job, *, style: str) -> Iterator[bytes]:
     """The merged rows of a job, in input order; rows without outcome are told as pending."""
-    return merge.lines(home.results, store.rows.finished(job.id), checks_of(job), style=style)
-
-
-def checks_of(job: Job) -> Mapping[str, OutputCheck]:
-    """What the answers to each task of a job must be; a ready batch file asks for nothing."""
-    spec = spec_of(job)
-    return {} if spec is None else _checks(_Of(job.id, spec))
-
-
-@dataclass(frozen=True, slots=True)
-class _Of:
-    """A job as a cache key: schemas are compiled once a job."""
-
-    id: str
-    spec: JobSpec = field(hash=False)
-
-
-@lru_cache(maxsize=64)
-def _checks(of: _Of) -> Mapping[str, OutputCheck]:
-    return {task.id: OutputCheck(task.output_schema) for task in of.spec.tasks}
+    checks = {} if style == "batch" else merging_checks(store, home, job)
+    return merge.lines(home.results, store.rows.finished(job.id), checks, style=style)

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from orchestrator.core.atomic import beside_name, durable, resolved
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow
-from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.merged_rows import batch_row, merged_row
 
 MAX_OPEN = 64
@@ -60,7 +60,7 @@ class ResultLines:
 def lines(
     locate: Locate,
     rows: Iterable[FinishedRow],
-    checks: Mapping[str, OutputCheck],
+    checks: Mapping[str, AnswerCheck],
     *,
     style: str,
     partial: bool = False,

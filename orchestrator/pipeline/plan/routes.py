@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
+from orchestrator.backends.open import profile_for
 from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.model import Job
@@ -14,8 +15,8 @@ from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.at_once import AT_ONCE
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.policy.eligibility import Candidate, Eligibility, eligibility
+from orchestrator.policy.endpoints import url_of
 from orchestrator.policy.model_names import resolve_model
-from orchestrator.policy.requests import ENDPOINT
 from orchestrator.settings.backends import (
     AnthropicBackend,
     EnginesBackend,
@@ -27,6 +28,8 @@ from orchestrator.settings.backends import (
 from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
 from orchestrator.settings.spec_of import spec_of, tasks_of
+
+ANY_ENDPOINT: frozenset[str] | None = None
 
 
 def models_of(config: Config, job: Job) -> dict[str, Names]:
@@ -52,10 +55,19 @@ def _names_at(backend: str, aliases: Iterable[str], models: Mapping[str, Names])
     return names | {rung: name for rung, name in higher.items() if name is not None}
 
 
-def _check_rungs(config: Config, job: Job, aliases: Iterable[str]) -> None:
-    """Raises UsageError for a model of a list that no backend is asked for: it would be passed over in silence."""
+def _check_rungs(config: Config, job: Job) -> None:
+    """Raises UsageError for a model of a list that no backend is asked for: it would be passed over in silence; and
+    for vectors of a list of models, which could not be compared.
+    """
     declared = _declared(config, job)
-    for alias in sorted(aliases):
+    for task in tasks_of(job):
+        if task.kind == "embedding" and not isinstance(declared[task.model], (str, Mapping)):
+            raise UsageError(
+                f"models.{task.model}: the task {task.id!r} makes vectors, and vectors of several models "
+                "cannot be compared",
+                hint="name one model for it",
+            )
+    for alias in sorted({alias for task in tasks_of(job) for alias in task.aliases.values()}):
         ladder = declared[alias]
         for number, rung in enumerate(() if isinstance(ladder, (str, dict)) else ladder, 1):
             if isinstance(rung, dict) and not rung.keys() & config.backends.keys():
@@ -70,16 +82,17 @@ def _check_rungs(config: Config, job: Job, aliases: Iterable[str]) -> None:
 def eligibility_of(config: Config, job: Job) -> Eligibility:
     """The backends that may take a job's rows, and what speaks against the others."""
     models = models_of(config, job)
-    aliases: set[str] = set()
+    aliases, uses = set[str](), set[tuple[str, str]]()
     allowed, local_only = None, False
     if (spec := spec_of(job)) is not None:
         only = Scope.of(job).tasks
         asked = [task for task in spec.tasks if not only or task.id in only]
         aliases = {alias for task in asked for alias in task.aliases.values()}
+        uses = {(alias, url_of(task)) for task in asked for alias in task.aliases.values()}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
     named = {name: _names_at(name, aliases, models) for name in config.backends}
     return eligibility(
-        [_candidate(config, name, named[name].values()) for name in config.backends],
+        [_candidate(config, name, _used(uses, named[name], models)) for name in config.backends],
         allowed=allowed,
         local_only=local_only,
         wanted=job.options.get("backend"),
@@ -95,7 +108,7 @@ def objections(config: Config, job: Job) -> Mapping[str, str]:
 
 def check_eligible(config: Config, job: Job) -> None:
     """Raises RefusedError with the objections where none is eligible, UsageError for a useless rung."""
-    _check_rungs(config, job, {alias for task in tasks_of(job) for alias in task.aliases.values()})
+    _check_rungs(config, job)
     found = eligibility_of(config, job)
     if found.eligible:
         return
@@ -110,8 +123,20 @@ def check_eligible(config: Config, job: Job) -> None:
     raise RefusedError(f"no backend may run this job:{reasons}")
 
 
-def _candidate(config: Config, name: str, models: Iterable[str | None]) -> Candidate:
+def _used(
+    uses: Iterable[tuple[str, str]], names: Mapping[str, str | None], models: Mapping[str, Names]
+) -> list[tuple[str | None, str]]:
+    """What a backend calls the models that may be asked there, each with the endpoint at which it is."""
+    return sorted(
+        {(names.get(rung), url) for alias, url in uses for rung in (alias, *above(alias, models)) if rung in names},
+        key=str,
+    )
+
+
+def _candidate(config: Config, name: str, uses: Iterable[tuple[str | None, str]]) -> Candidate:
+    """`uses` are names of models and the endpoints at which they are asked."""
     backend, objection = config.backends[name], None
+    urls = ANY_ENDPOINT
     match backend:
         case LocalBackend() | EnginesBackend():
             price = per_hour(backend.cost_per_hour)
@@ -121,11 +146,15 @@ def _candidate(config: Config, name: str, models: Iterable[str | None]) -> Candi
             price = f"{backend.service_tier or 'realtime'} price"
         case HostedBackend() | AnthropicBackend():
             price = "batch price"
+            urls = profile_for(backend).endpoints
         case _:
             assert_never(backend)
     try:
-        for model in filter(None, models):
-            prices_of(backend, config, now).known(model, ENDPOINT)
+        for model, url in uses:
+            if urls is not None and url not in urls:
+                raise UsageError(f"its batches have no {url}, only {', '.join(sorted(urls))}")
+            if model is not None:
+                prices_of(backend, config, now).known(model, url)
     except UsageError as error:
         objection = error.message
     return Candidate(name, backend.kind, backend.location, price, objection)

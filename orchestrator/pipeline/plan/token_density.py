@@ -14,6 +14,7 @@ import msgspec
 from orchestrator.core import tokens
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.policy.request_limits import WITHOUT_OUTPUT
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -56,6 +57,7 @@ class _Body(msgspec.Struct):
 
 class _Line(msgspec.Struct):
     body: _Body
+    url: str = ""
 
 
 def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
@@ -72,19 +74,21 @@ def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
                     line += file.read(min(span.length, MOST_OF_PICTURES) - len(line))
                 size += len(line)
                 found += sum(map(tokens.of_picture, _pictures(line)))
-                found += tokens.count(_texts(_PICTURE.sub(b"", line)))
+                found += _tokens_of(_PICTURE.sub(b"", line))
     except OSError:
         size = 0  # the lines are gone: nothing of the job can be sent either, which says so itself
     return found / size if size else 1 / tokens.BYTES_PER_TOKEN
 
 
-def _texts(line: bytes) -> list[str]:
+def _tokens_of(line: bytes) -> int:
     try:
-        body = msgspec.json.decode(line, type=_Line).body
+        parsed = msgspec.json.decode(line, type=_Line)
     except JSON_ERRORS:
-        return [line.decode(errors="replace")]
+        return tokens.count([line.decode(errors="replace")])
+    body = parsed.body
     parts = [body.messages, body.input, body.prompt, body.system, body.instructions]
-    return [text for part in parts for text in _strings(part)]
+    texts = [text for part in parts for text in _strings(part)]
+    return tokens.count_plain(texts) if parsed.url in WITHOUT_OUTPUT else tokens.count(texts)
 
 
 def _pictures(line: bytes) -> Iterator[bytes]:

@@ -225,15 +225,9 @@ def _exchange(reader: HomeReader, address: PageAddress) -> tuple[Job, Exchange]:
 
 def _messages(exchange: Exchange) -> Iterator[dict[str, Any]]:
     """What was sent, message by message: texts, and pictures by their number."""
-    body, number = exchange.body, 0
-    messages = body.get("messages")
-    if not isinstance(messages, list):
-        if body:
-            given = body.get("input", body.get("prompt", body))
-            yield {"role": "input", "parts": [{"text": _pretty(given)}]}
-        return
-    for message in messages:
-        content = message.get("content") if isinstance(message, dict) else message
+    number = 0
+    for message in exchange.messages:
+        content = message.get("content")
         parts: list[dict[str, Any]] = []
         for part in content if isinstance(content, list) else [content]:
             if isinstance(part, str) or not isinstance(part, dict):
@@ -243,7 +237,7 @@ def _messages(exchange: Exchange) -> Iterator[dict[str, Any]]:
                 number += 1
             else:
                 parts.append({"text": _pretty(part.get("text", part))})
-        yield {"role": str(message.get("role", "")) if isinstance(message, dict) else "", "parts": parts}
+        yield {"role": str(message.get("role", "")), "parts": parts}
 
 
 def _address_of(part: dict[str, Any]) -> str | None:
@@ -258,8 +252,8 @@ def picture(reader: HomeReader, address: PageAddress) -> tuple[str, bytes] | Non
     _, exchange = _exchange(reader, address)
     held = [
         found
-        for message in exchange.body.get("messages", [])
-        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        for message in exchange.messages
+        if isinstance(message.get("content"), list)
         for part in message["content"]
         if isinstance(part, dict) and (found := _address_of(part)) is not None
     ]

@@ -18,14 +18,17 @@ from orchestrator.core.extras import require_parquet
 from orchestrator.core.model import Job
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.formats import CountedLines, Format, encode
+from orchestrator.pipeline.finish.outputs.kinds import VectorOf
+from orchestrator.pipeline.finish.outputs.layout import Tasks
+from orchestrator.pipeline.finish.outputs.vectors import sized
 from orchestrator.settings.job_spec import Output
 from orchestrator.settings.spec_of import tasks_of
+from orchestrator.settings.task_spec import Task
 
 __all__ = [
     "ENDINGS", "CountedLines", "Format", "Written", "check", "check_format", "deliver", "encode", "place_of",
     "places", "probe", "schemas_of", "write",
 ]  # fmt: skip
-Tasks = Mapping[str, Mapping[str, Any] | None]
 ENDINGS: Mapping[Format, str] = {"jsonl": "jsonl", "batch": "jsonl", "csv": "csv", "parquet": "parquet"}
 
 
@@ -53,8 +56,18 @@ def _size(number: int) -> str:
 
 
 def schemas_of(job: Job) -> Tasks:
-    """The tasks of a job and the schemas of their answers; a ready batch file has none."""
-    return {task.id: task.output_schema for task in tasks_of(job)}
+    """The tasks of a job and what their answers are; a ready batch file has none."""
+    return {task.id: _answers_of(task) for task in tasks_of(job)}
+
+
+def _answers_of(task: Task) -> Mapping[str, Any] | VectorOf | None:
+    if task.kind == "embedding":
+        return VectorOf(task.dimensions)
+    if task.logprobs and task.output_schema is not None:
+        number = {"type": "number"}
+        told = {**task.output_schema["properties"], "probability": number, "confidence": number}
+        return {**task.output_schema, "properties": told}
+    return task.output_schema
 
 
 def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> Written:
@@ -83,7 +96,8 @@ def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Wr
     from orchestrator.pipeline.finish.outputs.layout import Layout
 
     table, counted = str(output.table), CountedLines(lines)
-    sqltable.replace(_database(output, job), table, Layout(job.id, schemas_of(job), flat=True), job.id, counted)
+    tasks, rows = sized(schemas_of(job), counted)
+    sqltable.replace(_database(output, job), table, Layout(job.id, tasks, flat=True), job.id, rows)
     return Written(f"table {table}", counted.rows, counted.bytes, None)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from orchestrator.pipeline.finish.outputs.kinds import Kind, ListOf, Plain, Struct
-from orchestrator.pipeline.finish.outputs.layout import Layout
+import msgspec
+
+from orchestrator.pipeline.finish.outputs.kinds import Kind, ListOf, Plain, Struct, VectorOf
+from orchestrator.pipeline.finish.outputs.layout import Layout, Tasks
+from orchestrator.pipeline.finish.outputs.vectors import sized
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,17 +38,16 @@ class CountedLines:
             yield line
 
 
-def encode(
-    file: BinaryIO, lines: Iterable[bytes], form: Format, job: str, tasks: Mapping[str, Mapping[str, Any] | None]
-) -> None:
-    """Write merged lines into a file. `tasks` are the job's tasks and their schemas. Raises OSError."""
+def encode(file: BinaryIO, lines: Iterable[bytes], form: Format, job: str, tasks: Tasks) -> None:
+    """Write merged lines into a file. `tasks` are the job's tasks and what their answers are. Raises OSError."""
     match form:
         case "jsonl" | "batch":
             file.writelines(line + b"\n" for line in lines)
         case "csv":
             _write_csv(file, lines, Layout(job, tasks, flat=True))
         case "parquet":
-            _write_parquet(file, lines, Layout(job, tasks, flat=False))
+            known, rows = sized(tasks, lines)
+            _write_parquet(file, rows, Layout(job, known, flat=False))
 
 
 def _write_csv(file: BinaryIO, lines: Iterable[bytes], layout: Layout) -> None:
@@ -70,6 +72,8 @@ def _csv_cell(value: Any) -> str:
             return f"{value:f}"
         case datetime():
             return value.isoformat()
+        case list():
+            return _csv_cell(msgspec.json.encode(value).decode())
         case _:
             return repr(value)
 
@@ -106,6 +110,8 @@ def _arrow(kind: Kind) -> pa.DataType:
     match kind:
         case ListOf(item):
             return pa.list_(_arrow(item))
+        case VectorOf(size):
+            return pa.list_(pa.float32(), -1 if size is None else size)
         case Struct(fields):
             return pa.struct([(name, _arrow(inner)) for name, inner in fields])
         case Plain.INTEGER:

@@ -43,7 +43,14 @@ class Struct:
     fields: tuple[tuple[str, Kind], ...]
 
 
-Kind = Plain | ListOf | Struct
+@dataclass(frozen=True, slots=True)
+class VectorOf:
+    """So many numbers, which are kept with the 32 bits that models compute them with; None: as many as they are."""
+
+    size: int | None = None
+
+
+Kind = Plain | ListOf | Struct | VectorOf
 
 
 class Unfit(Exception):
@@ -125,7 +132,7 @@ def _at(root: Any, reference: str) -> Any:
 
 
 def flattened(kind: Kind) -> Kind:
-    """The kind without lists, for formats that have none: they are JSON text there."""
+    """The kind without lists, for formats that have none: they are JSON text there. A vector stays one."""
     match kind:
         case ListOf():
             return Plain.JSON
@@ -145,6 +152,8 @@ def fit(value: Any, kind: Kind) -> Any:
     match kind:
         case ListOf(item):
             return [fit(part, item) for part in _of(value, list)]
+        case VectorOf(size):
+            return _vector(value, size)
         case Struct(fields):
             if not _of(value, dict).keys() <= {name for name, _ in fields}:
                 raise Unfit
@@ -159,6 +168,13 @@ def fit(value: Any, kind: Kind) -> Any:
             return _number(value)
         case _:
             return msgspec.json.encode(value).decode()
+
+
+def _vector(value: Any, size: int | None) -> list[float]:
+    numbers = _of(value, list)
+    if (size is not None and len(numbers) != size) or not all(type(one) in (int, float) for one in numbers):
+        raise Unfit
+    return [float(one) for one in numbers]
 
 
 def _of(value: Any, wanted: type) -> Any:

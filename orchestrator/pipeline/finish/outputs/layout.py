@@ -15,10 +15,21 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.pipeline.finish.outputs.kinds import Kind, Plain, Struct, Unfit, fit, flattened, kind_of
+from orchestrator.pipeline.finish.outputs.kinds import (
+    Kind,
+    Plain,
+    Struct,
+    Unfit,
+    VectorOf,
+    fit,
+    flattened,
+    kind_of,
+)
 
-WHOLE = "answer"
+WHOLE, VECTOR = "answer", "vector"
 """What stands for the field where an answer is not an object with named fields."""
+Tasks = Mapping[str, Mapping[str, Any] | VectorOf | None]
+"""Tasks with the schemas of their answers; None where these are texts."""
 
 
 class _Tokens(msgspec.Struct):
@@ -120,11 +131,11 @@ class _TaskColumns:
 class Layout:
     """The columns of a job's table, and a merged line as its cells.
 
-    `tasks` are ids and schemas. `flat` is for formats that nest nothing (CSV, SQL): an object becomes a column per
-    leaf, a list JSON text.
+    `tasks` are ids and what their answers are. `flat` is for formats that nest nothing (CSV, SQL): an object becomes
+    a column per leaf, a list JSON text.
     """
 
-    def __init__(self, job: str, tasks: Mapping[str, Mapping[str, Any] | None], *, flat: bool) -> None:
+    def __init__(self, job: str, tasks: Tasks, *, flat: bool) -> None:
         self._job = job
         self._flat = flat
         self._tasks: dict[str, _TaskColumns] = {}
@@ -132,7 +143,8 @@ class Layout:
         for task, schema in tasks.items():
             if schema is None:
                 continue
-            kind = flattened(kind_of(schema)) if flat else kind_of(schema)
+            kind = schema if isinstance(schema, VectorOf) else kind_of(schema)
+            kind = flattened(kind) if flat else kind
             named = list(_named(task, kind, flat=flat))
             self._tasks[task] = _TaskColumns(kind, len(answers), len(named))
             answers += named
@@ -176,7 +188,7 @@ def _text(output: Any, raw: bytes) -> str | None:
 
 def _named(task: str, kind: Kind, *, flat: bool) -> Iterator[tuple[str, Kind]]:
     if not isinstance(kind, Struct):
-        yield f"{task}.{WHOLE}", kind
+        yield f"{task}.{VECTOR if isinstance(kind, VectorOf) else WHOLE}", kind
         return
     for name, inner in kind.fields:
         if flat and isinstance(inner, Struct):

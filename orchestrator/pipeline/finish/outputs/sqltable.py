@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import (
+    ARRAY,
+    REAL,
     BigInteger,
     Boolean,
     Column,
@@ -27,13 +30,14 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.dialects.postgresql.base import ischema_names
+from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from orchestrator.core import permissions
 from orchestrator.core.errors import OutputError, OutputFault, StorageError
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.faults import fault_of
-from orchestrator.pipeline.finish.outputs.kinds import Kind, Plain
+from orchestrator.pipeline.finish.outputs.kinds import Kind, Plain, VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Layout, unique
 from orchestrator.store.database import Database
 
@@ -41,6 +45,30 @@ CHUNK = 500
 MAX_NAME = 63
 """Bytes of a column's name: Postgres cuts longer ones in silence."""
 KEY = ("job", "custom_id")
+_VectorType = Callable[[int | None], TypeEngine[Any]]
+"""The type of a column of vectors of so many numbers, None for any."""
+ARRAY_SQL = "REAL[]"
+
+
+class _Vector(UserDefinedType[list[float]]):
+    """pgvector's `vector`, with or without a number of dimensions."""
+
+    cache_ok = True
+
+    def __init__(self, size: int | str | None = None) -> None:
+        self.size = None if size is None else int(size)
+
+    def get_col_spec(self, **_: Any) -> str:
+        """As `CREATE TABLE` names it."""
+        return "VECTOR" if self.size is None else f"VECTOR({self.size})"
+
+    def bind_processor(self, dialect: Any) -> Callable[[list[float] | None], str | None]:
+        """Numbers as the text that pgvector reads."""
+        return lambda value: None if value is None else f"[{','.join(map(repr, value))}]"
+
+
+# Without it, a column of an existing table is of no known type.
+ischema_names.setdefault("vector", _Vector)
 
 
 def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
@@ -105,7 +133,8 @@ def _told(table: str) -> Iterator[None]:
 def _fill(tx: Connection, name: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
     target, names = _ready(tx, name, layout)
     tx.execute(delete(target).where(target.c[names[0]] == job))
-    rows = (dict(zip(names, map(_clean, layout.cells(line)), strict=True)) for line in lines)
+    as_text = tx.dialect.name == "sqlite"
+    rows = (dict(zip(names, (_clean(one, as_text) for one in layout.cells(line)), strict=True)) for line in lines)
     for chunk in _chunks(rows):
         tx.execute(insert(target), chunk)
 
@@ -116,8 +145,9 @@ def _ready(tx: Connection, name: str, layout: Layout) -> tuple[Table, list[str]]
         # Two jobs that find no table at once take turns.
         tx.execute(text("SELECT pg_advisory_xact_lock(715518)"))
     names = unique((re.sub(r"\W", "_", column.name) for column in layout.columns), MAX_NAME)
+    vectors = _vector_type(tx)
     wanted = [
-        Column(name, _type(column.kind), primary_key=name in KEY)
+        Column(name, _type(column.kind, vectors), primary_key=name in KEY)
         for name, column in zip(names, layout.columns, strict=True)
     ]
     target = _made(tx, name, wanted)
@@ -143,13 +173,15 @@ def _made(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
         found = there.get(column.name.casefold())
         if found is None:
             tx.exec_driver_sql(f"ALTER TABLE {quote(name)} ADD COLUMN {quote(column.name)} {kind}")
-        elif found != kind:
+        elif found != kind and not _holds_vectors(found, kind):
             raise OutputError(OutputFault.DIFFERS, f"its column {column.name} is {found}, and must be {kind}")
     return Table(name, MetaData(), autoload_with=tx)
 
 
-def _type(kind: Kind) -> TypeEngine[Any]:
+def _type(kind: Kind, vectors: _VectorType) -> TypeEngine[Any]:
     match kind:
+        case VectorOf(size):
+            return vectors(size)
         case Plain.INTEGER:
             return BigInteger()
         case Plain.NUMBER:
@@ -165,7 +197,30 @@ def _type(kind: Kind) -> TypeEngine[Any]:
             return Text()
 
 
-def _clean(value: Any) -> Any:
+def _vector_type(tx: Connection) -> _VectorType:
+    """What a database keeps vectors as."""
+    if tx.dialect.name != "postgresql":
+        return lambda size: Text()
+    # Not whether it is installed: whether this user finds its type.
+    if tx.execute(text("SELECT to_regtype('vector')")).scalar() is not None:
+        return _Vector
+    return lambda size: ARRAY(REAL())
+
+
+def _holds_vectors(found: str, wanted: str) -> bool:
+    """Whether a column of type `found` takes vectors of type `wanted`, both in SQL.
+
+    A table that was made before pgvector was installed keeps its arrays; a column of any size takes each, and vectors
+    whose size is not known yet fit any.
+    """
+    if not wanted.startswith("VECTOR"):
+        return False
+    return found == ARRAY_SQL or (found.startswith("VECTOR") and "VECTOR" in (found, wanted))
+
+
+def _clean(value: Any, as_text: bool) -> Any:
+    if isinstance(value, list) and as_text:
+        return msgspec.json.encode(value).decode()
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value  # Postgres knows no NUL
 
 

@@ -1,0 +1,167 @@
+"""The text on a picture of a page, by RapidOCR (the extra `ocr`), whose models come in its package.
+
+Lines are put together from the pieces that it finds: what stands side by side is one line, as in a table, unless the
+page is set in two columns.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+from orchestrator.documents.extras import require
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+RESOLUTION = 150
+LONGEST_SIDE = 1754
+"""Dots per inch and pixels of a page that is read: A4. More takes more time and read no better."""
+SURE = 0.9
+"""How sure the recognition must be of a page. Of pages that it reads rightly it is so to 0.98 and more; letters that
+it does not know (Cyrillic, Greek) and pages on their sides give wrong text, and 0.71 to 0.84."""
+FEW = 3
+"""So few pieces that it is not sure of are a drawing or a stamp, and no text that would be lost."""
+DIRT = 0.5
+"""Pieces below that are left out where the page is read well."""
+_WIDE_GAP = 1.5
+"""Times the height of a line: so much white between two pieces of it separates cells."""
+_MIN_LINES = 3
+_MOST_ACROSS = 0.2
+"""The share of pieces that may run across both columns."""
+_FULL = 0.5
+"""The share of a column's width that a usual line of running text fills."""
+
+
+class Piece(NamedTuple):
+    """Some words with the box around them, in pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    text: str
+    score: float = 1.0
+
+    @property
+    def height(self) -> float:
+        """Of its box."""
+        return self.bottom - self.top
+
+    @property
+    def area(self) -> float:
+        """Of its box."""
+        return self.height * (self.right - self.left)
+
+
+def text_of(picture: Any, page: int = 1) -> str:
+    """The text on a Pillow picture; empty where there is none. `page` is its number, from 1.
+
+    Raises ExtractionError: unsupported where the extra is missing, unreadable for a page that is not read well.
+    """
+    engine = _engine()
+    import numpy  # it comes with the extra
+
+    found = engine(numpy.asarray(picture.convert("RGB"))[:, :, ::-1])  # it takes blue first
+    if found.txts is None:
+        return ""
+    seen = zip(found.boxes, found.txts, found.scores, strict=True)
+    return in_order(sure([_piece(*one) for one in seen if one[1].strip()], page))
+
+
+def sure(pieces: list[Piece], page: int) -> list[Piece]:
+    """The pieces that are text. Raises ExtractionError for a page that the recognition is not sure of."""
+    whole = sum(piece.area for piece in pieces)
+    if sum(piece.area * piece.score for piece in pieces) < SURE * whole:
+        if len(pieces) < FEW:
+            return []
+        raise ExtractionError(
+            DocumentProblem.UNREADABLE,
+            f"OCR is not sure of what it reads on page {page}: letters that it does not know (it knows Latin ones, "
+            "Chinese and Japanese), handwriting, or a page on its side; set `render: auto`, or exclude it.",
+        )
+    return [piece for piece in pieces if piece.score >= DIRT]
+
+
+@cache
+def _engine() -> Any:
+    """One for each worker process: its models take half a second to load. One thread: each core has a worker."""
+    library = require("rapidocr", "scans by OCR", "ocr")
+    return library.RapidOCR(
+        params={
+            "Global.log_level": "critical",
+            "Global.use_cls": False,  # which tells lines that stand on their heads
+            "Global.text_score": 0.0,  # judged here
+            "Global.max_side_len": LONGEST_SIDE,
+            "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+        }
+    )
+
+
+def _piece(box: Any, text: str, score: float) -> Piece:
+    across, down = [float(corner[0]) for corner in box], [float(corner[1]) for corner in box]
+    return Piece(min(across), min(down), max(across), max(down), text.strip(), float(score))
+
+
+def in_order(pieces: list[Piece]) -> str:
+    """Pieces as lines of text, from the top; two columns one after the other, between what runs across both."""
+    gutter = _gutter(pieces)
+    if gutter is None:
+        return "\n".join(map(_told, _lines(pieces)))
+    across = sorted((one for one in pieces if one.left < gutter < one.right), key=lambda one: one.top)
+    rest = [one for one in pieces if one not in across]
+    lines: list[list[Piece]] = []
+    for border in (*across, None):
+        band = [one for one in rest if border is None or one.top < border.top]
+        rest = [one for one in rest if one not in band]
+        lines += _lines([one for one in band if one.right <= gutter])
+        lines += _lines([one for one in band if one.left >= gutter])
+        lines += [] if border is None else [[border]]
+    return "\n".join(map(_told, lines))
+
+
+def _gutter(pieces: list[Piece]) -> float | None:
+    """Where white runs down between two columns of running text; None where there is no such place.
+
+    Headings may run across it. The cells of a table leave white between them as well, and do not fill their columns.
+    """
+    if not pieces:
+        return None
+    first, last = min(piece.left for piece in pieces), max(piece.right for piece in pieces)
+    for place in sorted({piece.left for piece in pieces}):
+        if not first + 0.3 * (last - first) < place < first + 0.7 * (last - first):
+            continue
+        left = [piece for piece in pieces if piece.right <= place]
+        right = [piece for piece in pieces if piece.left >= place]
+        is_split = len(pieces) - len(left) - len(right) <= _MOST_ACROSS * len(pieces)
+        if is_split and min(len(left), len(right)) >= _MIN_LINES:
+            sides = ((left, place - first), (right, last - place))
+            if all(median(one.right - one.left for one in side) >= _FULL * width for side, width in sides):
+                return place
+    return None
+
+
+def _lines(pieces: list[Piece]) -> list[list[Piece]]:
+    """Pieces that stand beside each other, from left to right; the lines from the top."""
+    lines: list[list[Piece]] = []
+    for piece in sorted(pieces, key=lambda one: one.top + one.bottom):
+        middle = (piece.top + piece.bottom) / 2
+        of = lines[-1][0] if lines else None
+        if of is not None and of.top < middle < of.bottom and all(_is_beside(piece, one) for one in lines[-1]):
+            lines[-1].append(piece)
+        else:
+            lines.append([piece])
+    return [sorted(line) for line in lines]
+
+
+def _is_beside(one: Piece, other: Piece) -> bool:
+    return one.left >= other.right - one.height or other.left >= one.right - one.height
+
+
+def _told(line: list[Piece]) -> str:
+    text = line[0].text
+    for before, piece in pairwise(line):
+        wide = piece.left - before.right > _WIDE_GAP * before.height
+        text += ("  " if wide else " ") + piece.text
+    return text

@@ -1,0 +1,63 @@
+"""How many numbers the vectors of a job's tasks have, where the rows alone tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from tempfile import SpooledTemporaryFile
+from typing import IO
+
+import msgspec
+
+from orchestrator.pipeline.finish.outputs.kinds import VectorOf
+from orchestrator.pipeline.finish.outputs.layout import Tasks
+
+IN_MEMORY = 32_000_000
+"""Bytes of lines that are kept in memory until every task has shown a vector; what is more waits in a file."""
+
+
+class _Line(msgspec.Struct):
+    task: str
+    status: str
+    output: msgspec.Raw
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_numbers = msgspec.json.Decoder(list[float]).decode
+
+
+def sized(tasks: Tasks, lines: Iterable[bytes]) -> tuple[Tasks, Iterable[bytes]]:
+    """The tasks with the sizes of their vectors, and the same merged lines, to be read once.
+
+    The first vector of a task tells its size; a task that has none keeps an open one. Raises what `lines` raises.
+    """
+    unknown = {task for task, answer in tasks.items() if isinstance(answer, VectorOf) and answer.size is None}
+    if not unknown:
+        return tasks, lines
+    found: dict[str, VectorOf] = {}
+    rest, head = iter(lines), SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115  (closed when it was read)
+    for line in rest:
+        head.write(line + b"\n")
+        if (told := _size(line)) is not None and told[0] in unknown:
+            found[told[0]] = VectorOf(told[1])
+            unknown.discard(told[0])
+            if not unknown:
+                break
+    head.seek(0)
+    return {**tasks, **found}, chain(_read(head), rest)
+
+
+def _size(line: bytes) -> tuple[str, int] | None:
+    row = _decode_line(line)
+    if row.status != "succeeded":
+        return None
+    try:
+        return row.task, len(_decode_numbers(row.output))
+    except msgspec.ValidationError:
+        return None
+
+
+def _read(head: IO[bytes]) -> Iterator[bytes]:
+    with head:
+        for line in head:
+            yield line.removesuffix(b"\n")

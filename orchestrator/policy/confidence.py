@@ -1,0 +1,193 @@
+"""How sure a label is: the probability that the model gave it, and how often such a label was right. Pure.
+
+A model's probability is that of the tokens that the label is made of, by their log probabilities. Models are too sure
+of themselves, each in its own way; where known answers say which labels were right, a logistic curve through them
+turns the model's probability into the share that is right (Platt, Probabilistic Outputs for Support Vector Machines,
+1999, with its priors, so that no finite number of known answers makes a label certain).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from orchestrator.core.wire import JSON_ERRORS
+
+ENOUGH = 20
+"""Known answers below which nothing is said of the others."""
+_MOST_SURE = 1 - 1e-6
+_STEPS = 50
+_SMALL = 1e-9
+_LABEL = re.compile(rb'"label"\s*:\s*"((?:[^"\\]|\\.)*")')
+
+
+class _Token(msgspec.Struct):
+    logprob: float
+    token: str = ""
+    utf8: list[int] | None = msgspec.field(name="bytes", default=None)
+
+    @property
+    def raw(self) -> bytes:
+        """What it stands for in UTF-8; a part of a character has bytes and no text."""
+        try:
+            return bytes(self.utf8) if self.utf8 else self.token.encode("utf-8", "replace")
+        except ValueError:
+            return b""
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Token] | None = None
+
+
+class _Choice(msgspec.Struct):
+    logprobs: _Logprobs | None = None
+
+
+class _Part(msgspec.Struct):
+    logprobs: list[_Token] | None = None
+
+
+class _Item(msgspec.Struct):
+    content: list[_Part] | None = None
+
+
+class _Body(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    output: list[_Item] | None = None
+
+
+_decode_body = msgspec.json.Decoder(_Body).decode
+
+
+def label_probability(body: msgspec.Raw, text: str) -> float | None:
+    """The probability, up to 1, that a model gave to the label in its answer `text`; None where it tells none.
+
+    The quote behind the label counts: it tells `bill` from `billing`.
+    """
+    tokens = _tokens(body)
+    whole = b"".join(token.raw for token in tokens)
+    # A server may cut white space off around the text that it gives.
+    shift = whole.find(text.encode())
+    found = _LABEL.search(text.encode())
+    if not tokens or shift < 0 or found is None:
+        return None
+    first, last = found.start(1) + shift, found.end(1) + shift
+    ends = list(accumulate(len(token.raw) for token in tokens))
+    starts = [0, *ends[:-1]]
+    of_label = [
+        token.logprob for token, start, end in zip(tokens, starts, ends, strict=True) if start < last and end > first
+    ]
+    return min(1.0, math.exp(min(0.0, math.fsum(of_label))))
+
+
+def _tokens(body: msgspec.Raw) -> list[_Token]:
+    try:
+        parsed = _decode_body(body)
+    except JSON_ERRORS:
+        return []
+    for choice in (parsed.choices or ())[:1]:
+        return (choice.logprobs and choice.logprobs.content) or []
+    parts = [part for item in parsed.output or () for part in item.content or ()]
+    return [token for part in parts for token in part.logprobs or ()]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceCurve:
+    """The curve of a task: the chance that a label is right is `1 / (1 + exp(-(slope * logit + offset)))`."""
+
+    slope: float
+    offset: float
+    known: int
+
+    def confidence(self, probability: float) -> float:
+        """The share of labels of such a probability that are right, from 0 to 1."""
+        return _logistic(self.slope * _logit(probability) + self.offset)
+
+
+def calibration(known: Sequence[tuple[float, bool]]) -> ConfidenceCurve | None:
+    """The curve through labels whose probability is known, and whether they are right; None where they are too few.
+
+    A model that is right less often the surer it is says nothing: then all have the share that is right.
+    """
+    if len(known) < ENOUGH:
+        return None
+    right = sum(is_right for _, is_right in known)
+    wrong = len(known) - right
+    targets = ((right + 1) / (right + 2), 1 / (wrong + 2))
+    points = [(_logit(probability), targets[0] if is_right else targets[1]) for probability, is_right in known]
+    base = _logit(math.fsum(target for _, target in points) / len(points))
+    if max(at for at, _ in points) - min(at for at, _ in points) < _SMALL:
+        return ConfidenceCurve(0.0, base, len(known))
+    slope, offset = _fitted(points, base)
+    return ConfidenceCurve(slope, offset, len(known)) if slope > 0 else ConfidenceCurve(0.0, base, len(known))
+
+
+def _fitted(points: Sequence[tuple[float, float]], base: float) -> tuple[float, float]:
+    """The most likely slope and offset, by Newton's method with steps that are halved until they help."""
+    here, loss = (0.0, base), _loss(points, 0.0, base)
+    for _ in range(_STEPS):
+        step = _newton(points, *here)
+        scale = 1.0
+        while scale > _SMALL:
+            there = here[0] - scale * step[0], here[1] - scale * step[1]
+            found = _loss(points, *there)
+            if found < loss:
+                break
+            scale /= 2
+        else:
+            break
+        gained, here, loss = loss - found, there, found
+        if gained < _SMALL:
+            break
+    return here
+
+
+def _newton(points: Sequence[tuple[float, float]], slope: float, offset: float) -> tuple[float, float]:
+    """Gradient by the inverse of the Hessian, which a ridge keeps from being singular."""
+    gradient_slope = gradient_offset = 0.0
+    slopes, both, offsets = _SMALL, 0.0, _SMALL
+    for at, target in points:
+        chance = _logistic(slope * at + offset)
+        gap, weight = chance - target, chance * (1 - chance)
+        gradient_slope += gap * at
+        gradient_offset += gap
+        slopes += weight * at * at
+        both += weight * at
+        offsets += weight
+    determinant = slopes * offsets - both * both
+    return (
+        (offsets * gradient_slope - both * gradient_offset) / determinant,
+        (slopes * gradient_offset - both * gradient_slope) / determinant,
+    )
+
+
+def _loss(points: Sequence[tuple[float, float]], slope: float, offset: float) -> float:
+    def one(at: float, target: float) -> float:
+        value = slope * at + offset
+        return max(value, 0.0) + math.log1p(math.exp(-abs(value))) - target * value
+
+    return math.fsum(one(at, target) for at, target in points)
+
+
+def _logit(probability: float) -> float:
+    kept = min(max(probability, 1 - _MOST_SURE), _MOST_SURE)
+    return math.log(kept / (1 - kept))
+
+
+def _logistic(value: float) -> float:
+    if value >= 0:
+        return 1 / (1 + math.exp(-value))
+    power = math.exp(value)
+    return power / (1 + power)
+
+
+def is_right(expected: Any, label: str) -> bool | None:
+    """Whether a label is the expected one; None where the known answer says nothing of it."""
+    wanted = expected.get("label") if isinstance(expected, dict) else expected
+    return wanted == label if isinstance(wanted, str) else None

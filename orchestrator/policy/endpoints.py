@@ -1,0 +1,114 @@
+"""A task's question as the body of a request: chat completions, responses or embeddings. Pure.
+
+A task's question begins as the messages of a chat; what other endpoints call it is known here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.settings.task_spec import Task
+
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
+Message = Mapping[str, Any]
+
+
+def url_of(task: Task) -> str:
+    """The path that a task's requests go to."""
+    if task.kind == "embedding":
+        return EMBEDDINGS
+    return RESPONSES if task.endpoint == "responses" else CHAT
+
+
+def question_of(task: Task) -> str:
+    """A task's prompt as a template; below that of a classification, its labels."""
+    if not task.labels:
+        return task.prompt
+    lines = (f"- {label}: {said}" if said else f"- {label}" for label, said in task.labels.items())
+    return "\n".join((f"{task.prompt}\n\nAnswer with exactly one of these labels:", *lines))
+
+
+def fixed_fields(task: Task) -> dict[str, Any]:
+    """The body's fields that are the same for every document, but for the model; the bound is as it is written."""
+    match url_of(task):
+        case "/v1/embeddings":
+            # A shorter text than the vector itself; `encoding_format` of `extra` goes before it.
+            size = {} if task.dimensions is None else {"dimensions": task.dimensions}
+            return {**size, **task.extra}
+        case "/v1/responses":
+            return _responses_fields(task)
+        case _:
+            return _chat_fields(task)
+
+
+def _chat_fields(task: Task) -> dict[str, Any]:
+    body: dict[str, Any] = {"max_tokens": task.max_tokens, **_sampling(task)}
+    if task.output_schema is not None:
+        schema = {"name": task.id, "schema": task.output_schema, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if task.logprobs:
+        body["logprobs"] = True
+    return body | task.extra
+
+
+def _responses_fields(task: Task) -> dict[str, Any]:
+    # Nobody asks for these answers by their id: the provider need not keep them.
+    body: dict[str, Any] = {"max_output_tokens": task.max_tokens, **_sampling(task), "store": False}
+    text = {}
+    if task.output_schema is not None:
+        text = {"format": {"type": "json_schema", "name": task.id, "schema": task.output_schema, "strict": True}}
+    if task.logprobs:
+        body["include"] = ["message.output_text.logprobs"]
+    body |= task.extra
+    text |= task.extra.get("text") or {}
+    return body | {"text": text} if text else body
+
+
+def _sampling(task: Task) -> dict[str, Any]:
+    given = {name: getattr(task, name) for name in ("temperature", "top_p", "seed", "stop")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def bound_field(url: str, bound: int) -> dict[str, int]:
+    """The field that bounds an answer to so many tokens; none where it has none."""
+    match url:
+        case "/v1/embeddings":
+            return {}
+        case "/v1/responses":
+            return {"max_output_tokens": bound}
+        case _:
+            return {"max_tokens": bound}
+
+
+def asked_fields(url: str, messages: Sequence[Message]) -> dict[str, Any]:
+    """The body's fields that hold what is asked; an embedding is of the text of the last message."""
+    match url:
+        case "/v1/embeddings":
+            return {"input": messages[-1]["content"]}
+        case "/v1/responses":
+            return {"input": [{**message, "content": _parts(message["content"])} for message in messages]}
+        case _:
+            return {"messages": list(messages)}
+
+
+def _parts(content: Any) -> Any:
+    """A message's content as the Responses API spells it."""
+    return content if isinstance(content, str) else [_part(part) for part in content]
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part["type"] == "image_url":
+        return {"type": "input_image", "image_url": part["image_url"]["url"]}
+    return {"type": "input_text", "text": part["text"]}
+
+
+def messages_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of any request body, for people: a text by itself is one of `input`."""
+    asked = body.get("messages", body.get("input", body.get("prompt")))
+    told = [] if body.get("instructions") is None else [{"role": "instructions", "content": body["instructions"]}]
+    if isinstance(asked, list) and asked and all(isinstance(one, dict) for one in asked):
+        return [*told, *asked]
+    return told if asked is None else [*told, {"role": "input", "content": asked}]

@@ -1,0 +1,309 @@
+"""What a job file says of its tasks: what each asks of a document, of which kind, and how the answer is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from orchestrator.core.model import MAX_TOKENS
+
+AUTO: Literal["auto"] = "auto"
+DEFAULT_MAX_TOKENS = 512
+MAX_LABELS = 500
+"""Providers take up to 1,000 values in the enums of a schema."""
+MAX_DIMENSIONS = 16_000
+"""Numbers of a vector: pgvector stores as many at most."""
+
+_Bound = Annotated[
+    Annotated[Annotated[int, Field(ge=1, le=MAX_TOKENS)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
+    Discriminator(lambda value: "auto" if value == AUTO else "int"),
+]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
+TaskKind = Literal["chat", "classify", "embedding"]
+Endpoint = Literal["chat", "responses"]
+_PROMPTS: Mapping[Any, str] = {"classify": "Which label fits the document best?", "embedding": "{{ text }}"}
+"""What is asked where a task of the kind says nothing else."""
+_TEMPLATE_MARKS = ("{{", "{%", "{#")
+
+
+class JobFilePart(BaseModel):
+    """Knows all its fields; what is not among them is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+
+class Long(JobFilePart):
+    """How a document that is too long for one request is asked about: in parts, and then about their answers."""
+
+    part_tokens: int = Field(
+        6000, ge=100, le=MAX_TOKENS, description="most tokens of a part; a longer document has several"
+    )
+    overlap_tokens: int = Field(
+        200,
+        ge=0,
+        le=MAX_TOKENS,
+        description="how much of the part before each part repeats; at most half of part_tokens",
+    )
+    reduce: str = Field(
+        min_length=1, description="Jinja2; the parts' answers are put before it unless it uses {{ answers }}"
+    )
+    reduce_model: str | None = Field(None, description="alias; default: the task's")
+    reduce_tokens: int = Field(
+        32_000,
+        ge=1,
+        le=MAX_TOKENS,
+        description="most tokens of the request with the answers; beyond them the document fails",
+    )
+
+    @model_validator(mode="after")
+    def _overlap_is_the_lesser_part(self) -> Long:
+        if 2 * self.overlap_tokens > self.part_tokens:
+            raise ValueError("`overlap_tokens` may be half of `part_tokens` at most")
+        return self
+
+
+def _for_editors(schema: dict[str, Any]) -> None:
+    """Only a chat needs a prompt, and only a classification labels."""
+    schema["required"].remove("prompt")
+    schema["if"] = {"properties": {"kind": {"enum": ["classify", "embedding"]}}, "required": ["kind"]}
+    schema["then"] = {
+        "if": {"properties": {"kind": {"const": "classify"}}},
+        "then": {"required": ["labels"]},
+    }
+    schema["else"] = {"required": ["prompt"]}
+
+
+class Task(JobFilePart):
+    """One question asked of every document, or its vector.
+
+    What a kind says by itself (the prompt of an embedding, the schema of labels) is filled in when it is read, so
+    that all others find a task with a prompt, and with a schema where its answers have one.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_for_editors)
+
+    id: Name
+    kind: TaskKind = Field("chat", description="what comes back: text or JSON, one of `labels`, or a vector")
+    endpoint: Endpoint = Field("chat", description="`responses`: for models that have no chat completions")
+    labels: dict[str, str] | None = Field(
+        None, description="classify: what a document may be, as a list, or as label: when it fits"
+    )
+    logprobs: bool = Field(
+        False, description="classify: ask for token probabilities, which give each answer a probability"
+    )
+    dimensions: int | None = Field(
+        None, ge=1, le=MAX_DIMENSIONS, description="embedding: numbers of a vector, for models that let one choose"
+    )
+    sources: tuple[str, ...] | None = Field(
+        None, min_length=1, description="names or paths of the `documents` it is asked of; default: all"
+    )
+    prompt: str = Field(
+        min_length=1,
+        description="Jinja2; the document is put before it unless it uses {{ text }}. "
+        "embedding: what the vector is of, {{ text }} by default; classify: has a default",
+    )
+    system: str | None = Field(None, description="Jinja2; goes before everything else")
+    model: str = Field(description="an alias declared under `models`, here or in orch.toml")
+    max_tokens: _Bound = Field(
+        DEFAULT_MAX_TOKENS, description="upper bound of the answer, in tokens; `auto`: learned from earlier answers"
+    )
+    max_document_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="longer documents are cut, and it is recorded"
+    )
+    long: Long | None = Field(None, description="ask long documents in parts, and make one answer of theirs")
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: tuple[str, ...] | None = None
+    output_schema: dict[str, Any] | None = Field(
+        None, alias="schema", description="JSON Schema that the answer must fit"
+    )
+    extra: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body, as they are")
+    retries: int = Field(
+        0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
+    )
+    cache: bool = Field(True, description="whether an answer to the very same request, of any job, will do")
+
+    @field_validator("sources", mode="before", json_schema_input_type=str | tuple[str, ...] | None)
+    @classmethod
+    def _one_source_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @property
+    def aliases(self) -> dict[tuple[str, ...], str]:
+        """The aliases of the models that the task asks, by the field that names them."""
+        more = None if self.long is None else self.long.reduce_model
+        return {("model",): self.model} | ({} if more is None else {("long", "reduce_model"): more})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_fills_in(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("kind")
+        if isinstance(kind, str) and kind in _PROMPTS and value.get("prompt") is None:
+            value = {**value, "prompt": _PROMPTS[kind]}
+        if kind == "classify" and value.get("schema") is None and isinstance(value.get("labels"), list | dict):
+            value = {**value, "schema": labels_schema(value["labels"])}
+        return value
+
+    @field_validator("endpoint")
+    @classmethod
+    def _endpoint_is_of_texts(cls, value: Endpoint, info: ValidationInfo) -> Endpoint:
+        if value != "chat" and info.data.get("kind") == "embedding":
+            raise ValueError("an embedding has an endpoint of its own: leave this out")
+        return value
+
+    @field_validator("labels", mode="before", json_schema_input_type=dict[str, str] | tuple[str, ...] | None)
+    @classmethod
+    def _labels_are_texts(cls, value: Any) -> Any:
+        given = list(value) if isinstance(value, list | tuple | dict) else []
+        if strange := [label for label in given if not isinstance(label, str)]:
+            raise ValueError(f"labels are texts, and {strange[0]!r} is none: put it in quotes")
+        if isinstance(value, list | tuple):
+            if len(set(given)) < len(given):
+                raise ValueError("holds a label twice")
+            return dict.fromkeys(given, "")
+        if isinstance(value, dict):
+            return {label: "" if said is None else said for label, said in value.items()}
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_are_usable(cls, value: dict[str, str] | None, info: ValidationInfo) -> dict[str, str] | None:
+        if value is None:
+            return None
+        _only(info, "classify", is_set=True)
+        if not 2 <= len(value) <= MAX_LABELS:
+            raise ValueError(f"needs 2 to {MAX_LABELS} labels")
+        for label, said in value.items():
+            if not label.strip():
+                raise ValueError("holds an empty label")
+            if any(mark in text for text in (label, said) for mark in _TEMPLATE_MARKS):
+                raise ValueError(f"{label!r} holds Jinja2, which labels may not")
+        return value
+
+    @field_validator("logprobs")
+    @classmethod
+    def _logprobs_are_of_labels(cls, value: bool, info: ValidationInfo) -> bool:
+        _only(info, "classify", is_set=value)
+        return value
+
+    @field_validator("dimensions")
+    @classmethod
+    def _dimensions_are_of_vectors(cls, value: int | None, info: ValidationInfo) -> int | None:
+        _only(info, "embedding", is_set=value is not None)
+        return value
+
+    @field_validator("max_tokens", "system", "long", "temperature", "top_p", "seed", "stop", "retries")
+    @classmethod
+    def _asks_for_an_answer(cls, value: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
+        is_set = value != cls.model_fields[name].default
+        if is_set and info.data.get("kind") == "embedding":
+            raise ValueError("is for tasks that a model answers in words, and an embedding is a vector")
+        if is_set and name in ("seed", "stop") and info.data.get("endpoint") == "responses":
+            raise ValueError("the endpoint `responses` has no such field")
+        if is_set and name == "long" and info.data.get("kind") == "classify":
+            raise ValueError("a label is not made of the labels of parts: set `max_document_tokens` instead")
+        return value
+
+    @model_validator(mode="after")
+    def _has_labels(self) -> Task:
+        if self.kind == "classify" and self.labels is None:
+            raise ValueError("`kind: classify` needs `labels`")
+        return self
+
+    @field_validator("output_schema")
+    @classmethod
+    def _is_a_schema(cls, value: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
+        kind, labels = info.data.get("kind"), info.data.get("labels")
+        if value is not None and kind == "embedding":
+            raise ValueError("is for tasks that a model answers in words, and an embedding is a vector")
+        if value is not None and kind == "classify" and labels and value != labels_schema(labels):
+            raise ValueError("is made from `labels`: leave it out")
+        if value is not None:
+            from jsonschema import Draft202012Validator, SchemaError
+
+            try:
+                Draft202012Validator.check_schema(value)
+            except SchemaError as error:
+                place = ".".join(map(str, error.path))
+                raise ValueError(f"is not a JSON Schema: {place + ': ' if place else ''}{error.message}") from None
+            _check_references(value)
+        return value
+
+    @field_validator("extra")
+    @classmethod
+    def _extra_is_extra(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        is_chat = info.data.get("kind") != "embedding" and info.data.get("endpoint") == "chat"
+        for name in value:
+            if name in _TAKEN or (name in _TAKEN_ELSEWHERE and not is_chat):
+                raise ValueError(f"`{name}` may not stand here: it has a field of its own or is set by orch")
+            if name.startswith("guided_"):
+                raise ValueError(
+                    f"`{name}` was removed from vLLM, which ignores it in silence; "
+                    "use `schema`, or `structured_outputs` here"
+                )
+        return value
+
+
+_TAKEN = frozenset(
+    ("model", "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "response_format", "stream")
+)
+_TAKEN_ELSEWHERE = frozenset(("input", "instructions", "max_output_tokens", "dimensions"))
+"""Fields of a request body that a task has fields of its own for, or that are set by orch."""
+
+
+def labels_schema(labels: Any) -> dict[str, Any]:
+    """The JSON Schema of an answer that is one of these labels."""
+    return {
+        "type": "object",
+        "properties": {"label": {"type": "string", "enum": list(labels)}},
+        "required": ["label"],
+        "additionalProperties": False,
+    }
+
+
+def _only(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None:
+    """Raises ValueError where a field that is set belongs to another kind of task."""
+    if is_set and info.data.get("kind") not in (kind, None):
+        raise ValueError(f"is for `kind: {kind}`")
+
+
+def _check_references(schema: dict[str, Any]) -> None:
+    """Raises ValueError for a `$ref` that leads nowhere in the schema itself: nothing is fetched for an answer."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    def walk(resolver: Any, part: Any) -> None:
+        if isinstance(part, list):
+            for inner in part:
+                walk(resolver, inner)
+        elif isinstance(part, dict):
+            if isinstance(part.get("$id"), str):
+                resolver = resolver.in_subresource(DRAFT202012.create_resource(part))
+            reference = part.get("$ref")
+            if isinstance(reference, str):
+                try:
+                    resolver.lookup(reference)
+                except Unresolvable:
+                    raise ValueError(f"is not a JSON Schema: nothing is at {reference!r}") from None
+            for name, inner in part.items():
+                if name not in ("const", "enum", "default", "examples"):
+                    walk(resolver, inner)
+
+    resource = DRAFT202012.create_resource(schema)
+    walk(Registry().with_resource("", resource).resolver_with_root(resource), schema)

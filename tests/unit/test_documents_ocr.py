@@ -1,0 +1,119 @@
+"""Scans that are read by OCR: their text in reading order, what is said of them, and what is not read."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, ocr
+from orchestrator.documents.ocr import Piece, in_order, sure
+from orchestrator.documents.types import ExtractionError
+from orchestrator.policy.requests import Builder
+from orchestrator.settings.job_spec import DocumentSource, JobSpec
+from tests.support.documents import read
+from tests.unit.test_documents_pictures import PROSE, mixed_pdf, saved
+
+LINES = ("Invoice 4711 of 3 May", "Printer paper  40  3.90", "Total 156.00 USD")
+
+
+def scan(*lines: str) -> Image.Image:
+    """A page of print, in the font that Pillow brings."""
+    page = Image.new("RGB", (740, 740), "white")
+    for number, line in enumerate(lines):
+        ImageDraw.Draw(page).text((60, 50 + 60 * number), line, "black", ImageFont.load_default(28))
+    return page
+
+
+def source(**more: object) -> DocumentSource:
+    return DocumentSource.model_validate({"path": "in", "render": "ocr", **more})
+
+
+def test_scans_are_read_in_a_worker_process_within_its_limits(tmp_path: Path) -> None:
+    """A PDF of text and scan, a photo, an empty page, and none at all."""
+    files = {
+        "a.pdf": mixed_pdf("", PROSE),
+        "b.png": saved("PNG", scan(*LINES)),
+        "d.png": saved("PNG", Image.new("RGB", (300, 300), "white")),
+        "e.png": b"no picture",
+    }
+    (tmp_path / "in").mkdir()
+    with zipfile.ZipFile(tmp_path / "in/scans.zip", "w") as archive:  # one file, so one worker loads the models
+        for name, data in files.items():
+            archive.writestr(name, data)
+    found = {one.name: one for one in read(source(), tmp_path)}
+    a, b = found["a.pdf"], found["b.png"]
+    assert isinstance(a, Document)
+    assert (a.text.strip(), a.pictures) == (PROSE, ())
+    assert (a.fields["sent_as"], a.fields["pages"]) == ("page 1 by OCR", 2)
+    assert isinstance(b, Document)
+    assert b.text.split() == " ".join(LINES).split()
+    assert b.text.count("\n") == 2
+    codes = {name: one.code for name, one in found.items() if isinstance(one, UnreadableDocument)}
+    assert codes == {
+        "d.png": DocumentProblem.EMPTY, "e.png": DocumentProblem.UNREADABLE,
+    }  # fmt: skip
+    spec = {"name": "j", "documents": "in", "tasks": [{"id": "t", "prompt": "?", "model": "m"}]}
+    [built] = Builder(JobSpec.model_validate(spec), "1").build(b)
+    assert (built.row.sent_as, b"image_url" in built.line) == ("page 1 by OCR", False)
+
+
+def test_without_the_extra_the_row_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rapidocr", None)
+    ocr._engine.cache_clear()
+    with pytest.raises(ExtractionError, match=r"pip install 'orch-batch\[ocr\]'") as raised:
+        ocr.text_of(scan("x"))
+    assert raised.value.code is DocumentProblem.UNSUPPORTED
+
+
+def piece(left: float, top: float, text: str, width: float = 300) -> Piece:
+    return Piece(left, top, left + width, top + 20, text)
+
+
+PAGES: dict[str, tuple[list[Piece], str]] = {
+    "nothing": ([], ""),
+    "lines, in any order": ([piece(0, 60, "b"), piece(0, 0, "a"), piece(0, 120, "c")], "a\nb\nc"),
+    "pieces of a line": ([piece(310, 3, "b"), piece(0, 0, "a")], "a b"),
+    "cells of a row": (
+        [piece(x, y, f"{x}{y}", 40) for y in (0, 40, 80) for x in (400, 0)],
+        "00  4000\n040  40040\n080  40080",
+    ),
+    "a line that leans": ([piece(0, 0, "a"), piece(305, 8, "b"), piece(610, 15, "c")], "a b\nc"),
+    "two columns": (
+        [piece(x, y, f"{name}{y}") for x, name in ((0, "l"), (340, "r")) for y in (0, 40, 80)],
+        "l0\nl40\nl80\nr0\nr40\nr80",
+    ),
+    "a heading above two columns": (
+        [
+            piece(0, 0, "head", 200),
+            *(piece(x, y, f"{n}{y}") for x, n in ((0, "l"), (340, "r")) for y in (60, 100, 140)),
+        ],
+        "head\nl60\nl100\nl140\nr60\nr100\nr140",
+    ),
+    "a wide heading above two columns": (
+        [
+            piece(0, 0, "head", 640),
+            *(piece(x, y, f"{n}{y}") for x, n in ((0, "l"), (340, "r")) for y in (60, 100, 140)),
+        ],
+        "head\nl60\nl100\nl140\nr60\nr100\nr140",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pieces", "text"), PAGES.values(), ids=PAGES)
+def test_the_order_in_which_a_page_is_read(pieces: list[Piece], text: str) -> None:
+    assert in_order(pieces) == text
+    assert in_order(pieces[::-1]) == text
+
+
+def test_a_page_is_read_well_or_not_at_all() -> None:
+    good, dirt = piece(0, 0, "word")._replace(score=0.98), piece(0, 50, ",", 5)._replace(score=0.3)
+    assert sure([good, dirt], 1) == [good]
+    bad = [piece(0, top, "nonsense")._replace(score=0.75) for top in (0, 30, 60)]
+    with pytest.raises(ExtractionError, match="not sure of what it reads on page 7"):
+        sure(bad, 7)
+    assert sure(bad[:2], 7) == [], "a stamp"
+    assert sure([], 7) == []
