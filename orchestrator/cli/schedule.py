@@ -19,7 +19,7 @@ from orchestrator.core.counts import FailOn
 from orchestrator.core.durations import duration
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
-from orchestrator.engine.by_hand import make_due, night_words
+from orchestrator.engine.by_hand import USER, make_due, night_words
 from orchestrator.engine.lock import running_engine
 from orchestrator.policy import nights
 from orchestrator.reports.listings import last_night, name_of, night_json, schedule_json
@@ -222,7 +222,7 @@ def resume(name: str, as_json: bool) -> int:
 def run_(name: str, as_json: bool) -> int:
     """Run the last due night now, if it did not run or failed."""
     with opened() as context:
-        night = make_due(context.store, _get(context, name), now())
+        night = make_due(context.store, _get(context, name), USER, now())
         if as_json:
             print_json({"schedule": name, **night_json(night)})
         else:

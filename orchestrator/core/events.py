@@ -11,6 +11,7 @@ class EventKind(StrEnum):
     """What happened to a job or to one of its shards."""
 
     # The job
+    ASKED = "asked"  # somebody asked for its night, whose time it was not
     BUILT = "built"  # its documents became requests
     REVISED = "revised"  # it got another deadline or budget
     CANARY = "canary"  # the rows that go first passed, or were left out

@@ -71,7 +71,8 @@ class Schedule:
 class Night:
     """One run of a schedule. `id` is 0 until the store has given it one.
 
-    `night` is its date; of several runs a date, `slot` is the time of day. `code` says why it failed, where it did.
+    `night` is its date; of several runs a date, `slot` is the time of day. `code` says why it failed, where it did;
+    `asked_by` who asked for it, where its time did not.
     `job_id` may name a job that was removed since, or, where nothing had changed, an earlier night's.
     """
 
@@ -86,6 +87,7 @@ class Night:
     id: int = 0
     slot: str = ""
     code: str | None = None
+    asked_by: str | None = None
 
     @property
     def name(self) -> str:

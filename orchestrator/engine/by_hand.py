@@ -65,13 +65,13 @@ def revise(
         store.jobs.note(job.id, EventKind.REVISED, f"{told}, by {who}", at)
 
 
-def make_due(store: Store, one: Schedule, at: datetime) -> Night:
-    """Make the night that the moment belongs to due. Raises UsageError where it runs, or has."""
+def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
+    """Make the night that the moment belongs to due, for somebody. Raises UsageError where it runs, or has."""
     last = nights.last_due(one, at) if one.after is None else _last_followed(store, one)
     if last is None:
         raise UsageError(f"{one.name} had no night yet", hint=f"`orch run {one.file}` runs the file now")
-    reason = "asked for by hand"
-    night = Night(one.id, last.night, at, NightState.DUE, reason, at, slot=last.slot)
+    reason = f"asked for by {who}"
+    night = Night(one.id, last.night, at, NightState.DUE, reason, at, slot=last.slot, asked_by=who)
     if not store.schedules.claim(night):
         there = store.schedules.night_of(one.id, last.night, last.slot)
         if there is None or there.state in _NOT_AGAIN:
@@ -79,7 +79,7 @@ def make_due(store: Store, one: Schedule, at: datetime) -> Night:
             raise UsageError(
                 f"the night of {last.name} {told}", hint=f"`orch run {one.file}` analyses what has changed since"
             )
-        store.schedules.again(there, at, reason)
+        store.schedules.again(there, at, reason, who)
     return night
 
 

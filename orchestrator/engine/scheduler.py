@@ -25,6 +25,7 @@ from orchestrator.core.errors import (
     StateConflict,
     StorageError,
 )
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault, JobKind, JobState
 from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.pipeline import predecessors
@@ -205,6 +206,9 @@ class Scheduler:
             lambda documents, requests, expected: None,
         )
         self._store.schedules.given(night, intake.job.id)
+        if night.asked_by is not None and intake.how is not How.UNCHANGED:
+            told = f"the night of {night.name} of {schedule.name}, by {night.asked_by}"
+            self._store.jobs.note(intake.job.id, EventKind.ASKED, told, self._now())
         if intake.how is How.UNCHANGED:
             return self._end(night, NightState.DONE, intake.reason)
         return [f"job {intake.job.id}, {intake.reason}"]

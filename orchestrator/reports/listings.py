@@ -88,6 +88,7 @@ def night_json(night: Night) -> dict[str, Any]:
         "due_at": _iso(night.due_at),
         "found_at": _iso(night.created_at),
         "ended_at": _iso(night.ended_at),
+        "asked_by": night.asked_by,
     }
 
 

@@ -57,6 +57,7 @@ nights = Table(
     Column("job_id", String(80), index=True),
     Column("created_at", Instant, nullable=False),
     Column("ended_at", Instant),
+    Column("asked_by", Text),
     UniqueConstraint("schedule_id", "night", "slot"),
     Index(None, "state"),
 )

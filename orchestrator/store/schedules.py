@@ -152,9 +152,9 @@ class Schedules:
         """A night is at its end; `code` says why it failed. Raises StateConflict where it was before."""
         self._move(night, _OPEN, state=state, reason=reason, ended_at=at, code=code)
 
-    def again(self, night: Night, due_at: datetime, reason: str) -> None:
+    def again(self, night: Night, due_at: datetime, reason: str, asked_by: str | None = None) -> None:
         """A night that failed, or was left out, is due once more. Raises StateConflict."""
-        afresh = {"job_id": None, "ended_at": None, "created_at": due_at, "code": None}
+        afresh = {"job_id": None, "ended_at": None, "created_at": due_at, "code": None, "asked_by": asked_by}
         self._move(night, _AGAIN, state=NightState.DUE, due_at=due_at, reason=reason, **afresh)
 
     def _move(self, night: Night, expected: tuple[NightState, ...], **values: Any) -> None:

@@ -68,7 +68,7 @@ def run_now(reader: HomeReader, form: Form, who: str) -> str:
     schedule = reader.store.schedules.find(form.get("schedule", ""))
     if schedule is None:
         raise UsageError(f"there is no schedule {form.get('schedule', '')}")
-    by_hand.make_due(reader.store, schedule, now())
+    by_hand.make_due(reader.store, schedule, who, now())
     return "/nights"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import Any
 
 import httpx2
@@ -285,6 +286,67 @@ def test_what_changes_shows_without_a_reload_and_nothing_jumps(home: WebHome, ta
     assert tab.js("document.activeElement.matches('main a')")
     assert tab.js("[...document.querySelectorAll('h2')].map(h => h.getBoundingClientRect().top).join()") == before
     assert took < 10
+
+
+FOCUSED = """(() => {
+  const e = document.activeElement, at = e.getBoundingClientRect(), how = getComputedStyle(e);
+  return {name: (e.ariaLabel || e.textContent).trim().replace(/\\s+/g, ' '), top: at.top + scrollY, left: at.left,
+    shown: at.width > 0 && at.right > 0 && at.top >= 0 && at.bottom <= innerHeight + 1,
+    ring: how.outlineStyle !== 'none' && parseFloat(how.outlineWidth) >= 1, main: e.closest('main') !== null,
+    body: e === document.body};
+})()"""
+
+
+def walked(tab: Tab) -> list[dict[str, Any]]:
+    """Where the Tab key leads, from the top of a page to its end."""
+    found: list[dict[str, Any]] = []
+    for _ in range(120):
+        tab.press("Tab")
+        at = tab.js(FOCUSED)
+        if at["body"] or (found and at["name"] == found[0]["name"]):
+            return found
+        found.append(at)
+    raise AssertionError("Tab does not come to an end")
+
+
+def test_a_keyboard_is_enough(home: WebHome, tab: Tab, view: Shown) -> None:
+    """Tab goes through a page as it is read, what has the focus shows it, and Enter acts."""
+    for page in ("/", f"/jobs/{home.running.id}", f"/jobs/{home.letters.id}/rows/0", "/nights", "/quarantine"):
+        tab.open(view.url + page)
+        tab.until("document.querySelector('h1') !== null")
+        stops = walked(tab)
+        head = ["Skip to the content", "orch, tonight", "Tonight", "Nights", "Money", "Backends", "Quarantine"]
+        assert [one["name"] for one in stops[:7]] == head, page
+        assert stops[7]["name"] == "Light or dark"
+        assert all(one["shown"] and one["ring"] for one in stops), (page, stops)
+        body = [one for one in stops if one["main"]]
+        # In a row of a table, what is further right may stand a little higher.
+        assert all(one["top"] <= then["top"] + 40 or one["left"] < then["left"] for one, then in pairwise(body)), page
+    tab.open(view.url)
+    tab.until("document.querySelector('main a') !== null")
+    tab.press("Tab")
+    tab.press("Enter")
+    assert tab.js("document.activeElement.id") == "main", "the first stop leads past the menu"
+    tab.press("Tab")
+    wanted = tab.js("document.activeElement.href")
+    tab.press("Enter")
+    tab.until(f"location.href === {json.dumps(wanted)} && document.readyState === 'complete'")
+    before = tab.js("document.documentElement.dataset.theme ?? ''")
+    tab.js("document.querySelector('#theme').focus()")
+    tab.press("Enter")
+    assert tab.js("document.documentElement.dataset.theme") != before
+    tab.js("localStorage.removeItem('orch-theme')")
+    tab.open(f"{view.url}/jobs/{home.letters.id}/rows/0")
+    tab.until("document.querySelector('details summary') !== null")
+    tab.js("document.querySelector('details summary').focus()")
+    tab.press("Enter")
+    assert tab.js("document.querySelector('details').open")
+    tab.open(f"{view.url}/jobs/{home.big.id}/rows")
+    tab.until("document.querySelector('input[type=search]') !== null")
+    tab.press("/")
+    assert tab.js("document.activeElement.matches('input[type=search]')")
+    tab.press("7")
+    assert tab.js("document.activeElement.value") == "7"
 
 
 def test_times_are_the_readers_and_name_the_zone_of_the_jobs(home: WebHome, tab: Tab, view: Shown) -> None:

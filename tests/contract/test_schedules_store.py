@@ -192,8 +192,10 @@ def test_a_night_that_was_left_out_or_failed_may_be_due_again(store: Store, end:
     night = begun(store)
     store.schedules.given(night, JobId("contracts-1"))
     store.schedules.ended(night, end, "why", later(4))
-    store.schedules.again(night, later(5), "asked for by hand")
-    assert only(store) == replace(NIGHT, due_at=later(5), created_at=later(5), reason="asked for by hand")
+    store.schedules.again(night, later(5), "asked for by eva", "eva")
+    assert only(store) == replace(
+        NIGHT, due_at=later(5), created_at=later(5), reason="asked for by eva", asked_by="eva"
+    )
 
 
 def test_a_date_has_a_run_for_each_time_of_day_and_each_is_had_once(store: Store) -> None:
@@ -208,7 +210,7 @@ def test_a_date_has_a_run_for_each_time_of_day_and_each_is_had_once(store: Store
     assert found is not None
     assert (found.state, found.code) == (NightState.FAILED, "bad_input")
     assert [one.state for one in store.schedules.nights()].count(NightState.FAILED) == 1
-    store.schedules.again(found, later(4), "asked for by hand")
+    store.schedules.again(found, later(4), "asked for by eva")
     again = store.schedules.night_of("letters-1", second.night, "14:00")
     assert again is not None
     assert (again.state, again.code) == (NightState.DUE, None)

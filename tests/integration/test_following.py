@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job, JobFault, JobState, RequestState, job_state
 from orchestrator.core.schedules import Night, NightState, Overlap, Schedule
 from orchestrator.engine.loop import Engine
@@ -139,8 +140,13 @@ def test_a_night_that_failed_is_not_followed_until_it_was_run_once_more(night: N
     assert mine.reason == "the night that it comes after was failed: no such model"
     (failed,) = night.store.schedules.nights(first.id)
     assert failed.code == JobFault.INPUT
-    night.store.schedules.again(failed, night.at, "asked for by hand")
+    night.store.schedules.again(failed, night.at, "asked for by eva", "eva")
     night.tick(minutes=1)
+    (running,) = night.store.schedules.nights(first.id)
+    assert running.asked_by == "eva"
+    assert running.job_id is not None
+    [asked] = [one for one in night.store.jobs.events(running.job_id) if one.kind == EventKind.ASKED]
+    assert asked.reason == f"the night of {running.name} of {first.name}, by eva"
     end(night)
     night.tick(minutes=1)
     night.tick(minutes=1)

@@ -190,6 +190,7 @@ def test_nights_are_listed_newest_last(desk: Desk) -> None:
         "schedule": "letters", "night": "2026-11-23", "slot": None, "state": "done", "code": None,
         "reason": "so it was", "job": None,
         "due_at": "2026-11-23T21:00:00+00:00", "found_at": "2026-11-23T21:00:00+00:00", "ended_at": None,
+        "asked_by": None,
     }  # fmt: skip
     assert desk.json("schedule", "list")[0]["last"]["night"] == "2026-11-23"
     assert "  2026-11-23: done: so it was" in desk("schedule", "list")[0]
@@ -201,7 +202,7 @@ def test_run_makes_the_last_night_due_where_it_did_not_run(desk: Desk) -> None:
     assert out == "letters: the night of 2026-11-19 is due\n"
     assert "`orch up` is not running" in err
     _, err = desk("schedule", "run", "letters", code=2)
-    assert "the night of 2026-11-19 is due: asked for by hand" in err
+    assert "the night of 2026-11-19 is due: asked for by the user" in err
     desk.set("2026-11-20T22:00:00+00:00")
     desk.night(20, NightState.FAILED)
     told = desk.json("schedule", "run", "letters")

@@ -119,7 +119,7 @@ def test_a_schedule_runs_now_once(desk: Desk, tmp_path: Path, capsys: pytest.Cap
     assert desk.do("run", schedule="in").status_code == 303
     assert desk.do("run", schedule="in").status_code == 404, "it is due already"
     [night] = desk.store.schedules.nights(None)
-    assert night.state is NightState.DUE
+    assert (night.state, night.asked_by) == (NightState.DUE, "the user")
     assert desk.do("run", schedule="none").status_code == 404
 
 

@@ -19,6 +19,8 @@ OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars
            "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
            "--remote-debugging-port=0")  # fmt: skip
 START_SECONDS = 30.0
+KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Space": (32, " ")}
+"""Their codes, and the text that they are."""
 
 Json = dict[str, Any]
 
@@ -189,6 +191,15 @@ class Tab:
             meanwhile()
             self._browser.run(asyncio.sleep(0.02))
         return time.monotonic() - began
+
+    def press(self, key: str, *, shift: bool = False) -> None:
+        """A key of the keyboard: Tab, Enter, Space, or a character."""
+        code, text = KEYS[key] if key in KEYS else (ord(key.upper()), key)
+        told = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
+        kinds = ("keyDown", "keyUp") if text else ("rawKeyDown", "keyUp")
+        for kind in kinds:
+            spoken = {"text": text} if kind == "keyDown" else {}
+            self._browser.run(self.call("Input.dispatchKeyEvent", type=kind, **told, **spoken))
 
     def text(self, selector: str = "main") -> str:
         """The text that a reader sees there."""

@@ -1,0 +1,16 @@
+"""who asked for a night that a person asked for"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Nobody is known to have asked for the nights that are there."""
+    op.add_column("nights", sa.Column("asked_by", sa.Text(), nullable=True))
