@@ -35,8 +35,10 @@ def batch(number: int = 1, **facts: Any) -> dict[str, Any]:
 
 
 def client(base_url: str, profile: str = "openai", key: str = KEY, **options: Any) -> OpenAIBatches:
+    if "http_client" not in options:
+        options["http_client"] = for_openai()
     options = {"max_retries": 0, "timeout": 30.0, **options}
-    api = SdkAPI(openai.OpenAI(api_key=key, base_url=base_url, http_client=for_openai(), **options))
+    api = SdkAPI(openai.OpenAI(api_key=key, base_url=base_url, **options))
     return OpenAIBatches("cloud", api, PROFILES[profile])
 
 
