@@ -17,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import aiohttp
@@ -27,12 +27,13 @@ from benchmarks.databases import SETTINGS
 from benchmarks.serving import Constant, Unavailable, note, say, write_rows
 from orchestrator.store import Store
 from tests.support.chromium import Chromium, Tab, installed
-from tests.support.webhome import WebHome, web_home
+from tests.support.webhome import BIG, WebHome, web_home
 
 STREAMS, ROUNDS, ROWS, TIMES = 10, 4, 40_000, 10
-SETTLED_SECONDS = 60.0
+SETTLED_SECONDS = 120.0
 """Behind these, a process that serves pages has loaded what it needs."""
 SAMPLE_SECONDS = 5.0
+PATIENCE = 60.0
 ORCH = (sys.executable, "-m", "orchestrator.cli")
 ENGINE = "document.querySelector('#engine')?.innerText.trim()"
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
@@ -66,27 +67,26 @@ def _paint(place: Path, minutes: float) -> None:
 
 def _tells(place: Path, minutes: float) -> None:
     home = _home(place)
-    with _serving("up", "-q", "--web", "127.0.0.1:0") as (process, link), _browser(place) as browser:
-        tab = _entered(browser, link)
-        _say_times("a row that ends shows in its job's page after", _rows_that_end(home, tab, _site(link)))
-        own = tab
-        address = _site(link).partition("//")[2]
-        process.kill()
-        began = time.monotonic()
-        own.until(f"{ENGINE} === 'engine down'", 30)
-        downs, backs = [time.monotonic() - began], []
-        process.wait()
+    with _serving("view", "127.0.0.1:0") as (_, link), _browser(place) as browser:
+        _say_times("a row that ends shows after", _rows_that_end(home, _entered(browser, link), _site(link)))
+    _home(place / "small", 1000)
+    with _serving("up", "-q", "--web", "127.0.0.1:0") as (engine, link), _browser(place / "small") as browser:
+        tab, address = _entered(browser, link), _site(link).partition("//")[2]
+        tab.until(f"{ENGINE} === 'engine up'", PATIENCE)
+        downs, backs = [_shows(tab, "engine down", engine.kill)], []
+        engine.wait()
         for _ in range(TIMES // 2):
-            with _serving("up", "-q", "--web", address) as (again, _):
-                began = time.monotonic()
-                own.until(f"{ENGINE} === 'engine up'", 30)
-                backs.append(time.monotonic() - began)
-                again.kill()
-                began = time.monotonic()
-                own.until(f"{ENGINE} === 'engine down'", 30)
-                downs.append(time.monotonic() - began)
-        _say_times("`kill -9` of the engine shows in its own page after", downs)
-        _say_times("and that it is back, without a reload, after", backs)
+            with _serving("up", "-q", "--web", address) as (engine, _):
+                backs.append(_shows(tab, "engine up", lambda: None))
+                downs.append(_shows(tab, "engine down", engine.kill))
+    _say_times("`kill -9` of the engine shows in its own page after", downs)
+    _say_times("that it serves again shows, without a reload, after", backs)
+
+
+def _shows(tab: Tab, what: str, act: Callable[[], None]) -> float:
+    """Seconds from an act to the page that tells of the engine that it is so."""
+    act()
+    return tab.until(f"{ENGINE} === '{what}'", PATIENCE)
 
 
 def _rows_that_end(home: WebHome, tab: Tab, site: str) -> list[float]:
@@ -148,22 +148,28 @@ async def _watched_batch(process: subprocess.Popen[str], link: str, rows: Path, 
 
 
 def _memory(place: Path, minutes: float) -> None:
-    """Ten pages of the large job, Tonight and Money, held open by an engine without other work."""
-    home = _home(place)
-    with _serving("up", "-q", "--web", "127.0.0.1:0") as (process, link):
-        samples, cpu = asyncio.run(_watched(process, link, home, minutes * 60))
-    at = [second for second, _ in samples]
-    slope, first = statistics.linear_regression(at, [size for _, size in samples])
-    say(f"pages {STREAMS} open for {minutes:.0f} minutes: {cpu / at[-1]:.1%} of a core")
-    say(
-        f"pages memory of that engine: {first:.0f} MB, and {slope * 3600:+.1f} MB an hour over {len(samples)} samples"
-    )
+    """Ten pages of a home with a large job, held open by its engine; another engine of such a home has none open."""
+    homes = [_home(place / name) for name in ("watched", "alone")]
+    with ExitStack() as stack:
+        engines = []
+        for home in homes:
+            os.environ.update(ORCH_HOME=str(home.root), ORCH_CONFIG=str(home.root / "orch.toml"))
+            engines.append(stack.enter_context(_serving("up", "-q", "--web", "127.0.0.1:0")))
+        [(watched, link), (alone, _)] = engines
+        seen = asyncio.run(_watched([watched, alone], link, homes[0], minutes * 60))
+    for name, samples in zip((f"with {STREAMS} open pages", "with none"), seen, strict=True):
+        later = samples[len(samples) // 2 :]
+        slopes = [statistics.linear_regression(*zip(*part, strict=True)).slope * 3600 for part in (samples, later)]
+        say(
+            f"pages memory of an engine {name}, {minutes:.0f} minutes: {samples[-1][1]:.0f} MB, "
+            f"{slopes[0]:+.1f} MB an hour, {slopes[1]:+.1f} in the second half"
+        )
 
 
 async def _watched(
-    process: subprocess.Popen[str], link: str, home: WebHome, seconds: float
-) -> tuple[list[tuple[float, float]], float]:
-    """Seconds and resident MB of a process while ten pages are open, and the CPU seconds that it took for them."""
+    processes: Sequence[subprocess.Popen[str]], link: str, home: WebHome, seconds: float
+) -> list[list[tuple[float, float]]]:
+    """Seconds and resident MB of processes while ten pages of the first are open."""
     site, half = _site(link), STREAMS // 2
     async with (
         _visitor(link) as visitor,
@@ -172,22 +178,22 @@ async def _watched(
         _open(visitor, site, "/money", 1),
     ):
         await asyncio.sleep(SETTLED_SECONDS)
-        began, before, samples = time.monotonic(), _cpu(process.pid), []
-        with Store.open(home.url) as store:
-            while (gone := time.monotonic() - began) < seconds:
-                [shard] = store.shards.of_job(home.running.id)
-                store.shards.note(shard, provider_completed=shard.provider_completed + 1)
+        began = time.monotonic()
+        found: list[list[tuple[float, float]]] = [[] for _ in processes]
+        while (gone := time.monotonic() - began) < seconds:
+            for process, samples in zip(processes, found, strict=True):
                 samples.append((gone, _resident(process.pid)))
-                await asyncio.sleep(SAMPLE_SECONDS)
-        return samples, _cpu(process.pid) - before
+            await asyncio.sleep(SAMPLE_SECONDS)
+        return found
 
 
 # --- what the parts share
 
 
-def _home(place: Path) -> WebHome:
+def _home(place: Path, rows: int = BIG) -> WebHome:
+    place.mkdir(exist_ok=True)
     os.environ.update(ORCH_HOME=str(place), ORCH_CONFIG=str(place / "orch.toml"))
-    return web_home(place)
+    return web_home(place, rows)
 
 
 def _site(link: str) -> str:

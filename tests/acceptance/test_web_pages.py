@@ -115,7 +115,7 @@ def tab(chromium: Chromium, view: Shown, client: httpx2.Client) -> Tab:
 
 def pages(home: WebHome) -> list[str]:
     job = f"/jobs/{home.letters.id}"
-    night = f"/nights/{night_of(home.big.created_at).isoformat()}"
+    night = f"/nights/{night_of(home.new.created_at).isoformat()}"
     return [
         "/", f"/jobs/{home.running.id}", f"/jobs/{home.new.id}", job, f"{job}/rows", f"{job}/rows/0",
         f"{job}/rows/1", f"{job}/rows/2", "/nights", night, f"/diff?before={home.old.id}&after={home.new.id}",
