@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.cli import Orch, write_config
+from tests.support.fakevllm import fake_vllm, model_folder, starts
 from tests.support.process import Upstream, upstreams, wait_until
 
 JOB = """\
@@ -23,6 +25,7 @@ models: {small: test-model}
 """
 QUICK = ("--minutes", "0.1")
 SLOTS = 4
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture
@@ -113,3 +116,50 @@ def test_what_cannot_be_benched_is_said(orch: Orch, engine: Upstream, orch_home:
     ran = orch("bench", "job.yaml", "--backend", "api")
     assert ran.returncode == 2
     assert "is up to its provider" in ran.stderr.replace("\n  ", " ")
+
+
+def fleet(home: Path, tmp_path: Path) -> None:
+    """A home whose engines are started for it, each with four places for rows unless told otherwise."""
+    python = fake_vllm(tmp_path, "--latency-ms", "80")
+    options = '["--max-num-seqs", "4"]'
+    (home / "orch.toml").write_text(
+        f'[backends.gpu]\nkind = "engines"\nlocation = "local"\ncost_per_hour = 2.5\nvllm_python = "{python}"\n'
+        f'[backends.gpu.models]\ntest-model = {{model = "{model_folder(tmp_path / "m")}", options = {options}}}\n'
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="engines and their leash run on Linux")
+def test_an_engine_is_started_for_a_bench_and_stopped(orch: Orch, orch_home: Path, tmp_path: Path) -> None:
+    fleet(orch_home, tmp_path)
+    ran = orch("bench", "job.yaml", *QUICK, "--modes", "continuous", "--json", "--apply", env=NO_GPU)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    (started,) = starts(tmp_path)
+    assert not Path(f"/proc/{started['pid']}").exists()
+    assert found["rates"]["start_seconds"] > 0
+    assert found["verdict"]["overhead_seconds"] == pytest.approx(600 + found["rates"]["start_seconds"], abs=0.2)
+    assert found["notes"][0].startswith("VRAM is not known: this machine has no NVIDIA driver")
+    assert found["applied"]
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="engines and their leash run on Linux")
+def test_settings_are_tried_until_one_has_won_three_times(orch: Orch, orch_home: Path, tmp_path: Path) -> None:
+    fleet(orch_home, tmp_path)
+    arguments = ("bench", "job.yaml", *QUICK, "--modes", "continuous", "--tune", "quick", "--json")
+    begun = orch.start(*arguments, env=NO_GPU)
+    wait_until(lambda: len(starts(tmp_path)) >= 4)
+    os.kill(begun.pid, signal.SIGKILL)
+    begun.wait(30)
+    wait_until(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in starts(tmp_path)))
+    ran = orch(*arguments, env=NO_GPU, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    tuned = json.loads(ran.stdout)["tune"]
+    assert tuned["winner"][0] == "--max-num-seqs"
+    assert tuned["rows_per_second"] > 1.5 * tuned["default_rows_per_second"]
+    won = [one for one in tuned["points"] if one["options"] == tuned["winner"]]
+    assert len(won) >= 3
+    tried = [(one["round"], tuple(one["options"])) for one in tuned["points"]]
+    assert len(set(tried)) == len(tried)
+    # The bench itself starts one each time, and so does what was under way at the kill.
+    assert len(starts(tmp_path)) <= len(tried) + 3

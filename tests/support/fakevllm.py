@@ -1,7 +1,8 @@
 """A Python that seems to have vLLM: given to `orch serve --vllm-python`, it starts the test upstream in vLLM's place.
 
 `fake_vllm(folder)` writes the program. What it was started with stands in `folder/starts.jsonl`, one object a start:
-its options, its CUDA_VISIBLE_DEVICES, its process id. `refuse(folder, text)` makes each start end with that text.
+its options, its CUDA_VISIBLE_DEVICES, its process id.
+`--max-num-seqs` is how many rows run at once, as in vLLM. `refuse(folder, text)` makes each start end with that text.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ else:
     print("loading weights", flush=True)
     print(text, flush=True)
     sys.exit(int(code))
+extra = {extra!r}
+if "--max-num-seqs" in options:
+    extra += ["--slots", options[options.index("--max-num-seqs") + 1]]
 name = options[options.index("--served-model-name") + 1]
 port = options[options.index("--port") + 1]
 os.chdir({root!r})
 del os.environ["PYTHONSAFEPATH"]  # the upstream is a module of the working directory
-os.execv({python!r}, [{python!r}, "-m", "tests.support.upstream", "--port", port, "--model", name, *{extra!r}])
+os.execv({python!r}, [{python!r}, "-m", "tests.support.upstream", "--port", port, "--model", name, *extra])
 """
 
 
