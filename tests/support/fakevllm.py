@@ -34,8 +34,9 @@ else:
     print(text, flush=True)
     sys.exit(int(code))
 extra = {extra!r}
-if "--max-num-seqs" in options:
-    extra += ["--slots", options[options.index("--max-num-seqs") + 1]]
+for place, option in enumerate(options):
+    if option == "--max-num-seqs":
+        extra += ["--slots", options[place + 1]]  # the last counts
 name = options[options.index("--served-model-name") + 1]
 port = options[options.index("--port") + 1]
 os.chdir({root!r})
