@@ -18,6 +18,7 @@ from orchestrator.server.engines import EngineDir
 
 ROWS, WORDS, TOKENS = 512, 60, 16
 LONGEST = 900.0
+PANDAS = ("pandas>=2.2,<3", "python-dateutil", "pytz", "six", "tzdata")
 RUN_SERVE = (
     "from vllm.benchmarks.serve import add_cli_args, main\n"
     "from vllm.utils.argparse_utils import FlexibleArgumentParser\n"
@@ -79,6 +80,17 @@ def _orch(url: str, model: str, bodies: list[dict[str, Any]], folder: Path, minu
     return json.loads(ran.stdout)
 
 
+def _pandas(python: Path, folder: Path) -> Path:
+    """A folder with pandas for the engine's Python, which has none: vLLM's benchmark reads its rows with it."""
+    target = folder / "pandas"
+    if not target.exists():
+        command = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), *PANDAS]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
+        if ran.returncode:
+            raise Unavailable(f"pandas cannot be installed: {ran.stderr[-500:]}")
+    return target
+
+
 def _vllm(url: str, model: str, prompts: list[str], folder: Path, concurrency: int, engine_dir: Path) -> float:
     """Requests a second of vLLM's own benchmark on the same prompts, as chat completions."""
     engine = EngineDir.at(engine_dir)
@@ -96,10 +108,11 @@ def _vllm(url: str, model: str, prompts: list[str], folder: Path, concurrency: i
     named = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     flags = ["--ignore-eos", "--save-result", "--skip-chat-template", "--disable-shuffle", "--disable-tqdm"]
     command = [str(engine.python), "-c", RUN_SERVE, *named, *flags]
-    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    environ = {**os.environ, **offline, "PYTHONPATH": str(_pandas(engine.python, folder))}
     ran = subprocess.run(
         command, cwd=folder, env=environ, capture_output=True, text=True, timeout=LONGEST, check=False
     )
     if ran.returncode:
-        raise Unavailable(f"vllm bench serve ended with {ran.returncode}: {(ran.stderr + ran.stdout)[-800:]}")
+        raise Unavailable(f"vllm bench serve ended with {ran.returncode}: {(ran.stdout + ran.stderr)[-800:]}")
     return float(json.loads(result.read_text())["request_throughput"])

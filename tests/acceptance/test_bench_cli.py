@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +132,28 @@ def fleet(home: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="engines and their leash run on Linux")
 def test_an_engine_is_started_for_a_bench_and_stopped(orch: Orch, orch_home: Path, tmp_path: Path) -> None:
     fleet(orch_home, tmp_path)
+    begun = orch.start("bench", "job.yaml", *QUICK, env=NO_GPU)
+    wait_until(lambda: any(path.name != "rows.jsonl" for path in orch.home.glob("bench/*/*.jsonl")))
+    os.kill(begun.pid, signal.SIGINT)
+    assert begun.wait(60) == 130
+    assert "the same command goes on with the next point" in orch.output(begun)
     ran = orch("bench", "job.yaml", *QUICK, "--modes", "continuous", "--json", "--apply", env=NO_GPU)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
-    (started,) = starts(tmp_path)
-    assert not Path(f"/proc/{started['pid']}").exists()
+    assert len(starts(tmp_path)) == 2
+    assert not any(Path(f"/proc/{one['pid']}").exists() for one in starts(tmp_path))
     assert found["rates"]["start_seconds"] > 0
     assert found["verdict"]["overhead_seconds"] == pytest.approx(600 + found["rates"]["start_seconds"], abs=0.2)
     assert found["notes"][0].startswith("VRAM is not known: this machine has no NVIDIA driver")
     assert found["applied"]
+    here = datetime.now().astimezone()
+    hours = f'hours = "{here + timedelta(hours=2):%H:%M}-{here + timedelta(hours=3):%H:%M}"'
+    settings = orch_home / "orch.toml"
+    settings.write_text(settings.read_text().replace("cost_per_hour", f"{hours}\ncost_per_hour"))
+    refused = orch("bench", "job.yaml", *QUICK, "--new", env=NO_GPU)
+    assert refused.returncode == 3
+    assert "outside the hours of gpu" in refused.stderr
+    assert len(starts(tmp_path)) == 2
 
 
 @pytest.mark.soak
