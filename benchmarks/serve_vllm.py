@@ -1,7 +1,8 @@
 """`orch serve` before a real vLLM: what it loses to the best fixed concurrency, what order and precedence give.
 
-Three parts, each interleaved with what it is measured against, on one engine (on CPU, Gemma 3 270M, unless told
-otherwise): `sweep`, `tasks`, `interactive`. Every server begins in an empty folder and knows nothing of the engine.
+Four parts, each interleaved with what it is measured against, on one engine (on CPU, Gemma 3 270M, unless told
+otherwise): `sweep`, `tasks`, `interactive`, and `bench`: what `orch bench` finds, against a plain client and vLLM's
+own benchmark. Every server begins in an empty folder and knows nothing of the engine.
 Each run has a `cache_salt` of its own, so that none finds its prompts in the cache from the run before.
 """
 
@@ -23,7 +24,7 @@ from typing import Any
 
 import httpx2
 
-from benchmarks import peers
+from benchmarks import bench_vllm, peers
 from benchmarks.serving import (
     ENDPOINT,
     ROOT,
@@ -42,7 +43,7 @@ from benchmarks.serving import (
 from orchestrator.core.errors import OrchError
 from orchestrator.server.engines import EngineDir, VllmProcess, make_model, require_installed, vllm_launch
 
-PARTS = ("sweep", "tasks", "interactive")
+PARTS = ("sweep", "tasks", "interactive", "bench")
 VOCABULARY = """
     party contract term date amount payment clause notice delivery law court claim agent service goods price order
     report letter account bank tax year month office state city road river field house market school hospital ship
@@ -123,6 +124,8 @@ def main(argv: Sequence[str] = ()) -> None:
             _tasks(engine, chosen)
         if "interactive" in chosen.parts:
             _interactive(engine, chosen, best)
+        if "bench" in chosen.parts:
+            bench_vllm.compare(engine.url, engine.model, folder, chosen, partial(_fixed, engine))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plain-concurrency", type=int, default=16, help="of the plain client in tasks (16)")
     parser.add_argument("--requests", type=int, default=24, help="interactive ones, on each side (24)")
     parser.add_argument("--every", type=float, default=2.0, help="seconds from one to the next (2)")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of orch bench (3)")
     parser.add_argument("--load-rows", type=int, default=3000, help="of the batch beside them; cut off at the end")
     return parser
 

@@ -31,7 +31,7 @@ MODES = "static,dynamic,continuous"
 @click.option("--backend", metavar="NAME", help="The backend to measure, if orch.toml has several.")
 @click.option(
     "--minutes", type=click.FloatRange(min=0.1, max=24 * 60), default=10.0, show_default=True, metavar="N",
-    help="About how long to measure; settings (--tune) take their own time.",
+    help="About how long to measure. Settings (--tune) come on top: N seconds each at first.",
 )  # fmt: skip
 @click.option(
     "--modes", default=MODES, show_default=True, metavar="LIST",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.cli import Orch, write_config
+from tests.support.fakevllm import fake_vllm, model_folder, starts
 from tests.support.process import Upstream, upstreams, wait_until
 
 JOB = """\
@@ -23,6 +26,7 @@ models: {small: test-model}
 """
 QUICK = ("--minutes", "0.1")
 SLOTS = 4
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture
@@ -113,3 +117,63 @@ def test_what_cannot_be_benched_is_said(orch: Orch, engine: Upstream, orch_home:
     ran = orch("bench", "job.yaml", "--backend", "api")
     assert ran.returncode == 2
     assert "is up to its provider" in ran.stderr.replace("\n  ", " ")
+
+
+def fleet(home: Path, tmp_path: Path) -> None:
+    """A home whose engines are started for it, each with four places for rows unless told otherwise."""
+    python = fake_vllm(tmp_path, "--latency-ms", "80")
+    options = '["--max-num-seqs", "4"]'
+    (home / "orch.toml").write_text(
+        f'[backends.gpu]\nkind = "engines"\nlocation = "local"\ncost_per_hour = 2.5\nvllm_python = "{python}"\n'
+        f'[backends.gpu.models]\ntest-model = {{model = "{model_folder(tmp_path / "m")}", options = {options}}}\n'
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="engines and their leash run on Linux")
+def test_an_engine_is_started_for_a_bench_and_stopped(orch: Orch, orch_home: Path, tmp_path: Path) -> None:
+    fleet(orch_home, tmp_path)
+    begun = orch.start("bench", "job.yaml", *QUICK, env=NO_GPU)
+    wait_until(lambda: any(path.name != "rows.jsonl" for path in orch.home.glob("bench/*/*.jsonl")))
+    os.kill(begun.pid, signal.SIGINT)
+    assert begun.wait(60) == 130
+    assert "the same command goes on with the next point" in orch.output(begun)
+    ran = orch("bench", "job.yaml", *QUICK, "--modes", "continuous", "--json", "--apply", env=NO_GPU)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert len(starts(tmp_path)) == 2
+    assert not any(Path(f"/proc/{one['pid']}").exists() for one in starts(tmp_path))
+    assert found["rates"]["start_seconds"] > 0
+    assert found["verdict"]["overhead_seconds"] == pytest.approx(600 + found["rates"]["start_seconds"], abs=0.2)
+    assert found["notes"][0].startswith("VRAM is not known: this machine has no NVIDIA driver")
+    assert found["applied"]
+    here = datetime.now().astimezone()
+    hours = f'hours = "{here + timedelta(hours=2):%H:%M}-{here + timedelta(hours=3):%H:%M}"'
+    settings = orch_home / "orch.toml"
+    settings.write_text(settings.read_text().replace("cost_per_hour", f"{hours}\ncost_per_hour"))
+    refused = orch("bench", "job.yaml", *QUICK, "--new", env=NO_GPU)
+    assert refused.returncode == 3
+    assert "outside the hours of gpu" in refused.stderr
+    assert len(starts(tmp_path)) == 2
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(sys.platform != "linux", reason="engines and their leash run on Linux")
+def test_settings_are_tried_until_one_has_won_three_times(orch: Orch, orch_home: Path, tmp_path: Path) -> None:
+    fleet(orch_home, tmp_path)
+    arguments = ("bench", "job.yaml", *QUICK, "--modes", "continuous", "--tune", "quick", "--json")
+    begun = orch.start(*arguments, env=NO_GPU)
+    wait_until(lambda: len(starts(tmp_path)) >= 4)
+    os.kill(begun.pid, signal.SIGKILL)
+    begun.wait(30)
+    wait_until(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in starts(tmp_path)))
+    ran = orch(*arguments, env=NO_GPU, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    tuned = json.loads(ran.stdout)["tune"]
+    assert tuned["winner"][0] == "--max-num-seqs"
+    assert tuned["rows_per_second"] > 1.5 * tuned["default_rows_per_second"]
+    won = [one for one in tuned["points"] if one["options"] == tuned["winner"]]
+    assert len(won) >= 3
+    tried = [(one["round"], tuple(one["options"])) for one in tuned["points"]]
+    assert len(set(tried)) == len(tried)
+    # The bench itself starts one each time, and so does what was under way at the kill.
+    assert len(starts(tmp_path)) <= len(tried) + 3

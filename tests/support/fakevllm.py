@@ -1,7 +1,8 @@
 """A Python that seems to have vLLM: given to `orch serve --vllm-python`, it starts the test upstream in vLLM's place.
 
 `fake_vllm(folder)` writes the program. What it was started with stands in `folder/starts.jsonl`, one object a start:
-its options, its CUDA_VISIBLE_DEVICES, its process id. `refuse(folder, text)` makes each start end with that text.
+its options, its CUDA_VISIBLE_DEVICES, its process id.
+`--max-num-seqs` is how many rows run at once, as in vLLM. `refuse(folder, text)` makes each start end with that text.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ name = options[options.index("--served-model-name") + 1]
 port = options[options.index("--port") + 1]
 host = options[options.index("--host") + 1]
 extra = {extra!r}
+for place, option in enumerate(options):
+    if option == "--max-num-seqs":
+        extra += ["--slots", options[place + 1]]  # the last counts
 if os.environ.get("VLLM_API_KEY"):
     extra += ["--api-key", os.environ["VLLM_API_KEY"]]
 os.chdir({root!r})

@@ -35,6 +35,8 @@ STARTS = timedelta(days=30)
 """How far back starts say how long the next takes."""
 SATURATED = 2
 """Settings are tried with so many times the best concurrency: then they decide what runs at once."""
+MOST_FIRST = 30.0
+"""Seconds: the first run of settings takes as many as there are minutes to measure, up to this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class Bench:
 
         return await tune(
             tunings(self.wishes.effort or "quick", on_gpu=on_gpu), SATURATED * measured.at_knee.concurrency, notebook,
-            started, self.told.tuning,
+            started, self.told.tuning, min(MOST_FIRST, max(1.0, self.wishes.minutes)),
         )  # fmt: skip
 
     def _notebook(self, sample: Sample, target: BenchTarget) -> Path:

@@ -14,6 +14,7 @@ from orchestrator.server.bench.rig import Rig
 from orchestrator.server.bench.rows import Mode
 
 SWEEP, MODE = "sweep", "mode"
+SETTLED = "knee/settled"
 PREFILL, FILE_ORDER = "prefill/one-token", "order/file"
 SWEEP_POINTS = 14
 """About how many points a sweep takes: doublings, and halvings around the knee."""
@@ -83,9 +84,12 @@ class Session:
                 )
                 for one in self._sweep_results()
             ]
-            is_late = self.clock() - self._began > 60 * self.minutes
-            step = next_step(points, self.most, settle=is_late)
+            # A sweep that has ended stays as it ended: what follows was measured at its knee.
+            is_over = SETTLED in self.notebook or self.clock() - self._began > 60 * self.minutes
+            step = next_step(points, self.most, settle=is_over)
             if not isinstance(step, Measure):
+                if SETTLED not in self.notebook:
+                    self.notebook.add(SETTLED, {"points": len(points)})
                 return step
             await self._one(f"{SWEEP}/{step.concurrency}", step.concurrency)
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from orchestrator.backends.open import key_of
+from orchestrator.core.clock import now
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import BackendError, RefusedError, UsageError
 from orchestrator.engine.drivers import driver_for
@@ -122,6 +123,7 @@ def _engine(
     if running_engine(home) is not None:
         yield _running(home, base)
         return
+    _require_open(name, backend)
     models = {model: known.model_copy(update={"options": (*known.options, *options), "swap": "stop"})}
     driver = driver_for(name, backend.model_copy(update={"models": models}), home.server(name), tell)
     try:
@@ -133,6 +135,16 @@ def _engine(
         yield replace(base, urls=(report.url,), start_seconds=time.monotonic() - began, slots=on_gpus)
     finally:
         driver.close()
+
+
+def _require_open(name: str, backend: EnginesBackend) -> None:
+    """Raises RefusedError outside the hours in which engines may run."""
+    hours = backend.open_hours
+    if hours is not None and now() < (opens := hours.span(now()).opens):
+        raise RefusedError(
+            f"it is outside the hours of {name} ({hours}); they begin at {opens.astimezone():%H:%M}",
+            hint=f"change backends.{name}.hours in orch.toml",
+        )
 
 
 def _ready(driver: EngineDriver, model: str) -> EngineReport:

@@ -19,15 +19,16 @@ Started = Callable[[tuple[str, ...]], AbstractAsyncContextManager[Rig]]
 
 async def tune(
     candidates: list[tuple[str, ...]], concurrency: int, notebook: Notebook, started: Started,
-    tell: Callable[[Contest, TunePoint | None], None],
+    tell: Callable[[Contest, TunePoint | None], None], first_seconds: float,
 ) -> Tuned:  # fmt: skip
     """Try settings until there is a winner; what the notebook has is not tried again.
 
     `concurrency` is high enough that the engine's own limits decide how many rows run at once.
+    The first run of each takes `first_seconds`.
     """
     while True:
         points = tuple(TunePoint.of_json(note.told) for note in notebook.under(TUNE))
-        step = contest_of(candidates, [point.run for point in points])
+        step = contest_of(candidates, [point.run for point in points], first_seconds)
         if isinstance(step, Winner):
             return Tuned(points, step)
         tell(step, None)

@@ -17,7 +17,6 @@ from statistics import median
 DEFAULTS = ""
 """The name of the settings that change nothing."""
 REPEATS = 3
-FIRST_SECONDS = 10.0
 SEED = 13
 FULL = 24
 """How many settings a full contest tries."""
@@ -84,8 +83,13 @@ def tunings(effort: str, *, on_gpu: bool) -> list[tuple[str, ...]]:
     return found
 
 
-def contest_of(candidates: Sequence[tuple[str, ...]], runs: Sequence[TuneRun]) -> Contest | Winner:
-    """What to try after these runs, in whatever order they were made. The defaults are the candidate ()."""
+def contest_of(
+    candidates: Sequence[tuple[str, ...]], runs: Sequence[TuneRun], first_seconds: float = 10.0
+) -> Contest | Winner:
+    """What to try after these runs, in whatever order they were made. The defaults are the candidate ().
+
+    Runs of the first round take `first_seconds`, and those of each later one twice as long.
+    """
     entered = list(dict.fromkeys([(), *candidates]))
     rounds = max(1, ceil(len(entered)).bit_length())
     for number in range(rounds):
@@ -93,7 +97,7 @@ def contest_of(candidates: Sequence[tuple[str, ...]], runs: Sequence[TuneRun]) -
         for options in entered:
             if options not in made:
                 missing = sum(one not in made for one in entered)
-                return Contest(options, number, FIRST_SECONDS * 2**number, missing + _coming(len(entered)))
+                return Contest(options, number, first_seconds * 2**number, missing + _coming(len(entered)))
         standing = [made[options] for options in entered]
         well = sorted(
             (run for run in standing if run.rows_per_second is not None), key=lambda run: -(run.rows_per_second or 0)
@@ -101,12 +105,12 @@ def contest_of(candidates: Sequence[tuple[str, ...]], runs: Sequence[TuneRun]) -
         if not well:
             return Winner(None, None, None)
         if len(well) <= 2:
-            return _final(well[0].options, number, runs)
+            return _final(well[0].options, number, runs, first_seconds)
         kept = [run.options for run in well[: ceil(len(well) / 2)]]
         entered = list(dict.fromkeys([(), *kept])) if made[()].rows_per_second is not None else kept
         if len(entered) == len(standing):
-            return _final(well[0].options, number, runs)
-    return _final(entered[0], rounds - 1, runs)
+            return _final(well[0].options, number, runs, first_seconds)
+    return _final(entered[0], rounds - 1, runs, first_seconds)
 
 
 def _coming(entered: int) -> int:
@@ -118,12 +122,12 @@ def _coming(entered: int) -> int:
     return total + REPEATS - 1
 
 
-def _final(options: tuple[str, ...], number: int, runs: Sequence[TuneRun]) -> Contest | Winner:
+def _final(options: tuple[str, ...], number: int, runs: Sequence[TuneRun], first_seconds: float) -> Contest | Winner:
     """The winner once it has its repeats, in the rounds behind the last."""
     last = [run for run in runs if run.options == options and run.round >= number]
     rates = [run.rows_per_second for run in last if run.rows_per_second is not None]
     if len(last) < REPEATS:
-        seconds = FIRST_SECONDS * 2**number
+        seconds = first_seconds * 2**number
         return Contest(options, number + len(last), seconds, REPEATS - len(last))
     default = [run.rows_per_second for run in runs if not run.options and run.rows_per_second is not None]
     return Winner(options, median(rates) if rates else None, default[-1] if default else None)
