@@ -1,4 +1,4 @@
-"""Write the PDF and Word samples from their texts: `python samples/make.py`.
+"""Write the PDF and Word samples from their texts, and what is in the inbox: `python samples/make.py`.
 
 A source is `sources/<kind>-<name>.txt`: paragraphs between blank lines, `#` and `##` headings, and tables of
 lines that begin with `|`. The same source gives the same bytes, so that a second run changes nothing.
@@ -11,9 +11,12 @@ import io
 import textwrap
 import zipfile
 from collections.abc import Iterator
+from email.message import EmailMessage
 from pathlib import Path
 
 import docx
+import xlsxwriter
+from PIL import Image, ImageDraw, ImageFont
 
 HERE = Path(__file__).parent
 FORMATS = {
@@ -28,6 +31,45 @@ FORMATS = {
     "reports-payment-outage": "pdf",
     "reports-quarter-ferries": "pdf",
 }
+LETTER = """\
+Harbour Street Residents
+Port Ellis, 9 November 2026
+
+To the Ferry Office
+
+For three weeks the early boat has left before
+its time. We ask you to keep to the timetable,
+and to answer this letter in writing.
+
+R. Abara, on behalf of 31 residents"""
+RECEIPT = """\
+WICK & SONS, GLAZIERS
+Receipt 2291, 6 November 2026
+
+1 window pane, fitted        184.00
+1 call-out                    40.00
+Total, paid in cash          224.00"""
+CLAIM = """\
+From: Ines Marrow <ines@marrow.example>
+To: claims@ferries.example
+Subject: Broken window on the Tern
+Date: Sun, 08 Nov 2026 10:12:00 +0000
+Message-ID: <1@marrow.example>
+
+Dear Sir or Madam,
+
+On 5 November a rope of your ferry Tern broke and smashed the window of my shop at Pier 2. The repair cost 224.00, and
+the glazier's receipt is attached. Please pay this amount into my account, and confirm it.
+
+Ines Marrow
+"""
+STOCK: list[list[str | float]] = [
+    ["Article", "Unit", "Price"],
+    ["Rope, 12 mm", "metre", 2.4],
+    ["Rope, 18 mm", "metre", 4.1],
+    ["Fender, large", "piece", 61],
+    ["Lamp, green", "piece", 27.5],
+]
 EPOCH = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 PAGE_LINES = 52
 LINE_WIDTH = 92  # characters of Helvetica 10 that surely fit between the margins
@@ -39,6 +81,45 @@ def main() -> None:
         blocks = list(blocks_of((HERE / f"sources/{source}.txt").read_text(encoding="utf-8")))
         data = pdf_of(blocks) if suffix == "pdf" else word_of(blocks)
         (HERE / kind / "documents" / f"{name}.{suffix}").write_bytes(data)
+    inbox = HERE / "inbox/documents"
+    (inbox / "letter.png").write_bytes(scan_of(LETTER))
+    (inbox / "stock.xlsx").write_bytes(sheet_of("Prices 2026", STOCK))
+    (inbox / "claim.eml").write_bytes(mail_of(CLAIM, {"receipt.png": scan_of(RECEIPT)}))
+
+
+def scan_of(text: str) -> bytes:
+    """A page of print in black and white, as a scanner gives it: without a text."""
+    lines = text.split("\n")
+    page = Image.new("L", (760, 60 + 40 * len(lines)), 255)
+    font = ImageFont.load_default(22)
+    for number, line in enumerate(lines):
+        ImageDraw.Draw(page).text((40, 30 + 40 * number), line, 0, font)
+    out = io.BytesIO()
+    page.rotate(0.4, fillcolor=255).convert("1").save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+def sheet_of(name: str, rows: list[list[str | float]]) -> bytes:
+    out = io.BytesIO()
+    with xlsxwriter.Workbook(out, {"in_memory": True}) as book:
+        book.set_properties({"author": "orch samples", "created": EPOCH.replace(tzinfo=None)})
+        sheet = book.add_worksheet(name)
+        for number, row in enumerate(rows):
+            sheet.write_row(number, 0, row)
+    return out.getvalue()
+
+
+def mail_of(text: str, attached: dict[str, bytes]) -> bytes:
+    mail = EmailMessage()
+    head, _, body = text.partition("\n\n")
+    for line in head.split("\n"):
+        name, _, value = line.partition(": ")
+        mail[name] = value
+    mail.set_content(body)
+    for name, data in attached.items():
+        mail.add_attachment(data, maintype="image", subtype="png", filename=name)
+    mail.set_boundary("=-orch-samples")
+    return mail.as_bytes()
 
 
 def blocks_of(text: str) -> Iterator[list[str]]:

@@ -43,7 +43,7 @@ FILES = {
     ".ods": SHEETS,
 }
 IMAGE = "image"
-IMAGES = dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), IMAGE)
+IMAGES = dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".heic", ".heif"), IMAGE)
 """Read where a source sends pictures."""
 RENDERED = ("pdf", IMAGE)
 TABLES = {

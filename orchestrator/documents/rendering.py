@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.documents import ocr, pdf_text
+from orchestrator.documents.extras import require
 from orchestrator.documents.kinds import IMAGE
 from orchestrator.documents.office import TextLimit
 from orchestrator.documents.types import DocumentProblem, ExtractionError, Picture, Render
@@ -22,6 +23,9 @@ QUALITY = 85
 OCR = "ocr"
 """The way of `render` that sends no picture, but the text on it."""
 _POINTS = 72
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1")
+_MOST_BRANDS = 256
+"""Bytes of a file's first box that are examined."""
 
 
 def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
@@ -171,8 +175,12 @@ def _frames(data: bytes) -> Iterator[Any]:
     from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
     Image.MAX_IMAGE_PIXELS = None  # checked here, before anything is unpacked
+    formats = ["PNG", "JPEG", "TIFF", "WEBP"]
+    if _is_heif(data):
+        require("pi_heif", "HEIC pictures", "heic").register_heif_opener()
+        formats = ["HEIF"]
     try:
-        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "TIFF", "WEBP")) as picture:
+        with Image.open(io.BytesIO(data), formats=formats) as picture:
             for frame in ImageSequence.Iterator(picture):
                 if frame.width * frame.height > MAX_PIXELS:
                     raise ExtractionError(
@@ -189,10 +197,16 @@ def _frames(data: bytes) -> Iterator[Any]:
         raise _no_picture() from error
 
 
+def _is_heif(data: bytes) -> bool:
+    """Whether a picture is in the container that HEIC and HEIF have, by the brands that it begins with."""
+    size = int.from_bytes(data[:4])
+    return data[4:8] == b"ftyp" and any(brand in data[8 : min(size, _MOST_BRANDS)] for brand in _HEIF_BRANDS)
+
+
 def _no_picture() -> ExtractionError:
     return ExtractionError(
         DocumentProblem.UNREADABLE,
-        "It is damaged or is not a PNG, JPEG, TIFF or WebP picture; save it again, or exclude it.",
+        "It is damaged or is not a PNG, JPEG, TIFF, WebP or HEIC picture; save it again, or exclude it.",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,25 @@ def test_a_sample_runs_and_its_gold_answers_fit(
             schemas[line["task"]].validate(json.loads(line["expected"]))
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, "licenses"])
+def test_the_inbox_is_validated_tried_and_run(
+    run_orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path
+) -> None:
+    write_config(orch_home, [upstream.base_url])
+    folder = shutil.copytree(ROOT / "samples/inbox", tmp_path / "inbox")
+    checked = run_orch("validate", str(folder / "job.yaml"), "--json")
+    assert checked.returncode == 0, checked.stderr
+    assert (json.loads(checked.stdout)["documents"], json.loads(checked.stdout)["requests"]) == (4, 8)
+    tried = run_orch("try", str(folder / "job.yaml"), "claim.eml", "--json", "--no-estimate", timeout=90)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    sent = {(row["document"], row["task"]): row for row in json.loads(tried.stdout)["rows"]}
+    receipt = sent["documents/claim.eml#receipt.png", "kind"]
+    assert receipt["provenance"]["document_sent_as"] == "page 1 as image"
+    assert receipt["output"]["label"] in ("claim", "receipt", "price list", "complaint")
+    vectors = run_orch("validate", str(folder / "vectors.yaml"), "--json")
+    assert (vectors.returncode, json.loads(vectors.stdout)["requests"]) == (0, 2)
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "licenses", "inbox"])
 def test_the_published_schema_accepts_the_samples(name: str) -> None:
     spec, _ = load_yaml(ROOT / "samples" / name / "job.yaml")
     Draft202012Validator(json_schema()).validate(spec)

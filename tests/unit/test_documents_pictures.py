@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,17 @@ from tests.support.documents import read
 
 PROSE = "The tenant pays the rent on the first day of each month."
 LARGE, UNREADABLE = DocumentProblem.TOO_LARGE, DocumentProblem.UNREADABLE
+
+
+HEIC = base64.b64decode(
+    "AAAAHGZ0eXBoZWljAAAAAG1pZjFoZWljbWlhZgAAAX1tZXRhAAAAAAAAACFoZGxyAAAAAAAAAABwaWN0AAAAAAAAAAAAAAAAAAAA"
+    "ACJpbG9jAAAAAERAAAEAAQAAAAABoQABAAAAAAAAABcAAAAjaWluZgAAAAAAAQAAABVpbmZlAgAAAAABAABodmMxAAAAAA5waXRt"
+    "AAAAAAABAAAA/WlwcnAAAADdaXBjbwAAAHZodmNDAQNwAAAAkAAAAAAAHvAA/P34+AAADwNgAAEAGEABDAH//wNwAAADAJAAAAMA"
+    "AAMAHroCQGEAAQAqQgEBA3AAAAMAkAAAAwAAAwAeoCCBBZbq5Ka5uAhoMCAAAAMDIAAAAwAhYgABAAZEAcFzwIkAAAATY29scm5j"
+    "bHgAAQANAAaAAAAAFGlzcGUAAAAAAAAAQAAAAEAAAAAoY2xhcAAAAEAAAAABAAAAMAAAAAEAAAAAAAAAAv////AAAAACAAAAEHBp"
+    "eGkAAAAAAwgICAAAABhpcG1hAAAAAAAAAAEAAQWBAgMFhAAAAB9tZGF0AAAAEygBrwtg9QQpv//Wz2B9+98Xw7Y="
+)
+"""A picture of 64 x 48 pixels, black on the left: made here, by an encoder that is not installed with the tests."""
 
 
 def drawing(width: int = 850, height: int = 1100, mode: str = "RGB") -> Image.Image:
@@ -247,3 +259,28 @@ def test_tokens_of_a_picture_are_told_from_its_first_bytes(kind: str, width: int
     data = saved(kind, drawing(width, height))
     assert tokens.of_picture(data[:3072]) == -(-width * height // 750)
     assert tokens.of_picture(b"") == tokens.of_picture(b"\xff\xd8\xff") == 2319
+
+
+def test_photos_of_phones_are_pictures(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.heic").write_bytes(HEIC)
+    (tmp_path / "in/b.HEIF").write_bytes(HEIC[:200])
+    source = DocumentSource(path="in", render="image")
+    first, second = read(source, tmp_path)
+    assert isinstance(first, Document)
+    [picture] = first.pictures
+    with Image.open(io.BytesIO(base64.b64decode(picture.data))) as seen:
+        assert (seen.format, seen.size) == ("JPEG", (64, 48))
+        left, right = seen.convert("L").getpixel((8, 24)), seen.convert("L").getpixel((56, 24))
+        assert isinstance(left, int | float)
+        assert isinstance(right, int | float)
+        assert left < 60 < 200 < right
+    assert isinstance(second, UnreadableDocument)
+    assert second.code is UNREADABLE
+
+
+def test_photos_of_phones_need_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pi_heif", None)
+    with pytest.raises(ExtractionError, match=r"pip install 'orch-batch\[heic\]'") as raised:
+        rendering.extract(HEIC, "image", Render("image", 150, 1568, 20, False, 10**7), 10**7)
+    assert raised.value.code is DocumentProblem.UNSUPPORTED
