@@ -22,6 +22,7 @@ from benchmarks import (
     serve_times,
     serve_vllm,
     startup,
+    thousand_engines,
     unknown_capacity,
 )
 from benchmarks.serving import Unavailable
@@ -44,6 +45,7 @@ WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "pipeline": pipeline.main,
     "hosted": hosted.main,
     "routing": routing.main,
+    "thousand_engines": thousand_engines.main,
 }
 
 

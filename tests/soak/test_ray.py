@@ -149,7 +149,7 @@ def test_the_child_and_orch_are_killed_again_and_again(run_orch: Orch, orch_home
             return [one["state"] for one in json.loads(run_orch("status", "--json").stdout)]
 
         wait_until(lambda: states() == ["completed"], 1200)
-        fetched = run_orch("fetch", json.loads(run_orch("status", "--json").stdout)[0]["id"], "--format", "batch")
+        fetched = run_orch("fetch", json.loads(run_orch("status", "--json").stdout)[0]["job"], "--format", "batch")
         rows = [json.loads(line)["custom_id"] for line in fetched.stdout.splitlines()]
         assert rows == [line["custom_id"] for line in lines]
         os.kill(up.pid, signal.SIGKILL)

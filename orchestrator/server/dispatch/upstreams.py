@@ -290,21 +290,24 @@ class Upstream:
         self.on_trial = False
         return was_on_trial
 
-    async def watch(self, changed: Callable[[], None]) -> None:
-        """Until cancelled: read the gauges while it is well, probe it while it is not."""
+    async def watch(self, back: Callable[[], None], looked: Callable[[], None]) -> None:
+        """Until cancelled: read the gauges while it is well, probe it while it is not.
+
+        `back` is called when it is well again, `looked` behind each look.
+        """
         while True:
             try:
-                await self._watch(changed)
+                await self._watch(back, looked)
             except Exception:
                 # What it says of itself must not end the watch over it: then it would never come back.
                 log.exception("an upstream could not be probed")
                 await asyncio.sleep(MAX_PROBE_SECONDS)
 
-    async def _watch(self, changed: Callable[[], None]) -> None:
+    async def _watch(self, back: Callable[[], None], looked: Callable[[], None]) -> None:
         while True:
             if self.problem is None:
                 await self._look()
-                changed()
+                looked()
                 await self._until_next_look()
                 continue
             if (alone := self._left_alone_until - self.clock()) > 0:
@@ -315,7 +318,7 @@ class Upstream:
                 self.problem, self._back_at = None, self.clock()
                 log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
                 await self._look()
-                changed()
+                back()
             else:
                 self._failures += 1
             # One that fails again at once (a key that only the models page takes) is not asked without pause.
