@@ -212,7 +212,7 @@ def test_a_row_costs_no_more_than_direct(tmp_path: Path) -> None:
             root=str(Path(__file__).resolve().parents[2]), folder=str(folder), vllm=str(vllm),
             address=found.address if through_ray else "", count=len(ids),
         )  # fmt: skip
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
         return float(json.loads(done.stdout.splitlines()[-1]))
 
     figures: dict[bool, list[float]] = {True: [], False: []}
