@@ -23,7 +23,7 @@ $(VENV)/installed: pyproject.toml constraints/dev.txt
 engine: install
 	$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE)
 
-# Ray in an environment of its own (300 MB), as a cluster has it. Tests that need it skip where it cannot be had.
+# Ray in an environment of its own (300 MB), as a cluster has it. Long runs that need it skip where it cannot be had.
 ray: $(RAY)/installed
 
 $(RAY)/installed:
@@ -44,7 +44,6 @@ tests/npm/node_modules/installed: tests/npm/package.json
 test: install
 	-$(if $(shell command -v npm),$(MAKE) --no-print-directory npm)
 	-$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE) && $(BIN)/python -m orchestrator.server.engines model tiny --dir $(ENGINE)
-	-$(MAKE) --no-print-directory ray
 	$(PYTEST) -m "not soak"
 
 # The inner loop, under a minute: what decides, and the contracts of store and server.
@@ -52,6 +51,7 @@ test-fast: install
 	$(PYTEST) tests/unit tests/contract -m "not slow and not soak and not vllm"
 
 soak: install
+	-$(MAKE) --no-print-directory ray
 	ORCH_EXAMPLES=1000 $(PYTEST) -m "hypothesis and not soak" --timeout 1800
 	$(BIN)/python -m pytest -m soak --timeout 7200 -s
 

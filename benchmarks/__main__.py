@@ -23,6 +23,7 @@ from benchmarks import (
     serve_times,
     serve_vllm,
     startup,
+    thousand_engines,
     unknown_capacity,
 )
 from benchmarks.serving import Unavailable
@@ -46,6 +47,7 @@ WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "hosted": hosted.main,
     "pages": pages.main,
     "routing": routing.main,
+    "thousand_engines": thousand_engines.main,
 }
 
 

@@ -54,7 +54,7 @@ def status(backend: str | None, as_json: bool) -> int:
     return 0
 
 
-@cluster.command(context_settings={"ignore_unknown_options": True})
+@cluster.command()
 @backend_option
 @click.option("--join", metavar="HOST:PORT", help="Join the cluster whose head is there.")
 @json_option

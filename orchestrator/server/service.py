@@ -199,7 +199,9 @@ class Service:
     async def _begin(self, upstream: Upstream) -> None:
         await upstream.open()
         if self.settings.dispatch:
-            watch = self._watches[upstream] = asyncio.create_task(upstream.watch(self._dispatcher.top_up))
+            dispatcher = self._dispatcher
+            watching = upstream.watch(dispatcher.top_up, lambda: dispatcher.top_up(upstream))
+            watch = self._watches[upstream] = asyncio.create_task(watching)
             watch.add_done_callback(self._ended)
 
     def _upstream(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Orch
-from tests.support.fakeray import arrange, fake_ray
+from tests.support.fakeray import arrange, engines_started, fake_ray
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="engines run on Linux")
 
@@ -55,3 +55,37 @@ def test_what_cannot_be_shown(run_orch: Orch, orch_home: Path, tmp_path: Path) -
     (orch_home / "orch.toml").write_text("")
     done = run_orch("cluster", "status")
     assert (done.returncode, "there is no backend of kind `ray`" in done.stderr) == (2, True)
+
+
+def test_a_job_brings_engines_and_pays_for_their_leases(run_orch: Orch, orch_home: Path, tmp_path: Path) -> None:
+    python = fake_ray(tmp_path / "ray", "--latency-ms", "5")
+    (orch_home / "orch.toml").write_text(
+        f'[backends.c]\nkind = "ray"\nray_python = "{python}"\nlocation = "local"\nrows_per_second = 100\n'
+        '[backends.c.models.small]\nmodel = "/s"\ncost_per_hour = 3.6\nengines = "0..2"\ngpus = 3\n'
+        '[backends.c.models.free]\nmodel = "/f"\ncost_per_hour = 0\n'
+    )
+    (orch_home / "docs").mkdir()
+    for number in range(4):
+        (orch_home / "docs" / f"{number}.txt").write_text(f"Document {number}")
+    (orch_home / "job.yaml").write_text(
+        "name: two\ndocuments: [{path: docs}]\nmodels: {small: small, free: free}\n"
+        'tasks:\n  - {id: a, prompt: "What?", model: small}\n  - {id: b, prompt: "Who?", model: free}\n'
+    )
+    plan = run_orch("plan", str(orch_home / "job.yaml"), "--deadline", "4h", "--json")
+    assert plan.returncode == 0, plan.stderr
+    assert [route["backend"] for route in json.loads(plan.stdout)["routes"]] == ["c"]
+    done = run_orch("run", str(orch_home / "job.yaml"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["requests"]["succeeded"] == 8
+    # A row costs its share of its own engine's hour: those of the free one cost nothing.
+    report = json.loads(run_orch("report", "cost", "--by", "task", "--json").stdout)
+    costs = {line["group"]: float(line["cost_usd"]) for line in report["lines"]}
+    assert costs["a"] > 0
+    assert costs["b"] == 0
+    held = {one["model"]: one for one in json.loads(run_orch("report", "cost", "--json").stdout)["held"]}
+    assert (held["small"]["starts"], held["free"]["starts"]) == (1, 1)
+    # The price is that of the engine, whatever it has of GPUs.
+    hours = held["small"]["gpu_hours"] / 3
+    assert float(held["small"]["cost_usd"]) == pytest.approx(hours * 3.6, rel=0.01)
+    assert float(held["free"]["cost_usd"]) == 0
+    assert not any(Path(f"/proc/{one['pid']}").exists() for one in engines_started(tmp_path / "ray"))

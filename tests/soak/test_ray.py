@@ -149,7 +149,7 @@ def test_the_child_and_orch_are_killed_again_and_again(run_orch: Orch, orch_home
             return [one["state"] for one in json.loads(run_orch("status", "--json").stdout)]
 
         wait_until(lambda: states() == ["completed"], 1200)
-        fetched = run_orch("fetch", json.loads(run_orch("status", "--json").stdout)[0]["id"], "--format", "batch")
+        fetched = run_orch("fetch", json.loads(run_orch("status", "--json").stdout)[0]["job"], "--format", "batch")
         rows = [json.loads(line)["custom_id"] for line in fetched.stdout.splitlines()]
         assert rows == [line["custom_id"] for line in lines]
         os.kill(up.pid, signal.SIGKILL)
@@ -212,7 +212,7 @@ def test_a_row_costs_no_more_than_direct(tmp_path: Path) -> None:
             root=str(Path(__file__).resolve().parents[2]), folder=str(folder), vllm=str(vllm),
             address=found.address if through_ray else "", count=len(ids),
         )  # fmt: skip
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
         return float(json.loads(done.stdout.splitlines()[-1]))
 
     figures: dict[bool, list[float]] = {True: [], False: []}

@@ -15,7 +15,7 @@ SKIPPED = {"CHANGELOG.md"}
 """What it says of a version was true of that version."""
 PAGES = sorted(
     path
-    for folder in (".", "docs", "benchmarks", "samples")
+    for folder in (".", "docs", "benchmarks", "deploy", "samples")
     for path in (ROOT / folder).glob("**/*.md" if folder == "docs" else "*.md")
     if path.name not in SKIPPED
 )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
+from orchestrator.core.engines import EngineHold
 from orchestrator.core.model import Job, JobId, JobKind
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Assumed
 from orchestrator.policy.planner import observed
-from orchestrator.policy.planner.stints import Sight
+from orchestrator.policy.planner.stints import Sight, stints_of
 from tests.unit.test_planner import batch
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
@@ -221,3 +223,32 @@ def test_shards_that_were_done_in_turn_are_one_stretch_and_no_standstill() -> No
     found = observed.pace(sight, observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(8.0, rel=0.1)
     assert found.hazard < 0.02
+
+
+# --- fleets whose engines come and go
+
+
+def test_a_night_on_few_engines_says_how_fast_each_is() -> None:
+    begin = NOW - timedelta(days=1)
+
+    def held(engine: str, minutes: float, since: float = 0.0) -> EngineHold:
+        warm = begin + since * MINUTE
+        until = warm + minutes * MINUTE
+        return EngineHold("", "c", engine, "m", 1, warm - MINUTE, until, warm, True, Decimal(1))
+
+    night = shard(
+        backend="c", state=ShardState.COLLECTED, submitted_at=begin, first_at=begin, ended_at=begin + 60 * MINUTE,
+        provider_status=BatchStatus.COMPLETED, provider_completed=600,
+    )  # fmt: skip
+
+    def rows(*holds: EngineHold, most: int = 8) -> float:
+        (stint,) = stints_of(Sight("c", [night], (), holds, most), "s", 0.0, NOW)
+        return stint.rows
+
+    assert rows(most=0) == 600  # of other backends nothing is known of engines
+    assert rows(held("a", 60)) == pytest.approx(8 * 600)
+    assert rows(held("a", 60), held("b", 60)) == pytest.approx(4 * 600)
+    assert rows(held("a", 60), held("b", 30, since=30)) == pytest.approx(8 / 1.5 * 600)
+    # What was held beside the stretch, or is not known, makes none faster than all of them were.
+    assert rows(held("a", 60), held("b", 60, since=600)) == pytest.approx(8 * 600)
+    assert rows(*(held(str(number), 60) for number in range(20))) == pytest.approx(600)

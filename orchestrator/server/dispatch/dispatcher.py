@@ -67,7 +67,6 @@ class Dispatcher:
         self._retry_delay = retry_delay
         self._paused = paused
         self._enabled = enabled
-        self._well = 0
         self._deadline_now = clock_now().timestamp()
         self._tasks: dict[asyncio.Task[None], Upstream] = {}
         self._suspects: deque[Work] = deque()
@@ -80,15 +79,17 @@ class Dispatcher:
         self.problem: str | None = None
         """Why rows stand still by a fault of this program, for people, or None."""
 
-    def top_up(self) -> None:
-        """Start workers where an upstream is below its limit and rows wait. Cheap; call it on any change."""
+    def top_up(self, at: Upstream | None = None) -> None:
+        """Start workers where an upstream is below its limit and rows wait; call it on any change.
+
+        What has changed `at` one upstream alone is no reason to ask them all.
+        """
         if not self._enabled or self._paused():
             return
-        self._well = sum(upstream.problem is None for upstream in self.upstreams)
         self.sources.wake()
         self._isolate()
         # Round and round, so that upstreams with room share what there is.
-        able = list(self.upstreams)
+        able = list(self.upstreams) if at is None else [at]
         while able:
             able = [upstream for upstream in able if self._start_one(upstream)]
 
@@ -215,7 +216,8 @@ class Dispatcher:
                     self._suspects_out += 1
                     return work
         # What failed here may be the row's fault: who has one chance gets another row.
-        elsewhere = self._well > 1 or upstream.on_trial
+        others = (other for other in self.upstreams if other is not upstream)
+        elsewhere = upstream.on_trial or any(other.problem is None for other in others)
 
         def take(source: RowSource) -> Work | None:
             try:
@@ -320,8 +322,10 @@ class Dispatcher:
         self, upstream: Upstream, work: Work, reply: Reply, verdict: RetryVerdict, sent_at: float, now: float
     ) -> None:
         has_room = upstream.answered(now, now - sent_at)
-        if (verdict.action is Action.KEEP and upstream.well(sent_at)) or has_room:
+        if verdict.action is Action.KEEP and upstream.well(sent_at):
             self.top_up()
+        elif has_room:
+            self.top_up(upstream)
         if not work.source.settle(work, upstream, reply, verdict, now - sent_at):
             work.source.unpack(work)
             self.top_up()

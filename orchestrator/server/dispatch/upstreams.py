@@ -269,21 +269,24 @@ class Upstream:
         """Look at its gauges now; None where it has none, or does not answer."""
         return await self._read_gauges()
 
-    async def watch(self, changed: Callable[[], None]) -> None:
-        """Until cancelled: read the gauges while it is well, probe it while it is not."""
+    async def watch(self, back: Callable[[], None], looked: Callable[[], None]) -> None:
+        """Until cancelled: read the gauges while it is well, probe it while it is not.
+
+        `back` is called when it is well again, `looked` behind each look.
+        """
         while True:
             try:
-                await self._watch(changed)
+                await self._watch(back, looked)
             except Exception:
                 # What it says of itself must not end the watch over it: then it would never come back.
                 log.exception("an upstream could not be probed")
                 await asyncio.sleep(MAX_PROBE_SECONDS)
 
-    async def _watch(self, changed: Callable[[], None]) -> None:
+    async def _watch(self, back: Callable[[], None], looked: Callable[[], None]) -> None:
         while True:
             if self.problem is None:
                 await self._look()
-                changed()
+                looked()
                 await self._until_next_look()
                 continue
             if (alone := self.account.pause(self.clock())) > 0:
@@ -294,7 +297,7 @@ class Upstream:
                 self.problem, self._back_at = None, self.clock()
                 log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
                 await self._look()
-                changed()
+                back()
             else:
                 self._failures += 1
             # One that fails again at once (a key that only the models page takes) is not asked without pause.

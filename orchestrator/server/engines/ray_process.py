@@ -15,13 +15,13 @@ import msgspec
 
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.fleet import for_engines
-from orchestrator.server.engines.steps import LEASH
+from orchestrator.server.engines.steps import LEASH, leashed
 
 log = logging.getLogger(__name__)
 
 CHILD = Path(__file__).resolve().parent / "ray_child.py"
 CHECK_SECONDS = 60.0
-STATUS_SECONDS = 120.0
+STATUS_SECONDS = 45.0
 END_SECONDS = 30.0
 HAS_RAY = "import importlib.util as u, sys; s = u.find_spec('ray'); sys.exit(0 if s and s.origin else 3)"
 HOW = (
@@ -68,7 +68,7 @@ def cluster_status(python: Path, address: str, environ: Mapping[str, str]) -> Ev
     require_ray(python, environ)
     try:
         done = subprocess.run(
-            [python, CHILD, "status", address],
+            leashed((python, CHILD, "status", address), 1.0),
             env=for_engines(environ),
             capture_output=True,
             stdin=subprocess.DEVNULL,
