@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.errors import BackendError, StorageError, UsageError
 from orchestrator.core.extras import require_otel
 from orchestrator.engine.telemetry import sent
-from orchestrator.engine.telemetry.reader import Ended, TraceReader
+from orchestrator.engine.telemetry.reader import EndedWork, TraceReader
 from orchestrator.engine.telemetry.sent import SentLog
 from orchestrator.engine.telemetry.usage import HistogramPoint
 from orchestrator.settings.config import Config
@@ -154,7 +154,7 @@ class Exporter:
         return problem is None
 
     def _try(
-        self, receiver: Receiver, settings: Telemetry, ended: Ended, done: SentLog
+        self, receiver: Receiver, settings: Telemetry, ended: EndedWork, done: SentLog
     ) -> tuple[SentLog, str | None]:
         """Send the spans of one that ended. What is remembered then, and why the receiver takes nothing now."""
         taken = refused = 0

@@ -51,7 +51,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedWork:
     """A job or a shard that is over. `key` is its own, and another one where a job is over once more."""
 
     key: str
@@ -69,7 +69,7 @@ class TraceReader:
         self._config = config
         self._now = now
 
-    def ended(self, since: datetime) -> list[Ended]:
+    def ended(self, since: datetime) -> list[EndedWork]:
         """What ended from then on, in order; the shards of a job before the job."""
         home = self._home.identity()
         over = self._store.traces.ended_jobs(home, since)
@@ -78,18 +78,18 @@ class TraceReader:
             for shard in self._store.shards.of_job(job.id):
                 at = shard.collected_at
                 if shard.state is ShardState.COLLECTED and at is not None and at >= since:
-                    found.append(Ended(shard.id, at, job, shard))
-        found += [Ended(f"{job.id}@{at.isoformat()}", at, job) for job, at in over]
+                    found.append(EndedWork(shard.id, at, job, shard))
+        found += [EndedWork(f"{job.id}@{at.isoformat()}", at, job) for job, at in over]
         return sorted(found, key=lambda one: (one.at, one.shard is None, one.key))
 
-    def spans(self, ended: Ended, settings: Telemetry) -> Iterator[TraceSpan]:
+    def spans(self, ended: EndedWork, settings: Telemetry) -> Iterator[TraceSpan]:
         """The spans of a job or a shard, with those of its rows that failed or that the sample has."""
         if ended.shard is None:
             yield from self._of_job(ended.job, ended.at, settings)
         else:
             yield from self._of_shard(ended.job, ended.shard, settings)
 
-    def points(self, ended: Ended) -> Iterator[HistogramPoint]:
+    def points(self, ended: EndedWork) -> Iterator[HistogramPoint]:
         """What a shard adds to the metrics."""
         if (shard := ended.shard) is None:
             return

@@ -9,7 +9,7 @@ verdict  rows an hour, money and the hour of the end
 from __future__ import annotations
 
 from orchestrator.policy.bench.halving import Contest, TuneRun, Winner, contest_of, tunings
-from orchestrator.policy.bench.rates import TokenSpeeds, token_rates
+from orchestrator.policy.bench.rates import token_rates
 from orchestrator.policy.bench.sweep import Knee, Measure, NoKnee, SweepPoint, next_step
 from orchestrator.policy.bench.verdict import Verdict, verdict
 
@@ -19,7 +19,6 @@ __all__ = [
     "Measure",
     "NoKnee",
     "SweepPoint",
-    "TokenSpeeds",
     "TuneRun",
     "Verdict",
     "Winner",

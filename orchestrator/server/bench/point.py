@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from orchestrator.server.bench.gpu import GpuMemory
-from orchestrator.server.bench.rows import Ended, Mode, PointRows
+from orchestrator.server.bench.rows import Mode, PointRows, RowEnd
 from orchestrator.server.dispatch.concurrency_limiter import ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.upstreams import Upstream
@@ -303,7 +303,7 @@ class _Measuring:
             problem=self._problem,
         )
 
-    def _measured(self) -> tuple[Sequence[Ended], float, PointEnd]:
+    def _measured(self) -> tuple[Sequence[RowEnd], float, PointEnd]:
         """The rows that count, the seconds in which they came back, and how the point ended."""
         ended, places = self._rows.ended, self._places
         first = 0 if self._terms.mode is Mode.STATIC else places

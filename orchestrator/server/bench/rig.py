@@ -57,7 +57,7 @@ class Rig:
         ]  # fmt: skip
         for upstream in self._upstreams:
             await upstream.open()
-            self._watches.append(asyncio.create_task(upstream.watch(lambda: None)))
+            self._watches.append(asyncio.create_task(upstream.watch(lambda: None, lambda: None)))
         try:
             await self.reach()
         except BaseException:

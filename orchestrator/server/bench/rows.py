@@ -36,7 +36,7 @@ class Mode(StrEnum):
     STATIC = "static"  # when all rows of the batch have come back
 
 
-class Ended(NamedTuple):
+class RowEnd(NamedTuple):
     """A row that came back: when (by the upstream's clock), how long it was out, its tokens, and if answered."""
 
     at: float
@@ -71,7 +71,7 @@ class PointRows:
         self.endpoint = endpoint
         self.gate: Callable[[], int] = lambda: 1
         self.on_end: Callable[[], None] = lambda: None
-        self.ended: list[Ended] = []
+        self.ended: list[RowEnd] = []
         self.failed = 0
         """Rows without an answer."""
         self.taken = 0
@@ -174,7 +174,7 @@ class PointRows:
     def refuse(self, work: Work, fault: LineError) -> None:
         """A row that must not be sent."""
         self.problem = fault.message
-        self._end(Ended(0.0, 0.0, NO_TOKENS, is_answer=False))
+        self._end(RowEnd(0.0, 0.0, NO_TOKENS, is_answer=False))
 
     def hold(self, reason: str) -> None:
         """It fails at giving rows: the point has no more."""
@@ -192,10 +192,10 @@ class PointRows:
         else:
             upstream.stats.failed += 1
             self.problem = verdict.reason or f"status {reply.status}"
-        self._end(Ended(upstream.clock(), latency, tokens, is_answer))
+        self._end(RowEnd(upstream.clock(), latency, tokens, is_answer))
         return True
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: RowEnd) -> None:
         self.failed += not ended.is_answer
         self.ended.append(ended)
         self.on_end()
