@@ -50,7 +50,7 @@ LOST_PAUSE_SECONDS = 0.5
 TAIL_LINES = 25
 
 
-class Engine:
+class EngineActor:
     """The actor: one engine process on the node where Ray has put it, behind a leash."""
 
     def __init__(self, wanted: dict[str, Any], leash: str) -> None:
@@ -201,7 +201,7 @@ class Placed:
         bundle = {"CPU": wanted["cpus"], **({"GPU": gpus} if gpus else {}), **wanted["resources"]}
         self._group = placement_group([{name: amount for name, amount in bundle.items() if amount}], "STRICT_PACK")
         self._actor = (
-            ray.remote(Engine)
+            ray.remote(EngineActor)
             .options(
                 num_cpus=wanted["cpus"],
                 num_gpus=gpus,
@@ -272,7 +272,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-class Fleet:
+class WantedEngines:
     """All that is wanted, and what runs for it."""
 
     def __init__(self, leash: str) -> None:
@@ -340,7 +340,7 @@ def _read_lines(lines: queue.SimpleQueue[str | None]) -> None:
 
 async def serve(leash: str, lines: queue.SimpleQueue[str | None]) -> None:
     """Do what stdin says until it ends."""
-    fleet = Fleet(leash)
+    fleet = WantedEngines(leash)
     while (line := await asyncio.to_thread(lines.get)) is not None:
         fleet.want(json.loads(line)["wanted"])
     await fleet.close()

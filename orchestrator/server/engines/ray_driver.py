@@ -19,7 +19,7 @@ from orchestrator.core.errors import OrchError
 from orchestrator.server.engines.driver import EngineReport, Slots
 from orchestrator.server.engines.options import check_options
 from orchestrator.server.engines.process import COMMON_OPTIONS, CPU_OPTIONS
-from orchestrator.server.engines.ray_process import Event, RayProcess, require_ray
+from orchestrator.server.engines.ray_process import RayEvent, RayProcess, require_ray
 
 CPU_CACHE_GIB = "4"
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
@@ -188,7 +188,7 @@ class RayDriver:
         else:
             self._process.want([self._spec(*key) for key in sorted(self._wanted)])
 
-    def _heard(self, event: Event) -> None:
+    def _heard(self, event: RayEvent) -> None:
         with self._lock:
             match event.event:
                 case "connected":
@@ -203,7 +203,7 @@ class RayDriver:
                     there = {*map(_key_of, event.ids), *self._wanted}
                     self._seen = {key: one for key, one in self._seen.items() if key in there}
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: RayEvent) -> None:
         key = model, _ = _key_of(event.id)
         if key not in self._wanted or (state := STATES.get(event.state)) is None:
             return
@@ -213,7 +213,7 @@ class RayDriver:
         self._seen[key] = _Seen(state, since, url, event.node, event.starts, event.problem)
         self._tell_of(model, event, seen)
 
-    def _tell_of(self, model: str, event: Event, before: _Seen) -> None:
+    def _tell_of(self, model: str, event: RayEvent, before: _Seen) -> None:
         seconds = time.monotonic() - before.since
         match event.state:
             case "ready":

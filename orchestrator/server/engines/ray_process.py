@@ -31,7 +31,7 @@ HOW = (
 )
 
 
-class Event(msgspec.Struct, frozen=True):
+class RayEvent(msgspec.Struct, frozen=True):
     """A line of the process; which fields it has, its name says (see ray_child.py)."""
 
     event: str
@@ -63,7 +63,7 @@ def require_ray(python: Path, environ: Mapping[str, str]) -> None:
         raise EngineUnavailable(f"{python} has no Ray", hint=HOW)
 
 
-def cluster_status(python: Path, address: str, environ: Mapping[str, str]) -> Event:
+def cluster_status(python: Path, address: str, environ: Mapping[str, str]) -> RayEvent:
     """The nodes of the cluster at an address, and what of it is free. Raises EngineUnavailable."""
     require_ray(python, environ)
     try:
@@ -84,9 +84,9 @@ def cluster_status(python: Path, address: str, environ: Mapping[str, str]) -> Ev
     return found
 
 
-def _event(line: bytes) -> Event | None:
+def _event(line: bytes) -> RayEvent | None:
     try:
-        return msgspec.json.decode(line, type=Event)
+        return msgspec.json.decode(line, type=RayEvent)
     except msgspec.MsgspecError:
         return None
 
@@ -102,7 +102,7 @@ class RayProcess:
         address: str,
         environ: Mapping[str, str],
         log_path: Path,
-        heard: Callable[[Event], None],
+        heard: Callable[[RayEvent], None],
         ended: Callable[[int], None],
     ) -> None:
         """Raises EngineUnavailable."""
