@@ -223,7 +223,7 @@ def _of_each_model(value: Any) -> None:
     raise ValueError("an engine's hour is priced with its model: backends.NAME.models.MODEL.cost_per_hour")
 
 
-class RayEngineModel(Strict):
+class ClusterModel(Strict):
     """A model of a Ray fleet: a folder that every node has, or a name on the Hub. `options` are vLLM's own.
 
     `gpus`, `cpus` and `resources` are what one engine takes, in Ray's words; `engines` how many there may be, and
@@ -250,7 +250,7 @@ class RayBackend(FleetBackend):
     kind: Literal["ray"]
     address: str = Field("auto", min_length=1)
     ray_python: str = Field(min_length=1)
-    models: dict[ModelName, RayEngineModel] = Field(min_length=1)
+    models: dict[ModelName, ClusterModel] = Field(min_length=1)
     cost_per_hour: Annotated[None, BeforeValidator(_of_each_model)] = None
     moves: ClassVar[tuple[str, ...]] = ("models", "address", "ray_python", "vllm_python")
 

@@ -272,7 +272,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-class RayEngines:
+class WantedEngines:
     """All that is wanted, and what runs for it."""
 
     def __init__(self, leash: str) -> None:
@@ -340,7 +340,7 @@ def _read_lines(lines: queue.SimpleQueue[str | None]) -> None:
 
 async def serve(leash: str, lines: queue.SimpleQueue[str | None]) -> None:
     """Do what stdin says until it ends."""
-    fleet = RayEngines(leash)
+    fleet = WantedEngines(leash)
     while (line := await asyncio.to_thread(lines.get)) is not None:
         fleet.want(json.loads(line)["wanted"])
     await fleet.close()
