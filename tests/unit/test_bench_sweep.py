@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from orchestrator.policy.bench import Knee, Measure, NoKnee, SweepPoint, next_step
@@ -35,7 +35,10 @@ def searched(engine: Engine, most: int = MOST) -> tuple[Knee | NoKnee, list[Swee
         if not isinstance(step, Measure):
             return step, points
         assert 1 <= step.concurrency <= most
-        assert step.concurrency not in [point.concurrency for point in points], "each point is new"
+        known = [point for point in points if point.concurrency == step.concurrency]
+        assert not known or [point.error_share for point in known] == [0.0], (
+            "only what ends the growth without errors"
+        )
         points.append(engine(step.concurrency))
         assert len(points) < 60
 
@@ -101,6 +104,29 @@ def test_an_engine_that_fails_at_everything_has_no_knee() -> None:
     found, points = searched(slots(8, falls_above=0))
     assert isinstance(found, NoKnee)
     assert [point.concurrency for point in points] == [1]
+
+
+@given(st.integers(4, 2000), st.integers(2, 9), st.sampled_from([0.2, 0.5]))
+def test_a_doubling_that_something_else_disturbed_costs_nothing(many: int, disturbed: int, share: float) -> None:
+    """Throughput that stops growing once, and not when it is measured again, is not the engine's."""
+    assume(2 ** (disturbed - 1) <= many)  # while it doubles
+    asked: list[int] = []
+
+    def engine(concurrency: int) -> SweepPoint:
+        asked.append(concurrency)
+        found = slots(many)(concurrency)
+        return SweepPoint(concurrency, found.rows_per_second * (share if len(asked) == disturbed else 1.0))
+
+    found = knee_of(engine)
+    assert found.falls_over_at is None
+    assert found.concurrency >= KNEE * many / 1.11
+
+
+def test_a_fall_by_errors_is_believed_at_once() -> None:
+    _, points = searched(slots(1000, falls_above=64))
+    assert [point.concurrency for point in points].count(128) == 1
+    _, points = searched(slots(1000, falls_above=64, errors=0.0))
+    assert [point.concurrency for point in points].count(128) == 2
 
 
 def test_a_few_errors_are_no_fall() -> None:

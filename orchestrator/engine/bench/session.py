@@ -63,8 +63,7 @@ class Session:
         knee = await self._sweep()
         if isinstance(knee, NoKnee):
             return Measured(self._sweep_results(), knee, None, (), 0.0, None, self.rig.order)
-        at_knee = self._known(f"{SWEEP}/{knee.concurrency}")
-        assert at_knee is not None, "the knee is one of the points"
+        at_knee = next(one for one in self._sweep_results() if one.concurrency == knee.concurrency)
         prefill = await self._one(PREFILL, knee.concurrency, one_token=True)
         window = max(LEAST_WINDOW, WINDOW * at_knee.p50)
         modes = []
@@ -82,7 +81,7 @@ class Session:
                 SweepPoint(
                     one.concurrency, one.rows_per_second, 1.0 if one.end is PointEnd.FELL_OVER else one.error_share
                 )
-                for one in self._sweep_results()
+                for one in self._sweep_points()
             ]
             # A sweep that has ended stays as it ended: what follows was measured at its knee.
             is_over = SETTLED in self.notebook or self.clock() - self._began > 60 * self.minutes
@@ -91,11 +90,16 @@ class Session:
                 if SETTLED not in self.notebook:
                     self.notebook.add(SETTLED, {"points": len(points)})
                 return step
-            await self._one(f"{SWEEP}/{step.concurrency}", step.concurrency)
+            name = f"{SWEEP}/{step.concurrency}"
+            await self._one(f"{name}/again" if name in self.notebook else name, step.concurrency)
+
+    def _sweep_points(self) -> list[BenchPoint]:
+        """In the order in which they were measured; of one that was measured again, the later counts."""
+        return [BenchPoint.of_json(note.told) for note in self.notebook.under(SWEEP)]
 
     def _sweep_results(self) -> tuple[BenchPoint, ...]:
-        found = [BenchPoint.of_json(note.told) for note in self.notebook.under(SWEEP)]
-        return tuple(sorted(found, key=lambda one: one.concurrency))
+        latest = {one.concurrency: one for one in self._sweep_points()}
+        return tuple(latest[concurrency] for concurrency in sorted(latest))
 
     def _known(self, name: str) -> BenchPoint | None:
         told = self.notebook.get(name)

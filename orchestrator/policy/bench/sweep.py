@@ -2,7 +2,8 @@
 
 Concurrency doubles while throughput grows. Then the interval between the last point that is too low and the first
 that reaches the plateau is halved until it is narrow. A point at which the engine falls over (errors, or less
-throughput than with fewer rows) bounds the search: nothing above it is asked, and the knee is sought below.
+throughput than with fewer rows) bounds the search: nothing above it is asked, and the knee is sought below. What ends
+the growth without an error may be something else on the machine: it counts once it was seen twice.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) 
             return Measure(max(FIRST, lowest // 2) if seen else FIRST, "the lowest concurrency")
         return NoKnee(f"the engine fails at {lowest} at once")
     best = max(good, key=lambda point: (point.rows_per_second, -point.concurrency))
+    if not settle and (disputed := _disputed(points, good, ceiling)) is not None:
+        return Measure(disputed, f"throughput grew no more at {disputed}, without an error: once more")
     further = None if settle else _further(good, ceiling, most)
     return further if further is not None else _narrower(good, best, ceiling, settle=settle)
 
@@ -98,13 +101,26 @@ def _standing(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | None]
     return good, None
 
 
-def _further(good: Sequence[SweepPoint], ceiling: int | None, most: int) -> Measure | None:
-    """A higher concurrency, while more of it still gives more; None where the plateau is reached."""
+def _disputed(points: Sequence[SweepPoint], good: Sequence[SweepPoint], ceiling: int | None) -> int | None:
+    """Where growth ended without an error, as long as it was seen but once."""
+    ends = good[-1].concurrency if ceiling is None and not _grows(good) else ceiling
+    seen = [point for point in points if point.concurrency == ends]
+    once = len(seen) == 1 and seen[0].error_share <= MOST_ERRORS and seen[0].rows_per_second > 0
+    return ends if once else None
+
+
+def _grows(good: Sequence[SweepPoint]) -> bool:
+    """Whether the last doubling still gave more."""
     highest = good[-1]
     lower = [point for point in good if 2 * point.concurrency <= highest.concurrency]
-    before = max((point.rows_per_second for point in lower), default=0.0)
-    if highest.rows_per_second < GAIN * before:
+    return highest.rows_per_second >= GAIN * max((point.rows_per_second for point in lower), default=0.0)
+
+
+def _further(good: Sequence[SweepPoint], ceiling: int | None, most: int) -> Measure | None:
+    """A higher concurrency, while more of it still gives more; None where the plateau is reached."""
+    if not _grows(good):
         return None
+    highest = good[-1]
     limit = most if ceiling is None else ceiling - 1
     if ceiling is None:
         wanted = min(2 * highest.concurrency, limit)
