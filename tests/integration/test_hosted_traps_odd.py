@@ -10,8 +10,9 @@ from orchestrator.core.clock import now
 from tests.support.hostedjob import DAY, HOUR, KEY, MINUTE, Desk, all_are, cost_of, plain, row, script
 
 AZURE = pytest.param("azure", marks=pytest.mark.soak)
-EACH = ["openai", AZURE, "claude"]
-"""Azure speaks OpenAI's protocol: what is otherwise there has its own tests, and the long form takes all of these."""
+CLAUDE = pytest.param("claude", marks=pytest.mark.soak)
+EACH = ["openai", AZURE, CLAUDE]
+"""What is otherwise at Azure and Anthropic has its own tests, and the long form takes all of these."""
 COUNTS = (
     "text_counts float_counts null_counts zero_counts negative_counts huge_counts nan_counts no_counts counts_as_list"
 ).split()
@@ -32,7 +33,7 @@ def paid_once(desk: Desk, count: int) -> None:
 ALWAYS = [*COUNTS, "loud_status", "status_object", "no_metadata", "odd_metadata", "odd_usage"]
 
 
-@pytest.mark.parametrize("name", ["openai", AZURE, pytest.param("claude", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("name", EACH)
 def test_trap_g4_what_is_told_of_a_batch_in_another_shape_all_the_time_costs_nothing(desk: Desk, name: str) -> None:
     desk.backend(name)
     for number, fault in enumerate(ALWAYS):
@@ -419,7 +420,7 @@ def test_trap_g8_a_429_without_a_word_for_hours_is_waited_out(desk: Desk, verb: 
 # --- keys
 
 
-@pytest.mark.parametrize("name", ["openai", "claude"])
+@pytest.mark.parametrize("name", ["openai", CLAUDE])
 def test_trap_g9_a_rotated_key_of_the_same_account_is_adopted_once_it_shows_its_batches(
     desk: Desk, name: str
 ) -> None:

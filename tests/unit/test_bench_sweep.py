@@ -36,9 +36,7 @@ def searched(engine: Engine, most: int = MOST) -> tuple[Knee | NoKnee, list[Swee
             return step, points
         assert 1 <= step.concurrency <= most
         known = [point for point in points if point.concurrency == step.concurrency]
-        assert not known or [point.error_share for point in known] == [0.0], (
-            "only what ends the growth"
-        )
+        assert not known or [point.error_share for point in known] == [0.0], "only what ends the growth"
         points.append(engine(step.concurrency))
         assert len(points) < 60
 

@@ -82,6 +82,7 @@ def test_the_stamp_depends_on_the_constraints(tmp_path: Path) -> None:
         require_installed(engine)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not LINUX, reason="elsewhere the platform check comes first")
 def test_a_failed_installation_is_one_message_and_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
