@@ -135,7 +135,7 @@ reconcile ! | gc --dry-run | backup b!.tar | backup b!.tar --check | keys list -
 keys revoke ! | schedule add JOB --cron ! | schedule add JOB --cron EVENING --tz UTC | schedule list | schedule nights
 schedule run ! | schedule remove ! | up --webhooks ! | view ! | view 203.0.113.1:1
 report backends | serve --upstream ! | serve --upstream http://h --gpus ! | bench no!.yaml | bench JOB --backend !
-bench JOB --modes ! | bench JOB --vs !:x
+bench JOB --modes ! | bench JOB --vs !:x | cluster status ! | cluster status | cluster up ! | cluster down
 """
 """Command lines of every command, those that fail among them; `!` stands for hostile text."""
 

@@ -317,7 +317,8 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 @pytest.mark.parametrize("seed", range(3))
 def test_damage_makes_a_document_or_a_problem_of_its_own(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
-    whole = sorted(SAMPLES.glob("*/documents/*"))
+    # Pictures are ignored where none are rendered; they have tests of their own.
+    whole = sorted(path for path in SAMPLES.glob("*/documents/*") if path.suffix != ".png")
     (tmp_path / "docs").mkdir()
     for number in range(150):
         path = dice.choice(whole)
