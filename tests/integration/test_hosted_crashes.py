@@ -39,7 +39,7 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
     assert struck.total() > IN_A_CHUNK, "hardly anything was killed"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_under_a_random_schedule_on_postgres(there: Providers, postgres: PostgresServer) -> None:
     with postgres.database() as migrated:
         Store.open(migrated).close()

@@ -18,7 +18,10 @@ TEXTS = {"long": "-" + "long-name" * 14, "wide": "契約書の名前" * 10, "wor
 DATA = ("--csv", "--md", "--raw")
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(text, id=name, marks=[pytest.mark.soak] * (name == "words")) for name, text in TEXTS.items()],
+)
 def test_no_line_is_wider_than_the_terminal(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(partial(answer, text=text)) as provider:
         make_home(tmp_path, provider.base_url, text, monkeypatch)

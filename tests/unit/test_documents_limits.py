@@ -80,7 +80,7 @@ def test_a_csv_with_an_open_quote_stays_out_of_memory(tmp_path: Path) -> None:
     assert result["peak_mib"] < 150
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_one_large_row_group_stays_out_of_memory(tmp_path: Path) -> None:
     texts = pa.array([f"{i} " * 300 for i in range(150_000)])
     pq.write_table(pa.table({"text": texts}), tmp_path / "t.parquet", row_group_size=150_000, compression="none")

@@ -32,6 +32,7 @@ def source(**more: object) -> DocumentSource:
     return DocumentSource.model_validate({"path": "in", "render": "ocr", **more})
 
 
+@pytest.mark.soak
 def test_scans_are_read_in_a_worker_process_within_its_limits(tmp_path: Path) -> None:
     """A PDF of text and scan, a photo, an empty page, and none at all."""
     files = {
