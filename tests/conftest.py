@@ -23,7 +23,7 @@ from tests.support.process import Upstream, upstreams
 settings.register_profile(
     "orch",
     deadline=None,
-    max_examples=int(os.environ.get("ORCH_EXAMPLES", "25")),
+    max_examples=int(os.environ.get("ORCH_EXAMPLES", "15")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("orch")

@@ -171,7 +171,7 @@ def test_trap_g2_what_is_waited_for_is_said_with_its_end(desk: Desk) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else str(value.get("status", "")),
 )
-@pytest.mark.parametrize("name", ["openai", "claude"])
+@pytest.mark.parametrize("name", ["openai", pytest.param("claude", marks=pytest.mark.soak)])
 def test_trap_g2_a_content_that_is_not_whole_for_an_hour_is_read_until_it_is(
     desk: Desk, name: str, do: str, facts: dict[str, Any]
 ) -> None:
