@@ -4,8 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ENGINE := .engine
 RAY    := .ray
-# Tests run seven at a time on the two cores that they are meant for: they wait as much as they compute.
-PYTEST := $(BIN)/python -m pytest -n 7 --dist worksteal
+# Tests run five at a time on the two cores that they are meant for: they wait as much as they compute.
+PYTEST := $(BIN)/python -m pytest -n 5 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
