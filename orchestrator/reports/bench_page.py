@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.durations import HOUR, moment_words
 from orchestrator.reports.bars import Bar, Series, bars, groups_beside
 from orchestrator.reports.bench import COLUMNS, TUNE_COLUMNS, BenchReport, bench_cells, rates_words, tune_cells
-from orchestrator.reports.pages import LIST, PAID, STYLE, template
+from orchestrator.reports.pages import LIST, PAID, page_template
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -60,19 +60,10 @@ def _modes(report: BenchReport) -> str:
 
 @lru_cache(maxsize=1)
 def _page() -> Template:
-    return template(_BENCH_PAGE)
+    return page_template(_BENCH_PAGE)
 
 
-_BENCH_PAGE = (
-    """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
-<style>
-"""
-    + STYLE
-    + """</style>
+_BENCH_PAGE = """\
 <h1>{{ title }}</h1>
 <p class="made">made {{ made }}</p>
 {% if verdict %}<p>{{ verdict }}</p>{% endif %}
@@ -88,4 +79,3 @@ _BENCH_PAGE = (
 {% for note in notes %}<p class="notes">{{ note }}</p>
 {% endfor %}</html>
 """
-)

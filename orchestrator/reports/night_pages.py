@@ -21,7 +21,7 @@ from orchestrator.policy.diff import Difference, RowChange, shown
 from orchestrator.policy.night_figures import DeadlineResult
 from orchestrator.reports.bars import Bar, bars
 from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
-from orchestrator.reports.pages import LIST, PAID, STYLE, template
+from orchestrator.reports.pages import LIST, PAID, page_template
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -319,25 +319,18 @@ def _plot(block: Block, job: JobReport) -> str:
 
 @lru_cache(maxsize=1)
 def _page() -> Template:
-    return template(_PAGE)
+    return page_template(_PAGE, title="subject", style=_STYLE)
 
 
-_PAGE = (
-    """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ subject }}</title>
-<style>
-"""
-    + STYLE
-    + """h2 { font-size: 1.15rem; margin: 2rem 0 0 }
+_STYLE = """\
+h2 { font-size: 1.15rem; margin: 2rem 0 0 }
 h3 { font-size: 1rem; margin: 1.4rem 0 .2rem; color: var(--soft) }
 .needs { background: var(--card); border-left: .3rem solid #c53030; border-radius: .3rem; padding: .2rem 1rem }
 .needs h2 { margin: .6rem 0 0 }
 ul { padding-left: 1.2rem; margin: .5rem 0 }
 li { margin: .3rem 0; overflow-wrap: anywhere }
-</style>
+"""
+_PAGE = """\
 <h1>{{ title }}</h1>
 <p>{{ headline }}</p>
 {% if needs %}<section class="needs"><h2>Needs a person</h2>
@@ -358,4 +351,3 @@ li { margin: .3rem 0; overflow-wrap: anywhere }
 {% endif %}{% endfor %}{% endfor %}<p class="made">made {{ made }}</p>
 </html>
 """
-)

@@ -69,11 +69,14 @@ def _bars(by: str, lines: Sequence[CostLine]) -> str:
 
 @lru_cache(maxsize=1)
 def _page() -> Template:
-    return template(_COST_PAGE)
+    return page_template(_COST_PAGE)
 
 
-def template(text: str) -> Template:
-    """A template whose every value is escaped, control characters shown."""
+def page_template(body: str, *, title: str = "title", style: str = "") -> Template:
+    """A page of our own look, whose every value is escaped, control characters shown.
+
+    `title` is the value that browsers and mail programs name it by; `style` is CSS of this page alone.
+    """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -82,7 +85,7 @@ def template(text: str) -> Template:
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=shown)
     environment.filters["code"] = _code
-    return environment.from_string(text)
+    return environment.from_string(_HEAD.replace("TITLE", title) + STYLE + style + "</style>\n" + body)
 
 
 def _code(text: str) -> Markup:
@@ -92,6 +95,14 @@ def _code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(escape_controls(text)))))
 
 
+_HEAD = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ TITLE }}</title>
+<style>
+"""
 STYLE = """\
 :root { color-scheme: light dark; --ink: #1a202c; --soft: #5a6578; --line: #dde3ec; --back: #fff; --card: #f5f7fa }
 @media (prefers-color-scheme: dark) {
@@ -127,16 +138,7 @@ code { font-size: .9em; background: var(--card); border-radius: .25rem; padding:
 }
 """
 """What the pages look like, on a phone and on a wide screen, by day and by night."""
-_COST_PAGE = (
-    """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
-<style>
-"""
-    + STYLE
-    + """</style>
+_COST_PAGE = """\
 <h1>{{ title }}</h1>
 <p class="made">{% if since %}since {{ since }}, {% endif %}made {{ made }}</p>
 <dl>{% for name, value in facts %}
@@ -155,4 +157,3 @@ _COST_PAGE = (
 {% for note in notes %}<p class="notes">{{ note }}</p>
 {% endfor %}</html>
 """
-)
