@@ -52,6 +52,7 @@ test-fast: install
 
 soak: install
 	-$(MAKE) --no-print-directory ray
+	-$(MAKE) --no-print-directory engine && $(BIN)/python -m orchestrator.server.engines model tiny-vision --dir $(ENGINE)
 	ORCH_EXAMPLES=1000 $(PYTEST) -m "hypothesis and not soak" --timeout 1800
 	$(BIN)/python -m pytest -m soak --timeout 7200 -s
 
