@@ -17,6 +17,7 @@ from typing import TypeVar
 from fsspec.callbacks import Callback
 
 from orchestrator.core.errors import InputError, JobFilesError
+from orchestrator.core.storages import PerThread
 from orchestrator.documents.lines import too_large
 from orchestrator.documents.redirects import led_elsewhere
 from orchestrator.documents.remote import AT_ONCE, PAUSES, RemoteObject, why
@@ -49,6 +50,7 @@ class Downloads:
         self._failed = 0
         self._is_closed = Event()
         self._under_way: set[Future[str]] = set()
+        self._storages = PerThread()
 
     def close(self) -> None:
         """Remove all that is still there."""
@@ -93,7 +95,7 @@ class Downloads:
     def _begin(self, remote: RemoteObject, limit: int | None) -> Future[str]:
         self._number += 1
         to = str(self._folder / str(self._number))
-        begun = self._pool.submit(_download, remote, to, limit, self._is_closed)
+        begun = self._pool.submit(_download, remote, to, limit, self._is_closed, self._storages)
         self._under_way = {begun, *(each for each in self._under_way if not each.done())}
         return begun
 
@@ -153,7 +155,7 @@ class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
             raise too_large(self._bytes, self._limit)
 
 
-def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event) -> str:
+def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event, storages: PerThread) -> str:
     """Raises ExtractionError, _Failed, and _NotWanted once it is closed."""
     if limit is not None and remote.size is not None and remote.size > limit:
         raise too_large(remote.size, limit)
@@ -161,7 +163,7 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
         if is_closed.is_set():
             raise _NotWanted
         try:
-            remote.storage.get_file(remote.path, to, callback=_Limit(limit, is_closed))
+            storages.here(remote.storage).get_file(remote.path, to, callback=_Limit(limit, is_closed))
             _check_size(remote, to)
             return to
         except FileNotFoundError:

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from orchestrator.core import addresses, interrupts
+from orchestrator.core import addresses, interrupts, storages
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.documents.globs import Globs, State
 from orchestrator.documents.ignored import IgnoredReason, is_lock
@@ -71,13 +71,11 @@ def located(address: str, *, follow_links: bool = False) -> RemoteRoot:
     Raises InputError where there is nothing, JobFilesError where the storage does not answer."""
     if (problem := addresses.address_problem(address)) is not None:
         raise InputError(problem.message, field="path", hint=problem.hint)
-    from fsspec.core import url_to_fs
 
     def look() -> RemoteRoot:
         is_web = urlsplit(address).scheme in WEB
         options = {"get_client": staying_client} if is_web and not follow_links else {}
-        storage, path = url_to_fs(address, **options)
-        storage.invalidate_cache()
+        storage, path = storages.opened(address, **options)
         if is_web:
             is_list = urlsplit(address).path.lower().endswith(LISTS)
             return RemoteRoot(address, storage, path, is_file=not is_list, is_list=is_list)
@@ -104,21 +102,23 @@ def asked(address: str, ask: Callable[[], Result]) -> Result:
                 raise InputError(str(led), field="path") from error
             raise InputError(f"There is nothing at {address}; correct the path.", field="path") from error
         except PermissionError as error:
-            raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=_KEYS) from error
+            hint = error.hint if isinstance(error, storages.StorageRefused) else storages.KEYS
+            raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=hint) from error
         except (InputError, ExtractionError):
             raise
         except Exception as error:  # each storage has errors of its own
             if (led := led_elsewhere(error)) is not None:
                 raise InputError(str(led), field="path") from error
-            if type(error).__name__ in ("NoCredentialsError", "DefaultCredentialsError"):
-                raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=_KEYS) from error
+            if storages.is_refusal(error):
+                raise InputError(
+                    f"{address} may not be read: {why(error)}", field="path", hint=storages.KEYS
+                ) from error
             if pause is None:
                 raise JobFilesError(f"{address} cannot be listed: {why(error)}", hint=_LATER) from error
             wait(pause)
     raise AssertionError("the last try returns or raises")
 
 
-_KEYS = "the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID"
 _LATER = "check that the storage can be reached, then run the same command again"
 
 
@@ -147,11 +147,20 @@ class RemoteWalk:
     One folder's names are in memory at a time. Raises InputError, JobFilesError when iterated.
     """
 
-    def __init__(self, place: RemoteRoot, include: Globs, exclude: Globs, is_wanted: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        place: RemoteRoot,
+        include: Globs,
+        exclude: Globs,
+        is_wanted: Callable[[str], bool],
+        *,
+        follow_links: bool = False,
+    ) -> None:
         self._place = place
         self._include = include
         self._exclude = exclude
         self._is_wanted = is_wanted
+        self._follow_links = follow_links
 
     def __iter__(self) -> Iterator[FoundFile | Unlisted | Skipped]:
         root = _Folder(self._place.path, "", self._include.start, self._exclude.start)
@@ -189,14 +198,35 @@ class RemoteWalk:
         here.sort(key=lambda item: item[0] + "/" if item[1]["type"] == "directory" else item[0])
         return here
 
-    def _file(self, folder: _Folder, name: str, info: Mapping[str, Any]) -> Iterator[FoundFile | Skipped]:
+    def _file(self, folder: _Folder, name: str, info: Mapping[str, Any]) -> Iterator[FoundFile | Unlisted | Skipped]:
         if not self._include.accepts(folder.include, name) or self._exclude.accepts(folder.exclude, name):
             return
-        if is_lock(name) or not self._is_wanted(name):
-            yield Skipped(folder.prefix + name, IgnoredReason.LOCK if is_lock(name) else IgnoredReason.KIND)
-        else:
-            found = RemoteObject(self._place.storage, info["name"], info)
-            yield FoundFile(info["name"], folder.prefix + name, found)
+        relative, path = folder.prefix + name, info["name"]
+        if (reason := self._reason(name, info)) is not None:
+            yield Skipped(relative, reason)
+            return
+        if info["type"] == "link":
+            try:
+                info = asked(path, lambda: dict(self._place.storage.info(path)))
+            except InputError:
+                message = "The link leads nowhere; mend it or exclude it."
+                yield Unlisted(relative, ExtractionError(DocumentProblem.UNREADABLE, message))
+                return
+            if info["type"] != "file":
+                yield Skipped(relative, IgnoredReason.LINK)
+                return
+        yield FoundFile(path, relative, RemoteObject(self._place.storage, path, info))
+
+    def _reason(self, name: str, info: Mapping[str, Any]) -> IgnoredReason | None:
+        """Why a file that the patterns let through is not a document; None where it is one."""
+        if is_lock(name):
+            return IgnoredReason.LOCK
+        if not self._is_wanted(name):
+            return IgnoredReason.KIND
+        if info["type"] == "link":
+            # Where it leads, the server alone knows: perhaps out of the folder.
+            return None if self._follow_links else IgnoredReason.LINK
+        return None if info["type"] == "file" else IgnoredReason.SPECIAL
 
 
 class AddressList:
