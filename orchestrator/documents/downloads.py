@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -20,7 +21,7 @@ from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.core.storages import PerThread
 from orchestrator.documents.lines import too_large
 from orchestrator.documents.redirects import led_elsewhere
-from orchestrator.documents.remote import AT_ONCE, PAUSES, RemoteObject, why
+from orchestrator.documents.remote import AT_ONCE, LONG_SECONDS, PAUSES, RemoteObject, why
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PREFIX = "orch-documents-"
@@ -162,6 +163,7 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
     for pause in (*PAUSES, None):
         if is_closed.is_set():
             raise _NotWanted
+        began = time.monotonic()
         try:
             storages.here(remote.storage).get_file(remote.path, to, callback=_Limit(limit, is_closed))
             _check_size(remote, to)
@@ -179,7 +181,7 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
         except Exception as error:  # each storage has errors of its own
             if (led := led_elsewhere(error)) is not None:
                 raise ExtractionError(DocumentProblem.UNREADABLE, f"{led}.") from error
-            if pause is None:
+            if pause is None or time.monotonic() - began > LONG_SECONDS:
                 raise _Failed(remote, error) from error
             is_closed.wait(pause)
     raise AssertionError("the last try returns or raises")

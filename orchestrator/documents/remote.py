@@ -29,6 +29,8 @@ MOST_LIST = 50_000_000
 RACY_SECONDS = 60.0
 """A file without an ETag that changed so shortly ago may change once more without another time."""
 AT_ONCE = 8
+LONG_SECONDS = 20.0
+"""A storage whose library tried for so long is not asked again: it did that itself."""
 PAUSES = (0.2, 1.0)
 """Seconds between tries of what may be well the next time."""
 _TAGS = ("ETag", "etag", "md5Hash", "generation", "content_md5", "Content-MD5", "version_id", "VersionId")
@@ -95,6 +97,7 @@ def lone(place: RemoteRoot) -> FoundFile:
 def asked(address: str, ask: Callable[[], Result]) -> Result:
     """What a storage answers. Raises InputError where there is nothing or no permission, JobFilesError otherwise."""
     for pause in (*PAUSES, None):
+        began = time.monotonic()
         try:
             return ask()
         except FileNotFoundError as error:
@@ -113,7 +116,7 @@ def asked(address: str, ask: Callable[[], Result]) -> Result:
                 raise InputError(
                     f"{address} may not be read: {why(error)}", field="path", hint=storages.KEYS
                 ) from error
-            if pause is None:
+            if pause is None or time.monotonic() - began > LONG_SECONDS:
                 raise JobFilesError(f"{address} cannot be listed: {why(error)}", hint=_LATER) from error
             wait(pause)
     raise AssertionError("the last try returns or raises")
@@ -141,11 +144,8 @@ class _Folder(NamedTuple):
     exclude: State
 
 
-class RemoteWalk:
-    """Iterate over `FoundFile | Unlisted | Skipped` below a place, in the order of their relative paths.
-
-    One folder's names are in memory at a time. Raises InputError, JobFilesError when iterated.
-    """
+class _Chosen:
+    """What of a place the patterns let through, and whether its names are `is_wanted`."""
 
     def __init__(
         self,
@@ -161,6 +161,13 @@ class RemoteWalk:
         self._exclude = exclude
         self._is_wanted = is_wanted
         self._follow_links = follow_links
+
+
+class RemoteWalk(_Chosen):
+    """Iterate over `FoundFile | Unlisted | Skipped` below a place, in the order of their relative paths.
+
+    One folder's names are in memory at a time. Raises InputError, JobFilesError when iterated.
+    """
 
     def __iter__(self) -> Iterator[FoundFile | Unlisted | Skipped]:
         root = _Folder(self._place.path, "", self._include.start, self._exclude.start)
@@ -229,27 +236,12 @@ class RemoteWalk:
         return None if info["type"] == "file" else IgnoredReason.SPECIAL
 
 
-class AddressList:
+class AddressList(_Chosen):
     """The documents whose addresses a text at a web server names, one per line, in its order; `#` begins a comment.
 
     Lines may be relative to the list. Another host is asked only with `follow_links`: who writes the list does not
     decide whom this machine asks.
     """
-
-    def __init__(
-        self,
-        place: RemoteRoot,
-        include: Globs,
-        exclude: Globs,
-        is_wanted: Callable[[str], bool],
-        *,
-        follow_links: bool,
-    ) -> None:
-        self._place = place
-        self._include = include
-        self._exclude = exclude
-        self._is_wanted = is_wanted
-        self._follow_links = follow_links
 
     def __iter__(self) -> Iterator[FoundFile | Skipped]:
         return self.entries(with_info=False)

@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from orchestrator.core import storages
-from orchestrator.core.errors import InputError, OutputFault
+from orchestrator.core.errors import InputError, JobFilesError, OutputFault
 from orchestrator.documents import DocumentProblem, remote
 from orchestrator.documents.downloads import Downloads
 from orchestrator.documents.globs import Globs
@@ -141,6 +141,23 @@ def test_a_storage_that_refuses_the_keys_is_not_asked_again(status: int) -> None
     assert refused.value.hint == storages.KEYS
     assert len(asked) == 1
     assert fault_of(HttpResponseError(status)) is OutputFault.NO_PERMISSION
+
+
+@pytest.mark.parametrize(("long", "times"), [(20.0, 3), (-1.0, 1)])
+def test_a_storage_that_tried_for_long_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, long: float, times: int
+) -> None:
+    monkeypatch.setattr(remote, "LONG_SECONDS", long)
+    monkeypatch.setattr(remote, "PAUSES", (0, 0))
+    asked = []
+
+    def ask() -> None:
+        asked.append(1)
+        raise ConnectionResetError
+
+    with pytest.raises(JobFilesError, match=r"az://c cannot be listed"):
+        remote.asked("az://c", ask)
+    assert len(asked) == times
 
 
 def test_settings_that_a_storage_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
