@@ -74,20 +74,20 @@ def test_documents_and_results_of_a_storage(far: Far, home: Path) -> None:
     expected = ["sub/b.txt", "sub/d.txt", *names[2:]]
     assert rows((home / "changed.jsonl").read_text()) == [f"{far.address}/docs/{name}" for name in expected]
     assert {name for name in far.reads() if name.startswith("docs")} == {"docs/sub/b.txt", "docs/sub/d.txt"}
-    show = "import sys\nfrom fsspec.core import url_to_fs\nstorage, path = url_to_fs(sys.argv[1])\n"
-    if far.folder is None:
-        there = far.run(f"{show}sys.stdout.write(storage.cat_file(path).decode())", result)
-    else:
-        there = (far.folder / "out/new/rows.jsonl").read_text()
+    told = "the job's second delivery takes the place of its first"
+    assert far.text(result) == (home / "changed.jsonl").read_text(), told
+    if far.folder is not None:
         assert [path.name for path in (far.folder / "out/new").iterdir()] == ["rows.jsonl"], "and nothing beside it"
-    assert there == (home / "changed.jsonl").read_text(), "the job's second delivery takes the place of its first"
 
 
 def test_many_documents_at_once(far: Far, home: Path) -> None:
     far.write(**{f"docs__{number:03}_txt": f"letter {number}" for number in range(MANY)})
-    done = far.orch(home, "run", job(home, {"path": f"{far.address}/docs"}), "-o", "out.jsonl")
+    place = f"{far.address}/all.jsonl"
+    done = far.orch(home, "run", job(home, {"path": f"{far.address}/docs"}), "-o", place)
     assert done.returncode == 0, done.stderr
-    assert len(rows((home / "out.jsonl").read_text())) == MANY
+    assert len(rows(far.text(place))) == MANY
+    again = far.orch(home, "fetch", "far", "-o", place)
+    assert again.returncode == 0, "it is ours, whoever has read it"
 
 
 def test_what_is_not_there_and_who_may_not_read(far: Far, home: Path) -> None:

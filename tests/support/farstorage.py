@@ -39,6 +39,12 @@ for name, text in json.load(sys.stdin).items():
     path = f"{root}/{name}"
     storage.rm_file(path) if text is None else storage.pipe_file(path, text.encode())
 """
+_READ = """
+import sys
+from orchestrator.core import storages
+storage, path = storages.opened(sys.argv[1])
+sys.stdout.buffer.write(storage.cat_file(path))
+"""
 
 
 @dataclass
@@ -68,6 +74,10 @@ class Far:
             path.write_text(text)
             # One that changed just now might change again within its second.
             os.utime(path, (time.time() - HOUR_AGO,) * 2)
+
+    def text(self, address: str) -> str:
+        """What a file there holds."""
+        return self.run(_READ, address)
 
     def run(self, program: str, *arguments: str, given: str = "") -> str:
         """A program of Python in the environment of the storages."""
