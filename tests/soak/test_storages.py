@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,18 @@ def test_a_connection_that_was_lost_is_made_anew(server: Far) -> None:
     assert server.run(LOST, f"{server.address}/docs").split() == ["/docs/a.txt", "/docs/a.txt"]
 
 
+def test_a_server_that_is_silent_counts_as_gone(server: Far) -> None:
+    server.write(docs__a_txt="a letter")
+    try:
+        assert server.run(SILENT, f"{server.address}/docs", str(server.pid)).split() == [
+            "/docs/a.txt",
+            "gone",
+            "gone",
+        ]
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
 def test_lancedb_takes_our_vectors(home: Path) -> None:
     folder = home / "letters"
     folder.mkdir()
@@ -192,4 +205,18 @@ storage, path = storages.opened(sys.argv[1])
 for _ in range(2):
     print(*storage.ls(path))
     storage.client.get_transport().close()
+"""
+
+SILENT = """
+import os, signal, sys
+from orchestrator.core import sftp, storages
+sftp.SILENT_SECONDS = sftp.CONNECT_SECONDS = 1
+storage, path = storages.opened(sys.argv[1])
+print(*storage.ls(path))
+os.kill(int(sys.argv[2]), signal.SIGSTOP)
+for ask in (lambda: storage.ls(path), lambda: storages.opened(sys.argv[1])):
+    try:
+        ask()
+    except (OSError, sftp.paramiko.SSHException):
+        print("gone")
 """

@@ -57,6 +57,7 @@ class Far:
     read_line: re.Pattern[str]
     wrong_keys: dict[str, str] = field(default_factory=dict)
     folder: Path | None = None
+    pid: int = 0
     seen: int = 0
 
     def write(self, **files: str | None) -> None:
@@ -112,14 +113,14 @@ def sftp(folder: Path) -> Iterator[Far]:
     subprocess.run([PYTHON, "-c", keys, ours, theirs], check=True, env=env)
     log = folder / "sftp.log"
     server = Path(__file__).with_name("sftpd.py")
-    with started([PYTHON, server, root, theirs, f"{ours}.pub"], log, env):
+    with started([PYTHON, server, root, theirs, f"{ours}.pub"], log, env) as pid:
         port = int(wait_until(lambda: re.search(r"ready (\d+)", log.read_text()), PATIENCE)[1])
         (ssh / "known_hosts").write_text(f"[127.0.0.1]:{port} {theirs.with_suffix('.pub').read_text()}")
         (folder / "stranger").mkdir()
         (folder / "stranger/.ssh").mkdir()
         (folder / "stranger/.ssh/known_hosts").write_text((ssh / "known_hosts").read_text())
         wrong = {"HOME": str(folder / "stranger")}
-        yield Far(f"sftp://me@127.0.0.1:{port}", env, log, re.compile(r"read /(\S+)"), wrong, root)
+        yield Far(f"sftp://me@127.0.0.1:{port}", env, log, re.compile(r"read /(\S+)"), wrong, root, pid)
 
 
 @contextmanager
@@ -159,14 +160,14 @@ def plain_env() -> dict[str, str]:
 
 
 @contextmanager
-def started(command: list[object], log: Path, env: dict[str, str]) -> Iterator[None]:
-    """A server that writes to `log` until the block ends."""
+def started(command: list[object], log: Path, env: dict[str, str]) -> Iterator[int]:
+    """The process of a server that writes to `log` until the block ends."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             [str(part) for part in command], stdin=subprocess.PIPE, stdout=out, stderr=out, env=env
         )
     try:
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE)
