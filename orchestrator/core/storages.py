@@ -52,7 +52,8 @@ def opened(address: str, **options: Any) -> tuple[Any, str]:
 
 def is_refusal(error: BaseException) -> bool:
     """Whether a storage says that this user may not, or has no keys: by type and by HTTP status."""
-    status = getattr(error, "status_code", None) or getattr(error, "code", None)
+    # In this order: the last warns, where there is the one before it.
+    status = next((getattr(error, name) for name in ("status_code", "status", "code") if hasattr(error, name)), None)
     return type(error).__name__ in _OF_KEYS or status in (401, 403)
 
 

@@ -11,7 +11,10 @@ from typing import Any, ClassVar
 
 import fsspec
 import pytest
+from aiohttp import ClientResponseError, RequestInfo
 from fsspec.implementations.memory import MemoryFileSystem
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from orchestrator.core import storages
 from orchestrator.core.errors import InputError, JobFilesError, OutputFault
@@ -141,6 +144,12 @@ def test_a_storage_that_refuses_the_keys_is_not_asked_again(status: int) -> None
     assert refused.value.hint == storages.KEYS
     assert len(asked) == 1
     assert fault_of(HttpResponseError(status)) is OutputFault.NO_PERMISSION
+
+
+@pytest.mark.parametrize(("status", "is_one"), [(403, True), (503, False)])
+def test_what_a_web_server_refuses(status: int, is_one: bool) -> None:
+    asked = RequestInfo(URL("http://127.0.0.1/list.txt"), "GET", CIMultiDictProxy(CIMultiDict()))
+    assert storages.is_refusal(ClientResponseError(asked, (), status=status)) is is_one
 
 
 @pytest.mark.parametrize(("long", "times"), [(20.0, 3), (-1.0, 1)])
