@@ -25,6 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+from orchestrator.core import tokens
+
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 150_000
 """Of a request: arguments and environment."""
@@ -108,8 +110,12 @@ def _parent() -> socket.socket:
     return ours
 
 
+USED_BY_MOST = ("jsonschema", "openai", "orchestrator", "tests.support.batchserver", "uvicorn")
+"""Other than ours, what most of them would import where they first need it."""
+
+
 def _import_all() -> None:
-    for top in ("orchestrator", "tests.support.batchserver"):
+    for top in USED_BY_MOST:
         importlib.import_module(top)
     for found in pkgutil.walk_packages(sys.modules["orchestrator"].__path__, "orchestrator."):
         # Those of vLLM are programs, some of them of the engine's own environment; migrations run where imported.
@@ -117,6 +123,8 @@ def _import_all() -> None:
             # What is missing is said by the command that needs it.
             with suppress(ImportError):
                 importlib.import_module(found.name)
+    # The vocabulary of tokens is read at its first use, which takes longer than many a command.
+    tokens.count_plain(["a"])
 
 
 def _serve(requests: socket.socket) -> None:

@@ -18,7 +18,9 @@ LEAST_IN_TIME = 0.96
 QUICK = 6
 """Nights of the quick form; the first of them are those of a home that knows nothing."""
 LONG, SEEDS = 100, (11, 12, 13)
-SLOW = frozenset({"drifting", "flex-alone", "flex-refuses", "two-rescues-apart", "quota-shared", "engine-waves"})
+SLOW = frozenset(
+    {"day-users", "drifting", "flex-alone", "flex-refuses", "two-rescues-apart", "quota-shared", "engine-waves"}
+)
 """Worlds with many looks a night; their nights are lived through in the long form."""
 
 
