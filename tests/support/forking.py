@@ -19,6 +19,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -172,7 +173,25 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
     os.write(files[3], _NUMBER.pack(os.getpid()))
     os.close(files[3])
     sys.argv = [request["module"], *request["arguments"]]
-    importlib.import_module(request["module"]).main()
+    try:
+        importlib.import_module(request["module"]).main()
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            raise
+        _end(ended.code or 0)
+    _end(0)
+
+
+def _end(status: int) -> None:
+    """End as the interpreter does, but without unloading every module, which takes longer than many a command."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter's end does
+    atexit._run_exitfuncs()
+    # What cannot be written is the interpreter's to tell.
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status & 0xFF)
+    raise SystemExit(status)
 
 
 if __name__ == "__main__":
