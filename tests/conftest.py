@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +29,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("orch")
+
+# A shell that starts us in the background has us ignore Ctrl-C, and our programs would do as we do.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MakeUpstream = Callable[..., Upstream]
 

@@ -159,7 +159,7 @@ def _at_least(entries: list[dict[str, Any]], number: int) -> list[dict[str, Any]
 
 
 def wait_until(condition: Callable[[], T | None], timeout: float = PATIENCE) -> T:
-    """The first true value of `condition`, asked every 10 to 200 ms; TimeoutError after `timeout` seconds.
+    """The first true value of `condition`, asked every 10 to 100 ms; TimeoutError after `timeout` seconds.
 
     The longer it has waited, the longer the pauses: to ask a server takes what the servers could work with.
     """
@@ -171,7 +171,7 @@ def wait_until(condition: Callable[[], T | None], timeout: float = PATIENCE) -> 
         waited = time.monotonic() - began
         if waited > timeout:
             raise TimeoutError(f"still waiting after {timeout:g} s")
-        time.sleep(min(max(waited / 10, 0.01), 0.2))
+        time.sleep(min(max(waited / 20, 0.01), 0.1))
 
 
 @contextmanager
