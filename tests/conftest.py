@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,7 +30,23 @@ settings.register_profile(
 )
 settings.load_profile("orch")
 
+# A shell that starts us in the background has us ignore Ctrl-C, and our programs would do as we do.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 MakeUpstream = Callable[..., Upstream]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the variants of a test that is `thinned(k)`, leave the first of each k to `make test`."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        thinned = item.get_closest_marker("thinned")
+        if thinned is not None and item.get_closest_marker("soak") is None:
+            name, _, _ = item.nodeid.partition("[")
+            if seen[name] % thinned.args[0]:
+                item.add_marker("soak")
+            seen[name] += 1
 
 
 @pytest.fixture

@@ -331,7 +331,7 @@ def _choice(choice: Any, parallel: Any, has_tools: bool) -> dict[str, Any]:
             raise InputError(_NO_COUNTERPART, field="tool_choice")
     if not has_tools:
         if found.get("type") in ("any", "tool"):
-            raise InputError("asks for a tool, and there is none", field="tool_choice")
+            raise InputError("asks for a tool, but lists none", field="tool_choice")
         return {}
     if parallel is False and found["type"] != "none":
         found["disable_parallel_tool_use"] = True

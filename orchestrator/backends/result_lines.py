@@ -106,10 +106,10 @@ def _unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
             try:
                 yield unpack.decompress(data, PIECE)
             except zlib.error as error:
-                raise ValueError(f"its gzip cannot be unpacked: {error}") from None
+                raise ValueError(f"its gzip data cannot be decompressed: {error}") from None
             data = unpack.unconsumed_tail or unpack.unused_data
     if not unpack.eof:
-        raise ValueError("its gzip breaks off")
+        raise ValueError("its gzip data is cut off")
 
 
 def _is_json(line: bytes) -> bool:

@@ -90,7 +90,7 @@ def _modes(text: str) -> tuple[Mode, ...]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in MODES.split(","):
-            raise UsageError(f"--modes {text}: {name!r} is none of {MODES.replace(',', ', ')}")
+            raise UsageError(f"--modes {text}: {name!r} is not one of {MODES.replace(',', ', ')}")
     return tuple(mode for mode in Mode if mode.value in names)
 
 

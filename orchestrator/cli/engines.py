@@ -101,7 +101,7 @@ def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
         names = [name for name, one in fleets.items() if model in one.model_names]
         if not names:
             known = sorted({one for each in fleets.values() for one in each.model_names})
-            raise UsageError(f"no engines are for a model {model}", hint=f"known: {', '.join(known) or 'none'}")
+            raise UsageError(f"no engine runs the model {model}", hint=f"known: {', '.join(known) or 'none'}")
         if len(names) > 1:
             raise UsageError(f"{', '.join(names)} have a model {model}", hint="name one of them with --backend")
         (name,) = names
@@ -109,7 +109,7 @@ def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
         fleet = fleets[name]
         sleeps = isinstance(fleet, EnginesBackend) and fleet.models[model].swap == "sleep"
         if wish is EngineWish.SLEEP and not sleeps:
-            raise UsageError(f'model {model} does not sleep: it has not swap = "sleep" in orch.toml')
+            raise UsageError(f'model {model} does not sleep: swap = "sleep" is not set in orch.toml')
         if wish is EngineWish.START and hours is not None and now() < (opens := hours.span(now()).opens):
             raise RefusedError(
                 f"it is outside the hours of {name} ({hours}); they begin at {opens.astimezone():%H:%M}",

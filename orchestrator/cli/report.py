@@ -63,7 +63,7 @@ def report_cost(
     from orchestrator.reports.cost_reader import GROUPS, cost_of
 
     if by not in GROUPS and not (by.startswith("tag:") and by[4:]):
-        raise UsageError(f"--by {by}: is none of {', '.join(GROUPS)}, tag:KEY")
+        raise UsageError(f"--by {by}: must be one of {', '.join(GROUPS)}, tag:KEY")
     with opened() as context:
         job = context.job(job_id, tell=False).id if job_id else None
         built = cost_of(context.store, context.config, by, parsed_since(since), job, compare)

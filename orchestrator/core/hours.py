@@ -33,7 +33,7 @@ class Hours:
             raise ValueError(f'{text!r} is not a time span such as "20:00-07:00"')
         opens, closes = time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))
         if opens == closes:
-            raise ValueError(f"{text!r} is no time at all; leave `hours` out for the whole day")
+            raise ValueError(f"{text!r} spans no time; leave out `hours` for the whole day")
         return cls(opens, closes)
 
     def __str__(self) -> str:

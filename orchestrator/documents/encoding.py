@@ -117,7 +117,7 @@ def guess(data: bytes, at: int) -> str:
     if _mostly_utf8(data):
         raise ExtractionError(
             DocumentProblem.ENCODING,
-            f"The text is UTF-8 with damaged bytes (the first is byte {at}); mend the file or set `encoding`.",
+            f"The text is UTF-8 with damaged bytes (the first is byte {at}); fix the file or set `encoding`.",
         )
     from orchestrator.documents.languages import readings
 

@@ -128,7 +128,7 @@ def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
     if len(text) > file.max_bytes:
         raise text_too_large(file.max_bytes)
     if not pictures and (not text or text.isspace()):
-        raise ExtractionError(DocumentProblem.EMPTY, "There is no text in it; fill it in, or exclude it.")
+        raise ExtractionError(DocumentProblem.EMPTY, "It contains no text; add some, or exclude it.")
     fields: dict[str, object] = {
         "name": name,
         "path": file.relative,

@@ -48,7 +48,7 @@ class JsonlTable:
                 row.size,
             ) from error
         except (msgspec.DecodeError, RecursionError) as error:
-            raise bad_row(f"Line {row.number} is not valid JSON ({error}); mend or remove it.", row.size) from error
+            raise bad_row(f"Line {row.number} is not valid JSON ({error}); fix or remove it.", row.size) from error
         if not isinstance(value, dict):
-            raise bad_row(f"Line {row.number} is JSON but no object; write it as {{...}} or remove it.", row.size)
+            raise bad_row(f"Line {row.number} is JSON but not an object; write it as {{...}} or remove it.", row.size)
         return value

@@ -171,7 +171,7 @@ def _not_utf8(data: bytes, pieces: Iterator[bytes], at: int, *, guessable: bool)
     if not guessable:
         raise ExtractionError(
             DocumentProblem.ENCODING,
-            "From here on the text is not UTF-8, as it was before; mend the file or set `encoding`.",
+            "From here on the text is not UTF-8, as it was before; fix the file or set `encoding`.",
         )
     name = guess(data, at)
     yield from _transcoded(_joined(data, pieces), name)

@@ -99,7 +99,7 @@ class Package:
         """A part's bytes, counted against what the whole document may unpack to."""
         entry = self._names[part.lower()]
         if entry.compress_type not in _PACKINGS:
-            raise zipfile.BadZipFile("a way of packing that no office document has")
+            raise zipfile.BadZipFile("a compression method that office documents do not use")
         with self._zip.open(entry) as stream:
             while piece := stream.read(PIECE):
                 self._left -= len(piece)
@@ -115,7 +115,8 @@ def new_parser() -> expat.XMLParserType:
 
     def refuse(*about: object) -> None:
         raise ExtractionError(
-            DocumentProblem.UNREADABLE, "The document holds a document type, which Word writes none; save it anew."
+            DocumentProblem.UNREADABLE,
+            "The document declares a document type, which Word never writes; save it again with Word.",
         )
 
     parser.StartDoctypeDeclHandler = refuse

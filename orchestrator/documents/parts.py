@@ -64,7 +64,7 @@ def documents(
             if wanted is None or isinstance(found, Passed) or found.key in wanted:
                 yield found
     if begin == 0 and walk.is_empty:
-        raise ExtractionError(DocumentProblem.EMPTY, "There is nothing in it; fill it, or exclude it.")
+        raise ExtractionError(DocumentProblem.EMPTY, "It is empty; add content, or exclude it.")
 
 
 def keys(file: TableFile) -> Iterator[str]:
@@ -126,7 +126,7 @@ class _Walk:
             if depth >= MAX_DEPTH:
                 raise ExtractionError(
                     DocumentProblem.TOO_LARGE,
-                    f"It lies {depth} archives deep, more than the {MAX_DEPTH - 1} that are opened; unpack it "
+                    f"It is nested {depth} archives deep, and at most {MAX_DEPTH - 1} are opened; unpack it "
                     "yourself, or exclude it.",
                 )
             for inner in self.parts(content, kind.name):

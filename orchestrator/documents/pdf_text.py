@@ -48,7 +48,7 @@ def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
         yield document
     except pypdfium2.PdfiumError as error:
         raise ExtractionError(
-            DocumentProblem.UNREADABLE, f"A page of the PDF is damaged ({error}); save the file anew or exclude it."
+            DocumentProblem.UNREADABLE, f"A page of the PDF is damaged ({error}); save the file again or exclude it."
         ) from error
     finally:
         document.close()

@@ -100,7 +100,7 @@ class QueryStorage:
     @staticmethod
     def _copy(result: CursorResult[Any], file: Any, callback: Any) -> None:
         if not result.returns_rows:
-            raise InputError("the query gives no rows; write a SELECT", field="query")
+            raise InputError("the query returns no rows; write a SELECT", field="query")
         names = list(result.keys())
         if len(set(names)) < len(names):
             name = next(name for name in names if names.count(name) > 1)

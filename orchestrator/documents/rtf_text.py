@@ -20,7 +20,7 @@ def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict
     except (UnicodeDecodeError, LookupError) as error:
         raise ExtractionError(
             DocumentProblem.ENCODING,
-            f"A text in it is not in the encoding that it names ({error}); save it anew, or set `encoding`.",
+            f"Some of its text is not in the encoding that it declares ({error}); save it again, or set `encoding`.",
         ) from error
     except MemoryError:
         raise

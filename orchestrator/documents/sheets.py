@@ -66,7 +66,9 @@ class SheetTable:
         columns, cells = row.raw
         named = [(name, cell) for name, cell in zip(columns, cells, strict=False) if name]
         if len({name for name, _ in named}) < len(named):
-            raise bad_row(f"Row {row.label} is of a sheet with two columns of one name; rename one.", row.size)
+            raise bad_row(
+                f"Row {row.label} is in a sheet that has two columns with the same name; rename one.", row.size
+            )
         return dict(named)
 
 

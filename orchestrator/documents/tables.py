@@ -201,7 +201,7 @@ def _canonical(cells: Mapping[str, object], row: TableRow) -> bytes:
     try:
         canonical = msgspec.json.encode(cells, order="sorted", enc_hook=repr)
     except (ValueError, TypeError, RecursionError) as error:
-        raise bad_row(f"Row {row.number} holds a value that cannot be written as JSON ({error}); mend it.") from error
+        raise bad_row(f"Row {row.number} holds a value that cannot be written as JSON ({error}); fix it.") from error
     # At most so many lists and objects, and so many values in them.
     if canonical.count(b"{") + canonical.count(b"[") > MOST_DEPTH or canonical.count(b",") > MOST_VALUES:
         _measure(cells.values(), row, [len(cells)], 1)

@@ -44,4 +44,4 @@ class Apprise:
             if not services.add(address):
                 raise UsageError(f"address {number} in {variable} is not one that apprise knows")
         if not services.notify(title=one_line(message.subject), body=escape_controls(message.brief)):
-            raise BackendError("a service that apprise was given did not take the message")
+            raise BackendError("a service that apprise was given did not accept the message")

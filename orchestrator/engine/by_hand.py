@@ -69,7 +69,7 @@ def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
     """Make the night that the moment belongs to due, for somebody. Raises UsageError where it runs, or has."""
     last = nights.last_due(one, at) if one.after is None else _last_followed(store, one)
     if last is None:
-        raise UsageError(f"{one.name} had no night yet", hint=f"`orch run {one.file}` runs the file now")
+        raise UsageError(f"{one.name} has not had a night yet", hint=f"`orch run {one.file}` runs the file now")
     reason = f"asked for by {who}"
     night = Night(one.id, last.night, at, NightState.DUE, reason, at, slot=last.slot, asked_by=who)
     if not store.schedules.claim(night):

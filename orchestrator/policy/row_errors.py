@@ -188,7 +188,7 @@ BAD_ANSWERS = {
     "invalid_json": ("the task has a schema, and the answer is not JSON", "another model, or a simpler schema"),
     "schema_mismatch": ("the answer is JSON that does not fit the schema", "another model, or a simpler schema"),
     "invalid_vector": (
-        "the answer holds no vector, or not one of the size that was asked for",
+        "the answer contains no vector, or not one of the size that was asked for",
         "check that the model makes embeddings, and that it takes `dimensions`",
     ),
 }

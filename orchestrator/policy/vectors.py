@@ -31,11 +31,11 @@ def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:
     `size` is how many numbers were asked for, None where the model decides.
     """
     if data is None:
-        raise NoVector("the answer holds no vector")
+        raise NoVector("the answer contains no vector")
     try:
         entries = _decode_entries(data)
     except JSON_ERRORS:
-        raise NoVector("the answer holds no vector") from None
+        raise NoVector("the answer contains no vector") from None
     if len(entries) != 1:
         raise NoVector(f"the answer holds {len(entries)} vectors, and one text was sent")
     found = entries[0].embedding
@@ -45,7 +45,7 @@ def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:
     if size is not None and len(vector) != size:
         raise NoVector(f"the vector has {len(vector):,} numbers, and `dimensions` is {size:,}")
     if not all(map(isfinite, vector)):
-        raise NoVector("the vector holds what is not a number")
+        raise NoVector("the vector contains something that is not a number")
     return vector
 
 

@@ -65,7 +65,7 @@ def exchanges(store: Store, home: Home, job: Job, document: str, task: str | Non
     wanted = [found for found in rows if task in (None, found.row.task)]
     if not wanted:
         raise UsageError(
-            f"--task {task}: the document {name} was not asked that", hint=f"known: {', '.join(known) or 'none'}"
+            f"--task {task}: was not asked of the document {name}", hint=f"known: {', '.join(known) or 'none'}"
         )
     checks = merging_checks(store, home, job)
     with closing(ResultLines(home.results)) as lines:
@@ -90,7 +90,7 @@ def _document(store: Store, job: Job, wanted: str) -> str:
         return near[0]
     if near:
         told = ", ".join(near[:SEVERAL]) + (", …" if len(near) > SEVERAL else "")
-        raise UsageError(f"{wanted!r} may be any of several documents: {told}", hint="give more of its name")
+        raise UsageError(f"{wanted!r} matches several documents: {told}", hint="write more of its name")
     names = store.lookups.documents(job.id, lambda name: True, MOST_NAMES)
     like = nearest(wanted, names)
     hint = f"did you mean {' or '.join(like)}?" if like else "`orch fetch` and `orch report night` name its documents"

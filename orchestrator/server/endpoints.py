@@ -65,7 +65,7 @@ class Endpoints:
 def checked(path: str) -> str:
     """A path that an operator adds. Raises ValueError where it cannot be one; the text says why."""
     if _is_path(path) is None:
-        raise ValueError("an endpoint is a path such as /v1/embed, without a query, a closing slash or '..'")
+        raise ValueError("an endpoint is a path such as /v1/embed, without a query, a trailing slash or '..'")
     if any(path == own or path.startswith(f"{own}/") for own in OWN):
         raise ValueError("this server answers that path itself")
     return path

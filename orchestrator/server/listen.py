@@ -90,7 +90,7 @@ def outlived(folder: Path, name: str, pause: Callable[[], bool]) -> Iterator[int
         while not _locked(lock):
             if not pause():
                 raise BackendError(
-                    f"processes of the server that ran before in {folder} do not end", hint="wait, or end them"
+                    f"processes of the server that ran before in {folder} have not ended", hint="wait, or end them"
                 )
         yield lock.fileno()
 
@@ -164,7 +164,7 @@ def bind_unix(path: Path) -> socket.socket:
     """A Unix socket that only this user may open. One that a killed server left is replaced. Raises BackendError."""
     try:
         if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-            raise BackendError(f"{path} is there and is not a socket", hint="choose another --uds")
+            raise BackendError(f"{path} already exists and is not a socket", hint="choose another --uds")
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(str(path)) == 0:
                 raise BackendError(f"{path} is in use by another program", hint="choose another --uds")

@@ -133,7 +133,7 @@ async def receive(
                 parser.write(chunk)
                 total += len(chunk)
                 if total - form.upload.bytes > MAX_OTHER_BYTES:
-                    raise BadUpload("the form holds too much besides its file")
+                    raise BadUpload("the form contains too much besides its file")
                 if len(form.block) >= (MOST_BLOCK if blocks is None else blocks.size):
                     room(len(form.block))
                     block, form.block = form.block, bytearray()

@@ -138,7 +138,7 @@ class Uploads:
             seen.add(part_id)
         total = sum(parts[part_id][0] for part_id in part_ids)
         if total != upload.bytes:
-            raise BadParts(f"the parts have {total} bytes, and {upload.bytes} were announced")
+            raise BadParts(f"the parts have {total} bytes, but {upload.bytes} were announced")
         return [self._root / parts[part_id][1] for part_id in part_ids]
 
     async def cancel(self, upload: Upload) -> Upload:

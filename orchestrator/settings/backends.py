@@ -192,7 +192,7 @@ class EnginesBackend(FleetBackend):
         for name, model in self.models.items():
             if self.gpus is not None and len(self.gpus) % model.tensor_parallel:
                 raise ValueError(
-                    f"model {name} takes {model.tensor_parallel} GPUs, and {len(self.gpus)} do not divide by that"
+                    f"model {name} takes {model.tensor_parallel} GPUs; `gpus` has {len(self.gpus)}, not a multiple"
                 )
         return self
 

@@ -88,7 +88,9 @@ class Budget(Strict):
     @model_validator(mode="after")
     def _goes_together(self) -> Budget:
         if "warn_at" in self.model_fields_set and self.warn_at > self.stop_at:
-            raise ValueError(f"warn_at = {self.warn_at} never comes: everything stops at stop_at = {self.stop_at}")
+            raise ValueError(
+                f"warn_at = {self.warn_at} is never reached: everything stops at stop_at = {self.stop_at}"
+            )
         if self.period == "month" and "night_starts" in self.model_fields_set:
             raise ValueError('night_starts is for `period = "night"`: a month starts at midnight')
         if self.night_starts.tzinfo is not None:
@@ -162,7 +164,7 @@ class Smtp(Strict):
         if (self.user_env is None) != (self.password_env is None):
             raise ValueError("user_env and password_env go together: name the variables of both")
         if self.user_env is not None and self.tls == "none":
-            raise ValueError('with tls = "none" anybody could read the password on its way')
+            raise ValueError('with tls = "none" anybody could read the password in transit')
         return self
 
 
@@ -243,7 +245,7 @@ class ConfigFile(Strict):
     def _have_names_of_their_own(cls, value: tuple[Budget, ...]) -> tuple[Budget, ...]:
         names = [budget.name for budget in value]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"several budgets are named {', '.join(sorted(twice))}: a name is for one")
+            raise ValueError(f"several budgets are named {', '.join(sorted(twice))}: names must be unique")
         return value
 
 

@@ -90,7 +90,7 @@ def _said(path: Path | None) -> dict[str, str]:
 def _loaded(text: str) -> dict[str, Any]:
     """What a settings file says, or what stands before its first table: where the state is does not hang on the rest.
 
-    Whoever needs the rest reads it again, and tells what is wrong with it.
+    Whoever needs the rest reads it again, and shows what is wrong with it.
     """
     try:
         return tomllib.loads(text)

@@ -62,7 +62,7 @@ def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
         if not spec.tasks_of(source):
             place = ("documents", index)
             raise InputError(
-                f"no task is asked of the documents of {source.called!r}",
+                f"no task uses the documents of {source.called!r}",
                 file=path,
                 line=line_of(place, lines),
                 field=spell(place),

@@ -124,7 +124,9 @@ class Output(JobFilePart):
     def _tells_no_secret(cls, value: str | None) -> str | None:
         # The job file is kept with the job, and is passed around.
         if value is not None and re.search(r"://[^/]*:[^/]*@|://.*password=", value):
-            raise ValueError("may hold no password: `url_env` names the variable of a table's, a storage has its own")
+            raise ValueError(
+                "must not contain a password: `url_env` names the variable of a table's, a storage has its own"
+            )
         return value
 
     @field_validator("url")

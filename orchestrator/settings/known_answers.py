@@ -71,7 +71,7 @@ def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
             raise InputError(f"is not a known answer: {error}", file=path, line=number, hint=hint) from None
         if line.task not in known:
             raise InputError(
-                f"the job has no task {line.task!r} with texts as answers",
+                f"the job has no task {line.task!r} that answers in text",
                 file=path, line=number, field="task",
                 hint=f"its tasks: {', '.join(known)}",
             )  # fmt: skip
@@ -82,7 +82,7 @@ def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
         seen.add((line.document, line.task))
         found.append(Gold(line.document, line.task, line.expect))
     if not found:
-        raise InputError("holds no known answer", file=path, field="gold", hint="write one a line")
+        raise InputError("contains no known answers", file=path, field="gold", hint="write one per line")
     return found
 
 

@@ -170,7 +170,7 @@ class Task(JobFilePart):
     def _labels_are_texts(cls, value: Any) -> Any:
         given = list(value) if isinstance(value, list | tuple | dict) else []
         if strange := [label for label in given if not isinstance(label, str)]:
-            raise ValueError(f"labels are texts, and {strange[0]!r} is none: put it in quotes")
+            raise ValueError(f"labels must be text, which {strange[0]!r} is not: put it in quotes")
         if isinstance(value, list | tuple):
             if len(set(given)) < len(given):
                 raise ValueError("holds a label twice")
@@ -212,7 +212,7 @@ class Task(JobFilePart):
         name = str(info.field_name)
         is_set = value != cls.model_fields[name].default
         if is_set and info.data.get("kind") == "embedding":
-            raise ValueError("is for tasks that a model answers in words, and an embedding is a vector")
+            raise ValueError("is only for tasks that are answered in text; an embedding is a vector")
         if is_set and name in ("seed", "stop") and info.data.get("endpoint") == "responses":
             raise ValueError("the endpoint `responses` has no such field")
         if is_set and name == "long" and info.data.get("kind") == "classify":
@@ -230,7 +230,7 @@ class Task(JobFilePart):
     def _is_a_schema(cls, value: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
         kind, labels = info.data.get("kind"), info.data.get("labels")
         if value is not None and kind == "embedding":
-            raise ValueError("is for tasks that a model answers in words, and an embedding is a vector")
+            raise ValueError("is only for tasks that are answered in text; an embedding is a vector")
         if value is not None and kind == "classify" and labels and value != labels_schema(labels):
             raise ValueError("is made from `labels`: leave it out")
         if value is not None:
@@ -250,10 +250,10 @@ class Task(JobFilePart):
         is_chat = info.data.get("kind") != "embedding" and info.data.get("endpoint") == "chat"
         for name in value:
             if name in _TAKEN or (name in _TAKEN_ELSEWHERE and not is_chat):
-                raise ValueError(f"`{name}` may not stand here: it has a field of its own or is set by orch")
+                raise ValueError(f"`{name}` is not allowed here: it has a field of its own or is set by orch")
             if name.startswith("guided_"):
                 raise ValueError(
-                    f"`{name}` was removed from vLLM, which ignores it in silence; "
+                    f"`{name}` was removed from vLLM, which silently ignores it; "
                     "use `schema`, or `structured_outputs` here"
                 )
         return value
@@ -300,7 +300,7 @@ def _check_references(schema: dict[str, Any]) -> None:
                 try:
                     resolver.lookup(reference)
                 except Unresolvable:
-                    raise ValueError(f"is not a JSON Schema: nothing is at {reference!r}") from None
+                    raise ValueError(f"is not a JSON Schema: nothing is found at {reference!r}") from None
             for name, inner in part.items():
                 if name not in ("const", "enum", "default", "examples"):
                     walk(resolver, inner)

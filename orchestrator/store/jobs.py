@@ -91,7 +91,7 @@ class Jobs:
             return job_of(near[0])
         if near and job_id:
             names = ", ".join(row.id for row in near[:5])
-            raise UsageError(f"{job_id!r} may be any of {len(near)} jobs: {names}", hint="give more of the id")
+            raise UsageError(f"{job_id!r} matches {len(near)} jobs: {names}", hint="write more of the id")
         raise UsageError(f"there is no job {job_id!r}", hint="`orch status` lists the jobs")
 
     def find(self, job_id: JobId) -> Job | None:

@@ -103,10 +103,10 @@ def test_a_bench_is_killed_goes_on_and_is_used_by_plans(orch: Orch, engine: Upst
 def test_what_cannot_be_benched_is_said(orch: Orch, engine: Upstream, orch_home: Path) -> None:
     for arguments, told in (
         (("--backend", "nobody"), "there is no such backend"),
-        (("--modes", "quick"), "'quick' is none of static, dynamic, continuous"),
+        (("--modes", "quick"), "'quick' is not one of static, dynamic, continuous"),
         (("--tune", "quick"), "are not started by orch"),
         (("--vs", "gpt"), "write BACKEND:MODEL or PROVIDER:MODEL"),
-        (("--vs", "local:x"), "costs by the hour"),
+        (("--vs", "local:x"), "is priced by the hour"),
         (("--vs", "openai:no-such-model"), "no price is known"),
     ):
         ran = orch("bench", "job.yaml", *QUICK, *arguments)

@@ -92,7 +92,7 @@ def test_engines_are_started_and_stopped_by_hand(run_orch: Orch, night: Path, tm
 
 def test_what_cannot_be_asked_for(run_orch: Orch, night: Path, tmp_path: Path) -> None:
     done = run_orch("engines", "start", "huge")
-    assert (done.returncode, "no engines are for a model huge" in done.stderr) == (2, True)
+    assert (done.returncode, "no engine runs the model huge" in done.stderr) == (2, True)
     assert "known: large, small" in done.stderr
     assert run_orch("engines", "sleep", "small").returncode == 2
     assert run_orch("engines", "--backend", "none").returncode == 2

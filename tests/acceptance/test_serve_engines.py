@@ -111,7 +111,7 @@ def test_gpus_that_are_not_there(run_orch: Orch, engine: tuple[str, ...], tmp_pa
         "serve", "--port", "0", *engine, "--gpus", "0,1", env={"PATH": path, "CUDA_VISIBLE_DEVICES": "0,1"}
     )
     assert done.returncode == 2
-    assert "GPU 1 is not there; there are: 0" in done.stderr
+    assert "GPU 1 is not on this machine; there are: 0" in done.stderr
 
 
 def test_an_engine_that_cannot_start_ends_it_with_the_reason(

@@ -84,7 +84,7 @@ def test_what_was_asked_and_answered(orch: Orch, tmp_path: Path) -> None:
     fetched = orch("fetch", "letters").stdout.splitlines()
     assert fetched == orch("fetch", second).stdout.splitlines() != orch("fetch", first).stdout.splitlines()
     for wrong, told in (
-        (("letters", "c.txt"), "did you mean"), (("letters", "*.txt"), "may be any of several"),
+        (("letters", "c.txt"), "did you mean"), (("letters", "*.txt"), "matches several"),
         (("letters", "a.txt", "--task", "x"), "known: sort, parts"), (("nothing", "a.txt"), "no job 'nothing'"),
     ):  # fmt: skip
         ran = orch("show", *wrong)

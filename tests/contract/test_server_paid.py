@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,10 +81,12 @@ def test_a_rate_is_kept(
     with served(tmp_path, upstream.base_url, paid=paid, **settings) as sdk:
         # Its answers take a few tokens, which gives the rest back: only rows in flight hold their whole amount.
         lines = [row(name, "[[fault:slow:2000]]" if body else None, **body) for name in ids(31)]
+        # Counted from before the first is sent: how long it is under way before it is noted is the machine's affair.
+        began = time.time()
         batch = create(sdk, lines)
         sent = upstream.wait_for_requests(31)
         ended(sdk, batch.id).check(ids(31))
-    assert sent[30]["time"] - sent[0]["time"] >= (30 - 6) / 20
+    assert sent[30]["time"] - began >= (30 - 6) / 20
 
 
 def test_tokens_that_were_not_used_let_more_rows_go(tmp_path: Path, upstream: Upstream) -> None:

@@ -143,7 +143,7 @@ def test_two_completes_at_once_make_one_file(served: Served) -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (lambda ids: (ids[:1], None), "the parts have 2 bytes, and 4 were announced"),
+        (lambda ids: (ids[:1], None), "the parts have 2 bytes, but 4 were announced"),
         (lambda ids: ((*ids, ids[0]), None), "is named twice"),
         (lambda ids: ((ids[0], "part_unknown"), None), "no part 'part_unknown'"),
         (lambda ids: (ids, hashlib.md5(b"cdab").hexdigest()), "the md5 checksum of the bytes is e2fc714c47"),

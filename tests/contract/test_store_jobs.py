@@ -75,7 +75,7 @@ def test_an_ambiguous_start_names_the_jobs_newest_first(store: Store) -> None:
         store.jobs.add(job(f"a-{number}", created_at=later(number)), {})
     with pytest.raises(UsageError) as raised:
         store.jobs.get("a")
-    assert raised.value.message == "'a' may be any of 7 jobs: a-6, a-5, a-4, a-3, a-2"
+    assert raised.value.message == "'a' matches 7 jobs: a-6, a-5, a-4, a-3, a-2"
     assert raised.value.hint
 
 

@@ -138,6 +138,7 @@ def test_processes_that_find_an_empty_database_at_once_all_get_it(database_url: 
     assert differences(database_url) == []
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("statement", [1, 2, 5, 12])
 def test_a_migration_that_is_killed_is_done_at_the_next_start(database_url: str, statement: int) -> None:
     killed = subprocess.run([sys.executable, "-c", CUT, database_url, str(statement)], check=False)

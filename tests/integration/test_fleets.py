@@ -269,7 +269,7 @@ def test_one_that_keeps_its_memory_asleep_is_stopped(
             batch = create(running.sdk, rows(model))
             settled(night, lambda batch=batch: retrieve(running.sdk, batch.id).status == "completed")
         assert running.states()["small"] == ["cold"]
-    assert any("it sleeps and holds 1,048,576,000 of 1,048,576,000 bytes" in line for line in night.told)
+    assert any("it is asleep and still holds 1,048,576,000 of 1,048,576,000 bytes" in line for line in night.told)
 
 
 def test_one_that_becomes_slow_starts_anew_once_and_costs_no_row(

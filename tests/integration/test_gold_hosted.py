@@ -128,7 +128,7 @@ def test_a_mistake_in_it_is_told_before_anything_is_sent(desk: Desk) -> None:
     with pytest.raises(InputError) as raised:
         load(path)
     assert str(raised.value) == (
-        f"{desk.folder / 'gold.jsonl'}:1: task: the job has no task 'other' with texts as answers\n"
+        f"{desk.folder / 'gold.jsonl'}:1: task: the job has no task 'other' that answers in text\n"
         "  hint: its tasks: t"
     )
 

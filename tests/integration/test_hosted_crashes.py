@@ -54,6 +54,7 @@ SHOWN_LATER = Blow({"do": "hidden", "seconds": 400.0, "match": {"verb": "create"
 BOTH_ANSWERS_LOST = Blow({"do": "cut_after", "match": {"verb": "create"}, "times": 2})
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "order",
@@ -77,6 +78,7 @@ def test_killed_once_at_any_point(there: Providers, order: tuple[str, ...], blow
     assert kills >= POINTS - 2
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("order", [("cloud", "azure"), ("claude", "cloud")], ids="-".join)
 @pytest.mark.parametrize("blows", [[LOST_ANSWER, SHOWN_LATER], [BOTH_ANSWERS_LOST]], ids=["shown late", "two alike"])
 def test_batches_of_which_no_answer_told_are_adopted(

@@ -22,6 +22,7 @@ def paid_once(desk: Desk, count: int) -> None:
 # --- is it gone?
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize(("after", "seconds"), [(0.0, 45.0), (0.0, 300.0), (200.0, 1200.0)])
@@ -106,6 +107,7 @@ def test_trap_g1_a_batch_that_cannot_be_retrieved_is_followed_in_the_list(desk: 
 # --- late is not lost
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["openai", AZURE])
 @pytest.mark.parametrize(("fault", "facts"), [
     ("late_output_id", {"seconds": 5 * HOUR}),
@@ -153,6 +155,7 @@ def test_trap_g2_what_is_waited_for_is_said_with_its_end(desk: Desk) -> None:
     assert desk.states(job) == ["ended (completed)"]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("do", "facts"),
     [
@@ -238,6 +241,7 @@ def test_trap_g2_late_answers_are_taken_where_their_rows_still_wait(desk: Desk) 
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "fault", ["lagging_counts", "shrinking_counts", "backwards", "swapped", "no_size", "wrong_size"]
 )

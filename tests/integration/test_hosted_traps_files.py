@@ -19,6 +19,7 @@ LINE_CODES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("code", LINE_CODES)
 def test_trap_a6_a_line_that_validation_refuses_fails_alone_and_the_others_go_on(desk: Desk, code: str) -> None:
     script(desk, "fails", code=code, message=LINE_CODES[code], lines=[2])
@@ -209,6 +210,7 @@ def test_trap_b_a_storage_quota_of_few_files_never_fills(desk: Desk) -> None:
     assert desk.files() == []
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("status", [403, 404, 429, 500])
 def test_trap_a2_a_file_that_cannot_be_deleted_keeps_no_row_waiting(desk: Desk, status: int) -> None:
     script(desk, "status", verb="delete_file", status=status, times=1)

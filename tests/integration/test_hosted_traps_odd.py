@@ -245,6 +245,7 @@ def test_trap_g5_an_upload_of_which_little_is_told_is_used(desk: Desk, fault: st
     assert desk.ends(job) == all_are("succeeded", 3)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("told", ["create", "validation", "status"])
 @pytest.mark.parametrize("seconds", [30.0, pytest.param(400.0, marks=pytest.mark.soak), 1500.0])
 def test_trap_g5_an_upload_that_needs_a_while_is_waited_for(desk: Desk, told: str, seconds: float) -> None:
@@ -388,6 +389,7 @@ RETRY_AFTER = [
 ]  # fmt: skip
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("verb", ["upload", "create", "retrieve", "content"])
 def test_trap_g8_a_retry_after_beyond_every_calendar_holds_nothing_up_for_more_than_a_day(
     desk: Desk, verb: str
@@ -403,6 +405,7 @@ def test_trap_g8_a_retry_after_beyond_every_calendar_holds_nothing_up_for_more_t
     paid_once(desk, 2)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("verb", ["upload", "create", "retrieve", "content", "list"])
 def test_trap_g8_a_429_without_a_word_for_hours_is_waited_out(desk: Desk, verb: str) -> None:
     if verb == "list":
@@ -478,6 +481,7 @@ def test_trap_g10_files_that_can_never_be_deleted_hold_up_nothing_and_are_told_o
     assert sum(desk.provider.calls("delete_file").values()) == tries, "it is given up"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("verb", "facts"),
     [

@@ -216,6 +216,7 @@ def test_trap_a3_a_key_that_is_refused_is_told_at_once_and_as_an_error_once_it_d
     assert desk.ends(job) == all_are("succeeded", 3)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("status", [401, pytest.param(403, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("verb", ["upload", "create", "retrieve", "content", "list", "models", "cancel"])
 def test_trap_a3_an_account_that_is_refused_for_a_minute_stops_nothing(desk: Desk, verb: str, status: int) -> None:

@@ -31,6 +31,7 @@ OUTCOMES: dict[str, tuple[Sequence[str], str, int]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("fault", OUTCOMES)
 def test_trap_a7_what_becomes_of_a_row_among_others(desk: Desk, fault: str) -> None:
     faults, end, attempts = OUTCOMES[fault]
@@ -53,6 +54,7 @@ def all_billed(count: int) -> dict[str, int]:
     return {f"r{number}": 1 for number in range(count)}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["status:429", "resource_unavailable", "status:503", "status:498"])
 def test_trap_1_22_rows_that_wait_for_capacity_burn_no_attempt(desk: Desk, fault: str) -> None:
     job = desk.run([row(f"r{number}", f"{fault}:4") for number in range(3)])

@@ -313,7 +313,7 @@ BAD_SOURCES: dict[str, tuple[dict[str, Any], str, str]] = {
     "none": ({"sources": []}, "tasks[0].sources: must not be empty", ""),
     "unasked": (
         {"sources": ["letters"]},
-        "documents[1]: no task is asked of the documents of 'rows.csv'",
+        "documents[1]: no task uses the documents of 'rows.csv'",
         "take it out",
     ),
 }

@@ -155,8 +155,8 @@ def test_the_process_that_speaks_to_ray_may_die_at_any_time(ray: Callable[..., A
 
 
 def test_what_has_no_room_waits_and_is_told(ray: Callable[..., Any]) -> None:
-    with ray(room=0) as running:
-        running.batch()
+    with ray("--latency-ms", "100", "--slots", "4", room=0) as running:
+        batch = running.batch()
         wait_until(lambda: running.states() == ["pending", "pending"])
         # A backend of which no engine has a machine counts as one that is down: rows may go elsewhere.
         told = last_to_fail(health(running.sdk))
@@ -166,6 +166,7 @@ def test_what_has_no_room_waits_and_is_told(ray: Callable[..., Any]) -> None:
         arrange(running.folder, room=1)
         wait_until(lambda: running.states() == ["pending", "warm"])
         wait_until(lambda: last_to_fail(health(running.sdk)) is None)
+        ended(running.sdk, batch).check(IDS)
 
 
 def test_a_cluster_that_is_not_there_is_tried_again(ray: Callable[..., Any]) -> None:

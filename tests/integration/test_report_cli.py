@@ -104,8 +104,8 @@ def test_the_forecast_report(home: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 BAD = {
-    "group": (["--by", "year"], "--by year: is none of job, day, task, model, backend, tag, tag:KEY"),
-    "tag without a key": (["--by", "tag:"], "--by tag:: is none of"),
+    "group": (["--by", "year"], "--by year: must be one of job, day, task, model, backend, tag, tag:KEY"),
+    "tag without a key": (["--by", "tag:"], "--by tag:: must be one of"),
     "since": (["--since", "soon"], "--since soon: write 7d, 12h or a date such as 2026-11-01"),
     "since too far": (["--since", "99999999d"], "is too far back"),
     "compared model": (["--compare", "openai:none"], "no price is known for openai:none"),

@@ -217,7 +217,7 @@ def test_run_makes_the_last_night_due_where_it_did_not_run(desk: Desk) -> None:
 
 def test_run_of_what_had_no_night_is_told(desk: Desk) -> None:
     desk.json("schedule", "add", str(desk.file), "--cron", "0 22 29 2 *")
-    assert "letters had no night yet" in desk("schedule", "run", "letters", code=2)[1]
+    assert "letters has not had a night yet" in desk("schedule", "run", "letters", code=2)[1]
 
 
 def test_remove_leaves_nothing_of_it(desk: Desk) -> None:

@@ -18,6 +18,7 @@ TEXTS = {"long": "-" + "long-name" * 14, "wide": "契約書の名前" * 10, "wor
 DATA = ("--csv", "--md", "--raw")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "text",
     [pytest.param(text, id=name, marks=[pytest.mark.soak] * (name == "words")) for name, text in TEXTS.items()],

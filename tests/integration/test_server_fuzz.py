@@ -16,7 +16,7 @@ from tests.support.batchapi import CHAT, Ended, Sdk, ended, health, jsonl, row, 
 from tests.support.batchserver import BatchServer
 from tests.support.process import upstreams
 
-MOST_BYTES = 256 * 1024 * 1024
+MOST_BYTES = 128 * 1024 * 1024
 BOM = b"\xef\xbb\xbf"
 CODES = {
     "duplicate_custom_id",
@@ -48,7 +48,7 @@ def sdk(server: BatchServer) -> Iterator[Sdk]:
         assert server.pid == before
         assert (health(sdk)["status"], health(sdk)["problem"]) == ("ok", None)
         assert health(sdk)["running_batches"] == 0
-    assert server.peak_bytes() < MOST_BYTES, f"{server.peak_bytes():,} bytes"
+    assert server.grown_bytes() < MOST_BYTES, f"{server.grown_bytes():,} bytes"
 
 
 def begin(sdk: Sdk, content: bytes) -> str:

@@ -96,7 +96,7 @@ def test_a_vector_of_another_size_is_no_answer(desk: Desk) -> None:
 def test_a_backend_without_the_endpoint_is_not_asked(desk: Desk) -> None:
     desk.backend("claude")
     for task, url in ((EMBED, "/v1/embeddings"), ({**CLASSIFY, "endpoint": "responses"}, "/v1/responses")):
-        with pytest.raises(RefusedError, match=f"its batches have no {url}, only /v1/chat/completions"):
+        with pytest.raises(RefusedError, match=f"its batches do not support {url}, only /v1/chat/completions"):
             desk.submit(job_file(desk, task))
     desk.backends({"claude": {}, "openai": {}})
     job = desk.run(job_file(desk, EMBED))

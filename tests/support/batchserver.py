@@ -66,6 +66,7 @@ class BatchServer:
         if not ready or not self._stdout.readline():
             self.kill()
             raise RuntimeError("the batch server did not start")
+        self._bytes_at_start = self._bytes("VmRSS")
 
     @property
     def pid(self) -> int:
@@ -76,10 +77,13 @@ class BatchServer:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def peak_bytes(self) -> int:
-        """The most memory that it held at once since its start, as the kernel counts it."""
+    def grown_bytes(self) -> int:
+        """The most memory that it held at once beyond what it held when it began to listen."""
+        return self._bytes("VmHWM") - self._bytes_at_start
+
+    def _bytes(self, figure: str) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
-        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+        return int(status.split(f"{figure}:")[1].split()[0]) * 1024
 
     def limit_files(self, size: int) -> None:
         """From now on no file can grow above `size` bytes: what a full disk does to a writer. -1 lifts it."""

@@ -19,11 +19,14 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
+
+from orchestrator.core import tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 150_000
@@ -108,8 +111,12 @@ def _parent() -> socket.socket:
     return ours
 
 
+USED_BY_MOST = ("jsonschema", "openai", "orchestrator", "tests.support.batchserver", "uvicorn")
+"""Other than ours, what most of them would import where they first need it."""
+
+
 def _import_all() -> None:
-    for top in ("orchestrator", "tests.support.batchserver"):
+    for top in USED_BY_MOST:
         importlib.import_module(top)
     for found in pkgutil.walk_packages(sys.modules["orchestrator"].__path__, "orchestrator."):
         # Those of vLLM are programs, some of them of the engine's own environment; migrations run where imported.
@@ -117,6 +124,8 @@ def _import_all() -> None:
             # What is missing is said by the command that needs it.
             with suppress(ImportError):
                 importlib.import_module(found.name)
+    # The vocabulary of tokens is read at its first use, which takes longer than many a command.
+    tokens.count_plain(["a"])
 
 
 def _serve(requests: socket.socket) -> None:
@@ -164,7 +173,25 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
     os.write(files[3], _NUMBER.pack(os.getpid()))
     os.close(files[3])
     sys.argv = [request["module"], *request["arguments"]]
-    importlib.import_module(request["module"]).main()
+    try:
+        importlib.import_module(request["module"]).main()
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            raise
+        _end(ended.code or 0)
+    _end(0)
+
+
+def _end(status: int) -> None:
+    """End as the interpreter does, but without unloading every module, which takes longer than many a command."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter's end does
+    atexit._run_exitfuncs()
+    # What cannot be written is the interpreter's to tell.
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status & 0xFF)
+    raise SystemExit(status)
 
 
 if __name__ == "__main__":

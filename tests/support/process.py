@@ -159,15 +159,19 @@ def _at_least(entries: list[dict[str, Any]], number: int) -> list[dict[str, Any]
 
 
 def wait_until(condition: Callable[[], T | None], timeout: float = PATIENCE) -> T:
-    """The first true value of `condition`, asked every 10 ms; TimeoutError after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+    """The first true value of `condition`, asked every 10 to 100 ms; TimeoutError after `timeout` seconds.
+
+    The longer it has waited, the longer the pauses: to ask a server takes what the servers could work with.
+    """
+    began = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout:
             raise TimeoutError(f"still waiting after {timeout:g} s")
-        time.sleep(0.01)
+        time.sleep(min(max(waited / 20, 0.01), 0.1))
 
 
 @contextmanager

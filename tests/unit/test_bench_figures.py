@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.engine.bench.sample import BLOCK, _Span, stratified
@@ -35,6 +35,7 @@ def contested(rates: dict[Options, float | None]) -> tuple[Winner, list[TuneRun]
 
 @settings(max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.floats(1.0, 100.0)), min_size=1, max_size=25))
+@example([1.0, 1.0, 6.0, 6.0, 6.0, 6.0])  # the defaults, which are in every round, are not the best of the last
 def test_the_best_settings_win_and_the_defaults_are_tried_in_every_round(found: list[float | None]) -> None:
     rates: dict[Options, float | None] = {("--x", str(place)): rate for place, rate in enumerate(found)}
     rates[()] = 5.0

@@ -250,9 +250,9 @@ def test_what_orch_toml_says_of_budgets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (LEGAL + LEGAL, "budgets: several budgets are named legal: a name is for one"),
+        (LEGAL + LEGAL, "budgets: several budgets are named legal: names must be unique"),
         (LEGAL + 'tag = "legal"\n', "budgets[0].tag: "),
-        (LEGAL + "warn_at = 0.9\nstop_at = 0.8\n", "budgets[0]: warn_at = 0.9 never comes"),
+        (LEGAL + "warn_at = 0.9\nstop_at = 0.8\n", "budgets[0]: warn_at = 0.9 is never reached"),
         (LEGAL + "stop_at = 1.1\n", "budgets[0].stop_at: "),
         (LEGAL + 'night_starts = "12:00"\n', 'budgets[0]: night_starts is for `period = "night"`'),
         (NIGHTLY + 'night_starts = "12:00+01:00"\n', "budgets[0]: night_starts is local time"),

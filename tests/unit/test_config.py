@@ -293,7 +293,7 @@ BAD = {
     ),
     "an empty span of hours": (
         FLEET + 'hours = "20:00-20:00"\n' + MODELS,
-        ":4: backends.gpu.hours: '20:00-20:00' is no time at all; leave `hours` out for the whole day",
+        ":4: backends.gpu.hours: '20:00-20:00' spans no time; leave out `hours` for the whole day",
     ),
     "GPUs that are none": (
         FLEET + 'gpus = "all"\n' + MODELS,
@@ -310,7 +310,7 @@ BAD = {
     ),
     "GPUs that do not divide": (
         FLEET + 'gpus = "0-2"\n' + MODELS,
-        ":1: backends.gpu: model large takes 2 GPUs, and 3 do not divide by that",
+        ":1: backends.gpu: model large takes 2 GPUs; `gpus` has 3, not a multiple",
     ),
     "a fleet without models": (FLEET, ":1: backends.gpu.models: is required"),
     "broken": ("a = 1\nb = = 2\n", ":2: is not valid TOML: Invalid value"),

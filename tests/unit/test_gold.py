@@ -38,7 +38,7 @@ def test_lines_are_read_and_blank_ones_passed_over(tmp_path: Path) -> None:
         (('{"document": "a", "task": "v", "expect": {"x": 1}}',), 1, "task", "the job has no task 'v'"),
         (('{"document": "a", "task": "t", "expect": {}}',), 1, "expect", "expects nothing"),
         ((LINE, LINE), 2, "document", "has 'a.txt' for t twice"),
-        ((), None, "gold", "holds no known answer"),
+        ((), None, "gold", "contains no known answers"),
     ],
 )
 def test_a_mistake_is_told_with_its_place(

@@ -155,23 +155,23 @@ BAD = {
     ),
     "a schema that refers to nothing": (
         GOOD.replace(TASK, TASK + '    schema: {items: {$ref: "#/$defs/x"}}\n'),
-        ":7: tasks[0].schema: is not a JSON Schema: nothing is at '#/$defs/x'",
+        ":7: tasks[0].schema: is not a JSON Schema: nothing is found at '#/$defs/x'",
     ),
     "a schema on the internet": (
         GOOD.replace(TASK, TASK + "    schema: {$ref: https://example.com/a.json}\n"),
-        ":7: tasks[0].schema: is not a JSON Schema: nothing is at 'https://example.com/a.json'",
+        ":7: tasks[0].schema: is not a JSON Schema: nothing is found at 'https://example.com/a.json'",
     ),
     "extra with a field of its own": (
         GOOD.replace(TASK, TASK + "    extra: {temperature: 1}\n"),
-        ":7: tasks[0].extra: `temperature` may not stand here: it has a field of its own or is set by orch",
+        ":7: tasks[0].extra: `temperature` is not allowed here: it has a field of its own or is set by orch",
     ),
     "extra that streams": (
         GOOD.replace(TASK, TASK + "    extra: {stream: true}\n"),
-        ":7: tasks[0].extra: `stream` may not stand here: it has a field of its own or is set by orch",
+        ":7: tasks[0].extra: `stream` is not allowed here: it has a field of its own or is set by orch",
     ),
     "extra that vLLM dropped": (
         GOOD.replace(TASK, TASK + "    extra: {guided_json: {}}\n"),
-        ":7: tasks[0].extra: `guided_json` was removed from vLLM, which ignores it in silence; "
+        ":7: tasks[0].extra: `guided_json` was removed from vLLM, which silently ignores it; "
         "use `schema`, or `structured_outputs` here",
     ),
     "a deadline in words": (
@@ -221,11 +221,13 @@ BAD = {
     ),
     "a table with a password": (
         GOOD + "output: {table: t, url: 'postgres://me:secret@host/db'}\n",
-        ":9: output.url: may hold no password: `url_env` names the variable of a table's, a storage has its own",
+        ":9: output.url: must not contain a password: "
+        "`url_env` names the variable of a table's, a storage has its own",
     ),
     "a storage with a password": (
         GOOD + "output: {path: 's3://me:secret@bucket/x'}\n",
-        ":9: output.path: may hold no password: `url_env` names the variable of a table's, a storage has its own",
+        ":9: output.path: must not contain a password: "
+        "`url_env` names the variable of a table's, a storage has its own",
     ),
     "a table in no database": (
         GOOD + "output: {table: t, url: 'mysql://host/db'}\n",

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.policy.forecast import turnaround
@@ -131,7 +131,6 @@ def test_a_longer_or_shorter_wait_and_share_are_the_operators() -> None:
     assert more[0].rows == 33
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     ROWS,
     OPTIONS,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.policy.planner import (
@@ -66,7 +66,6 @@ def terms(hours: float, budget: Decimal | None, *, local_only: bool = False) -> 
     return Terms(NOW + timedelta(hours=hours), budget, local_only=local_only)
 
 
-@settings(max_examples=60, deadline=None)
 @given(ROWS, OPTIONS, HOURS, BUDGETS, st.booleans())
 def test_a_plan_keeps_to_what_it_was_told(
     rows: int, options: list[Option], hours: float, budget: Decimal | None, local_only: bool
@@ -106,7 +105,6 @@ def no_worse(better: Plan, than: Plan) -> None:
 LATER = st.sampled_from([0, 0, 50, 900])
 
 
-@settings(max_examples=40, deadline=None)
 @given(ROWS, OPTIONS, HOURS, st.floats(0.0, 20.0), BUDGETS, LATER)
 def test_a_later_deadline_never_hurts(
     rows: int, options: list[Option], hours: float, more: float, budget: Decimal | None, later: int
@@ -115,7 +113,6 @@ def test_a_later_deadline_never_hurts(
     no_worse(plan(rows, options, terms(hours + more, budget), NOW, later=later), early)
 
 
-@settings(max_examples=40, deadline=None)
 @given(ROWS, OPTIONS, HOURS, st.decimals(0, 30, places=2), st.one_of(st.none(), st.decimals(0, 10, places=2)), LATER)
 def test_a_bigger_budget_never_hurts(
     rows: int, options: list[Option], hours: float, budget: Decimal, more: Decimal | None, later: int
@@ -125,13 +122,11 @@ def test_a_bigger_budget_never_hurts(
     no_worse(plan(rows, options, bigger, NOW, later=later), tight)
 
 
-@settings(max_examples=30, deadline=None)
 @given(ROWS, OPTIONS, HOURS, BUDGETS)
 def test_a_plan_is_the_same_each_time(rows: int, options: list[Option], hours: float, budget: Decimal | None) -> None:
     assert plan(rows, options, terms(hours, budget), NOW) == plan(rows, options, terms(hours, budget), NOW)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     OPTIONS.filter(bool),
     st.tuples(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000)),

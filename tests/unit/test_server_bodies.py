@@ -348,7 +348,7 @@ def test_a_refusal_of_priority_is_known(status: int, body: bytes, is_refusal: bo
 
 def test_a_fault_is_worded_for_the_one_who_wrote_the_row() -> None:
     raw = chat_body("x", guided_json=SCHEMA, guided_regex="a")
-    with pytest.raises(BodyError, match="cannot both say what form the output has") as caught:
+    with pytest.raises(BodyError, match="both set the output format") as caught:
         prepare(raw, endpoint=CHAT, vllm=True)
     assert caught.value.field == "body.guided_regex"
     assert fault_of(b"{", CHAT) == LineError("invalid_request", "The body must be a JSON object.", "body")

@@ -134,8 +134,10 @@ BAD: dict[str, tuple[str, str]] = {
     "no labels": ("kind: classify, model: m", "`kind: classify` needs `labels`"),
     "one label": ("kind: classify, model: m, labels: [a]", "labels: needs 2 to 500 labels"),
     "a label twice": ("kind: classify, model: m, labels: [a, a]", "labels: holds a label twice"),
-    "no texts": ("kind: classify, model: m, labels: [true, 1]", "labels: labels are texts, and True is none"),
-    "a list in labels": ("kind: classify, model: m, labels: [[a], b]", "labels: labels are texts, and ['a'] is none"),
+    "no texts": ("kind: classify, model: m, labels: [true, 1]", "labels: labels must be text, which True is not"),
+    "a list in labels": (
+        "kind: classify, model: m, labels: [[a], b]", "labels: labels must be text, which ['a'] is not",
+    ),
     "a template": ('kind: classify, model: m, labels: ["{{ x }}", b]', "holds Jinja2, which labels may not"),
     "an empty label": ("kind: classify, model: m, labels: [a, ' ']", "labels: holds an empty label"),
     "labels of a chat": ("prompt: q, model: m, labels: [a, b]", "labels: is for `kind: classify`"),
@@ -147,12 +149,12 @@ BAD: dict[str, tuple[str, str]] = {
     ),
     "logprobs of a chat": ("prompt: q, model: m, logprobs: true", "logprobs: is for `kind: classify`"),
     "dimensions of a chat": ("prompt: q, model: m, dimensions: 3", "dimensions: is for `kind: embedding`"),
-    "a system prompt": ("kind: embedding, model: m, system: s", "system: is for tasks that a model answers in words"),
-    "a schema of a vector": ("kind: embedding, model: m, schema: {}", "schema: is for tasks that a model answers"),
-    "retries of a vector": ("kind: embedding, model: m, retries: 1", "retries: is for tasks that a model answers"),
+    "a system prompt": ("kind: embedding, model: m, system: s", "system: is only for tasks"),
+    "a schema of a vector": ("kind: embedding, model: m, schema: {}", "schema: is only for tasks"),
+    "retries of a vector": ("kind: embedding, model: m, retries: 1", "retries: is only for tasks"),
     "a vector by responses": ("kind: embedding, model: m, endpoint: responses", "endpoint: an embedding has"),
     "every vector alike": ("kind: embedding, model: m, prompt: hello", "prompt: uses no field of the document"),
-    "an input of one's own": ("kind: embedding, model: m, extra: {input: x}", "extra: `input` may not stand here"),
+    "an input of one's own": ("kind: embedding, model: m, extra: {input: x}", "extra: `input` is not allowed here"),
     "a seed by responses": ("prompt: q, model: m, endpoint: responses, seed: 1", "seed: the endpoint `responses`"),
     "no prompt": ("model: m", "prompt: is required"),
     "an unknown kind": ("kind: rerank, model: m, prompt: q", "kind: Input should be 'chat', 'classify' or"),
@@ -177,7 +179,7 @@ def test_pictures_have_no_vectors_and_vectors_no_gold(tmp_path: Path) -> None:
         load(path)
     path.write_text(f"{head}documents: d\ngold: gold.jsonl\n")
     (tmp_path / "gold.jsonl").write_text('{"document": "d/a", "task": "t", "expect": "x"}\n')
-    with pytest.raises(InputError, match="the job has no task 't' with texts as answers"):
+    with pytest.raises(InputError, match="the job has no task 't' that answers in text"):
         load(path)
 
 
@@ -198,10 +200,10 @@ VECTORS: dict[str, tuple[Any, int | None, list[float] | str]] = {
     "empty": ([{"embedding": []}], None, "the vector is empty"),
     "words": ([{"embedding": "hello!"}], None, "neither numbers nor base64"),
     "cut off": ([{"embedding": packed(1.0)[:4]}], None, "the vector is cut off"),
-    "no numbers": ([{"embedding": packed(math.nan)}], None, "holds what is not a number"),
-    "a null in it": ([{"embedding": [0.5, None]}], None, "the answer holds no vector"),
-    "another shape": ({"x": 1}, None, "the answer holds no vector"),
-    "no data": (None, None, "the answer holds no vector"),
+    "no numbers": ([{"embedding": packed(math.nan)}], None, "contains something that is not a number"),
+    "a null in it": ([{"embedding": [0.5, None]}], None, "the answer contains no vector"),
+    "another shape": ({"x": 1}, None, "the answer contains no vector"),
+    "no data": (None, None, "the answer contains no vector"),
 }
 
 

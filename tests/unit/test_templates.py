@@ -175,6 +175,7 @@ def test_a_document_that_a_template_trips_over_fails_its_rows_alone() -> None:
     assert told[0] == "template"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("field", ["prompt", "system"])
 def test_a_template_that_cannot_be_compiled_is_told_with_its_line(tmp_path: Path, field: str) -> None:
     task = {"prompt": '"{{ text }}"', "system": "words", field: '"{{ 9 ** (9 ** 9) }}"'}

@@ -18,7 +18,9 @@ LEAST_IN_TIME = 0.96
 QUICK = 6
 """Nights of the quick form; the first of them are those of a home that knows nothing."""
 LONG, SEEDS = 100, (11, 12, 13)
-SLOW = frozenset({"drifting", "flex-alone", "flex-refuses", "two-rescues-apart", "quota-shared", "engine-waves"})
+SLOW = frozenset(
+    {"day-users", "drifting", "flex-alone", "flex-refuses", "two-rescues-apart", "quota-shared", "engine-waves"}
+)
 """Worlds with many looks a night; their nights are lived through in the long form."""
 
 
@@ -31,6 +33,7 @@ def lived(names: list[str], seed: int, nights: int) -> list[Result]:
     return [run(UNSEEN[name], seed, nights, alone=True) for name in names]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", sorted(UNSEEN.keys() - SLOW))
 def test_a_few_nights_of_each_world_end_in_time_and_as_told(name: str) -> None:
     [result] = lived([name], 3, QUICK)

@@ -59,8 +59,8 @@ def test_engines_of_gpus() -> None:
 @pytest.mark.parametrize(
     ("there", "wanted", "size", "said"),
     [
-        (2, [0, 5], 1, "GPU 5 is not there; there are: 0, 1"),
-        (0, [0], 1, "GPU 0 is not there; there are: none"),
+        (2, [0, 5], 1, "GPU 5 is not on this machine; there are: 0, 1"),
+        (0, [0], 1, "GPU 0 is not on this machine; there are: none"),
         (2, [1, 1], 1, "twice"),
         (0, None, 2, "needs 2 GPUs for each engine; there are: none"),
         (2, None, 4, "needs 4 GPUs"),

@@ -37,7 +37,7 @@ def _price(config: Config, place: str, model: str, usage: Usage, now: Callable[[
         found = prices_of(backend, config, now).at_most(resolve_model(model, place, names) or model, usage)
         if found is None:
             raise UsageError(
-                f"--vs {place}: costs by the hour, and what it does in an hour is not known here",
+                f"--vs {place}: is priced by the hour, and its throughput is not known here",
                 hint=f"measure it too: orch bench JOB.yaml --backend {place}",
             )
         return found

@@ -152,7 +152,7 @@ def _candidate(config: Config, name: str, uses: Iterable[tuple[str | None, str]]
     try:
         for model, url in uses:
             if urls is not None and url not in urls:
-                raise UsageError(f"its batches have no {url}, only {', '.join(sorted(urls))}")
+                raise UsageError(f"its batches do not support {url}, only {', '.join(sorted(urls))}")
             if model is not None:
                 prices_of(backend, config, now).known(model, url)
     except UsageError as error:

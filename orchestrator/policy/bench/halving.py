@@ -91,8 +91,8 @@ def contest_of(
     Runs of the first round take `first_seconds`, and those of each later one twice as long.
     """
     entered = list(dict.fromkeys([(), *candidates]))
-    rounds = max(1, ceil(len(entered)).bit_length())
-    for number in range(rounds):
+    number = 0
+    while True:  # each round has fewer than the one before, or is the last
         made = {run.options: run for run in runs if run.round == number}
         for options in entered:
             if options not in made:
@@ -110,7 +110,7 @@ def contest_of(
         entered = list(dict.fromkeys([(), *kept])) if made[()].rows_per_second is not None else kept
         if len(entered) == len(standing):
             return _final(well[0].options, number, runs, first_seconds)
-    return _final(entered[0], rounds - 1, runs, first_seconds)
+        number += 1
 
 
 def _coming(entered: int) -> int:

@@ -255,7 +255,7 @@ SAID = {
     206: "The part that was asked for.",
     400: "The request is not valid.",
     401: "The API key is missing, unknown or revoked.",
-    404: "There is no such thing, or it is another tenant's.",
+    404: "Not found, or owned by another tenant.",
     408: "The request did not come in time.",
     409: "Not in this state; trying again would not help.",
     413: "Too large.",

@@ -146,7 +146,7 @@ def _rewrite(fields: dict[str, msgspec.Raw]) -> bool:
     if kinds and len(both) > 1:
         first, second = (params[name].removeprefix("body.") for name in both[:2])
         raise BodyError(
-            f"'{first}' and '{second}' cannot both say what form the output has: give one of them.", params[both[1]]
+            f"'{first}' and '{second}' both set the output format: give only one of them.", params[both[1]]
         )
     if not lifted and _REMOVED.isdisjoint(fields):
         return False

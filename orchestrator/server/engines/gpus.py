@@ -72,7 +72,7 @@ def _visible(gpus: list[Gpu], named: str | None) -> list[Gpu]:
     names = [name.strip() for name in named.split(",") if name.strip()]
     if not all(name.isdecimal() for name in names):
         raise UsageError(
-            f"CUDA_VISIBLE_DEVICES={named} names GPUs by something else than their numbers",
+            f"CUDA_VISIBLE_DEVICES={named} names GPUs by something other than their numbers",
             hint="unset it, and name the GPUs with --gpus",
         )
     return [gpu for gpu in gpus if str(gpu.index) in names]
@@ -88,7 +88,7 @@ def group(found: Sequence[Gpu], wanted: Sequence[int] | None, size: int) -> list
         by_index = {gpu.index: gpu for gpu in found}
         missing = [str(index) for index in wanted if index not in by_index]
         if missing:
-            raise UsageError(f"GPU {', '.join(missing)} is not there; there are: {there}")
+            raise UsageError(f"GPU {', '.join(missing)} is not on this machine; there are: {there}")
         if len(set(wanted)) != len(wanted):
             raise UsageError("--gpus names a GPU twice")
         found = [by_index[index] for index in wanted]

@@ -117,7 +117,7 @@ class HereDriver:
     def _gpus_of(self, found: list[Gpu]) -> Slots:
         there = tuple(gpu.index for gpu in found)
         if missing := [index for index in self._terms.gpus or () if index not in there]:
-            raise UsageError(f"GPU {missing[0]} is not there; there are: {', '.join(map(str, there))}")
+            raise UsageError(f"GPU {missing[0]} is not on this machine; there are: {', '.join(map(str, there))}")
         return self._terms.gpus or there
 
     def start(self, model: str, slots: Slots) -> None:

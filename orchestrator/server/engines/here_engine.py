@@ -151,7 +151,9 @@ class HereEngine:
             sleeping.fall_asleep(self._planned.launch.port)
             after = self._measure(self.slots)
             if before is not None and after is not None and after > (1 - sleeping.FREED_SHARE) * before:
-                raise EngineUnavailable(f"it sleeps and holds {after:,} of {before:,} bytes of its GPUs", hint=None)
+                raise EngineUnavailable(
+                    f"it is asleep and still holds {after:,} of {before:,} bytes of its GPUs", hint=None
+                )
         except EngineUnavailable as error:
             self._tell(f"{self.model} on {self._planned.name}: {error}; stopped instead")
             self._end()

@@ -58,7 +58,7 @@ def start_node(
     Returns once it runs. Raises UsageError where one runs already, EngineUnavailable where it does not start.
     """
     if (node := node_of(folder)) is not None:
-        raise UsageError(f"this machine is a node already (process {node.pid})", hint="orch cluster down")
+        raise UsageError(f"this machine is already a node (process {node.pid})", hint="orch cluster down")
     require_ray(python, environ)
     where = ("--head",) if join is None else ("--address", join)
     log = folder / LOG

@@ -31,14 +31,14 @@ def fall_asleep(port: int) -> None:
     """Free the GPU memory of an engine without requests. Raises EngineUnavailable."""
     _ask(port, "POST", "/sleep?level=1&mode=wait")
     if not _is_sleeping(port):
-        raise EngineUnavailable("the engine was put to sleep, and is awake", hint=None)
+        raise EngineUnavailable("the engine was put to sleep, but is awake", hint=None)
 
 
 def wake_up(port: int) -> None:
     """Load its memory again. Raises EngineUnavailable."""
     _ask(port, "POST", "/wake_up")
     if _is_sleeping(port):
-        raise EngineUnavailable("the engine was woken, and sleeps", hint=None)
+        raise EngineUnavailable("the engine was woken, but is asleep", hint=None)
 
 
 def known_answer(port: int, model: str) -> str:

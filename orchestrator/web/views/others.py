@@ -42,7 +42,7 @@ command does."""
 
 def _settings(reader: HomeReader) -> Config:
     if (found := reader.readable) is None:
-        raise UsageError("orch.toml cannot be read just now", hint="`orch doctor` tells what is wrong with it")
+        raise UsageError("orch.toml cannot be read just now", hint="`orch doctor` shows what is wrong with it")
     return found
 
 
@@ -139,7 +139,7 @@ def diff(reader: HomeReader, address: PageAddress) -> View:
     names = [address.query.get(name, "") for name in ("before", "after")]
     jobs = [reader.store.jobs.find(JobId(name)) for name in names]
     if jobs[0] is None or jobs[1] is None:
-        raise UsageError("name two jobs", hint="choose them on the page of nights")
+        raise UsageError("name two jobs", hint="choose them on the Nights page")
     found = compare(reader.store, reader.home, jobs[0], jobs[1], DIFFERENT)
     told = CommandJson(f"diff {names[0]} {names[1]} --limit {DIFFERENT}", found.to_json())
     return View(
