@@ -4,12 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ENGINE := .engine
 RAY    := .ray
+STORAGES := .storages
 # Tests run five at a time on the two cores that they are meant for: they wait as much as they compute.
 PYTEST := $(BIN)/python -m pytest -n 5 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install npm ray demo test test-fast soak lint format engine bench clean
+.PHONY: install npm ray storages demo test test-fast soak lint format engine bench clean
 
 install: $(VENV)/installed
 
@@ -29,6 +30,15 @@ ray: $(RAY)/installed
 $(RAY)/installed:
 	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check 'ray==2.60.0'
+	touch $@
+
+# The libraries of storages that the tests' own environment is without, servers of them, and LanceDB (0.8 GB).
+storages: $(STORAGES)/installed
+
+$(STORAGES)/installed: pyproject.toml constraints/dev.txt
+	test -x $(STORAGES)/bin/python || $(PYTHON) -m venv $(STORAGES)
+	$(STORAGES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints/dev.txt --editable '.[azure,gcs,parquet,sftp]' 'asyncssh==2.24.1' 'gcp-storage-emulator==2026.7.19' 'lancedb==0.40.0'
+	npm install --prefix $(STORAGES) --no-package-lock --no-audit --no-fund --loglevel=error azurite@3.35.0
 	touch $@
 
 demo: install
@@ -52,6 +62,8 @@ test-fast: install
 
 soak: install
 	-$(MAKE) --no-print-directory ray
+	-$(MAKE) --no-print-directory storages
+	-$(MAKE) --no-print-directory engine && $(BIN)/python -m orchestrator.server.engines model tiny-vision --dir $(ENGINE)
 	ORCH_EXAMPLES=1000 $(PYTEST) -m "hypothesis and not soak" --timeout 1800
 	$(BIN)/python -m pytest -m soak --timeout 7200 -s
 
@@ -69,4 +81,4 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(ENGINE) $(RAY) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE) $(RAY) $(STORAGES) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,7 +6,7 @@ What runs a job (`running`, and the engine with it) is imported by who needs it:
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import click
 
@@ -17,7 +17,7 @@ from orchestrator.cli.context import Context, opened, ready, say_exposure
 from orchestrator.cli.options import FILE, FORCE, fail_on_option, job_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.cli.plan import plan_json
-from orchestrator.cli.rows import may_overwrite, require_own, write_rows
+from orchestrator.cli.rows import may_overwrite, place_of, require_own, write_rows
 from orchestrator.core.clock import now
 from orchestrator.core.counts import FailOn
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
@@ -31,7 +31,6 @@ from orchestrator.engine.in_force import differences
 from orchestrator.engine.lock import running_engine
 from orchestrator.pipeline.build.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.build.intake import submit as take_in
-from orchestrator.pipeline.finish import merge
 from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of, writing
 from orchestrator.reports import status
 from orchestrator.settings.spec_of import tasks_of
@@ -40,32 +39,31 @@ from orchestrator.settings.spec_of import tasks_of
 @click.command()
 @FILE
 @job_options
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the rows here when done.")
+@click.option("-o", "--output", metavar="FILE", help="Write the rows here when done: a file or address (s3://…).")
 @fail_on_option
 @quiet_option
 @json_option
-def run(file: Path, options: Options, output: Path | None, fail_on: FailOn | None, quiet: bool, as_json: bool) -> int:
+def run(file: Path, options: Options, output: str | None, fail_on: FailOn | None, quiet: bool, as_json: bool) -> int:
     """Submit a job or batch file, run it to completion, show the results.
 
     The same command resumes an unfinished job where it stopped.
     """
-    if output is not None:
-        merge.check_output(output, file)
-        if output.suffix == ".parquet":
-            require_parquet(f"-o {output}")
+    place = None if output is None else place_of(output, file)
+    if PurePath(output or "").suffix == ".parquet":
+        require_parquet(f"-o {output}")
     with ready() as context, progress(quiet=quiet or as_json) as view:
         say_exposure(context)
-        if output is not None:
-            require_own(context, output, overwrite=options.overwrite)
+        if place is not None:
+            require_own(context, place, overwrite=options.overwrite)
         intake = _taken_in(context, file, options, view)
         _say_taken_in(view, intake)
         from orchestrator.cli.running import finish
 
         detail = finish(context, intake.job, view)
-        if output is not None and detail.line.job.error is None:
+        if place is not None and detail.line.job.error is None:
             is_merged = intake.job.finished_at is None
-            with writing(context.store, context.home.identity(), detail.line.job.id, output, now):
-                write_rows(context, detail.line.job, output, None, view.counted, is_merged=is_merged)
+            with writing(context.store, context.home.identity(), detail.line.job.id, place, now):
+                write_rows(context, detail.line.job, place, None, view.counted, is_merged=is_merged)
         view.stop()
         return _show(detail, fail_on, as_json)
 

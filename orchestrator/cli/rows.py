@@ -96,13 +96,13 @@ def may_overwrite(told: str) -> bool:
     return click.confirm(f"orch: {told}. Overwrite it?", default=False, err=True)
 
 
-def place_of(output: str, job: Job) -> str | Path:
-    """Where `-o` writes. Raises UsageError where it could not, or must not."""
+def place_of(output: str, source: Path) -> str | Path:
+    """Where `-o` writes the rows of a job made of `source`. Raises UsageError where it could not, or must not."""
     if addresses.is_address(output):
         addresses.check_address(output, "-o")
     place = outputs.places.located(output, Path())
     if isinstance(place, Path):
-        check_output(place, Path(job.source))
+        check_output(place, source)
     return place
 
 

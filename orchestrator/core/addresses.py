@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.storages import KEYS
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _EXTRAS = {
@@ -34,7 +35,7 @@ def address_problem(address: str) -> AddressProblem | None:
     if parts.password or parts.query:
         return AddressProblem(
             "an address may carry no password and no query",
-            "the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID",
+            KEYS,
         )
     from fsspec import get_filesystem_class
 

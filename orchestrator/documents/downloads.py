@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -17,9 +18,10 @@ from typing import TypeVar
 from fsspec.callbacks import Callback
 
 from orchestrator.core.errors import InputError, JobFilesError
+from orchestrator.core.storages import PerThread
 from orchestrator.documents.lines import too_large
 from orchestrator.documents.redirects import led_elsewhere
-from orchestrator.documents.remote import AT_ONCE, PAUSES, RemoteObject, why
+from orchestrator.documents.remote import AT_ONCE, LONG_SECONDS, PAUSES, RemoteObject, why
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PREFIX = "orch-documents-"
@@ -49,6 +51,7 @@ class Downloads:
         self._failed = 0
         self._is_closed = Event()
         self._under_way: set[Future[str]] = set()
+        self._storages = PerThread()
 
     def close(self) -> None:
         """Remove all that is still there."""
@@ -93,7 +96,7 @@ class Downloads:
     def _begin(self, remote: RemoteObject, limit: int | None) -> Future[str]:
         self._number += 1
         to = str(self._folder / str(self._number))
-        begun = self._pool.submit(_download, remote, to, limit, self._is_closed)
+        begun = self._pool.submit(_download, remote, to, limit, self._is_closed, self._storages)
         self._under_way = {begun, *(each for each in self._under_way if not each.done())}
         return begun
 
@@ -153,15 +156,16 @@ class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
             raise too_large(self._bytes, self._limit)
 
 
-def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event) -> str:
+def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event, storages: PerThread) -> str:
     """Raises ExtractionError, _Failed, and _NotWanted once it is closed."""
     if limit is not None and remote.size is not None and remote.size > limit:
         raise too_large(remote.size, limit)
     for pause in (*PAUSES, None):
         if is_closed.is_set():
             raise _NotWanted
+        began = time.monotonic()
         try:
-            remote.storage.get_file(remote.path, to, callback=_Limit(limit, is_closed))
+            storages.here(remote.storage).get_file(remote.path, to, callback=_Limit(limit, is_closed))
             _check_size(remote, to)
             return to
         except FileNotFoundError:
@@ -177,7 +181,7 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
         except Exception as error:  # each storage has errors of its own
             if (led := led_elsewhere(error)) is not None:
                 raise ExtractionError(DocumentProblem.UNREADABLE, f"{led}.") from error
-            if pause is None:
+            if pause is None or time.monotonic() - began > LONG_SECONDS:
                 raise _Failed(remote, error) from error
             is_closed.wait(pause)
     raise AssertionError("the last try returns or raises")

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from orchestrator.core import addresses, interrupts
+from orchestrator.core import addresses, interrupts, storages
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.documents.globs import Globs, State
 from orchestrator.documents.ignored import IgnoredReason, is_lock
@@ -29,6 +29,8 @@ MOST_LIST = 50_000_000
 RACY_SECONDS = 60.0
 """A file without an ETag that changed so shortly ago may change once more without another time."""
 AT_ONCE = 8
+LONG_SECONDS = 20.0
+"""A storage whose library tried for so long is not asked again: it did that itself."""
 PAUSES = (0.2, 1.0)
 """Seconds between tries of what may be well the next time."""
 _TAGS = ("ETag", "etag", "md5Hash", "generation", "content_md5", "Content-MD5", "version_id", "VersionId")
@@ -71,13 +73,11 @@ def located(address: str, *, follow_links: bool = False) -> RemoteRoot:
     Raises InputError where there is nothing, JobFilesError where the storage does not answer."""
     if (problem := addresses.address_problem(address)) is not None:
         raise InputError(problem.message, field="path", hint=problem.hint)
-    from fsspec.core import url_to_fs
 
     def look() -> RemoteRoot:
         is_web = urlsplit(address).scheme in WEB
         options = {"get_client": staying_client} if is_web and not follow_links else {}
-        storage, path = url_to_fs(address, **options)
-        storage.invalidate_cache()
+        storage, path = storages.opened(address, **options)
         if is_web:
             is_list = urlsplit(address).path.lower().endswith(LISTS)
             return RemoteRoot(address, storage, path, is_file=not is_list, is_list=is_list)
@@ -97,6 +97,7 @@ def lone(place: RemoteRoot) -> FoundFile:
 def asked(address: str, ask: Callable[[], Result]) -> Result:
     """What a storage answers. Raises InputError where there is nothing or no permission, JobFilesError otherwise."""
     for pause in (*PAUSES, None):
+        began = time.monotonic()
         try:
             return ask()
         except FileNotFoundError as error:
@@ -104,21 +105,23 @@ def asked(address: str, ask: Callable[[], Result]) -> Result:
                 raise InputError(str(led), field="path") from error
             raise InputError(f"There is nothing at {address}; correct the path.", field="path") from error
         except PermissionError as error:
-            raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=_KEYS) from error
+            hint = error.hint if isinstance(error, storages.StorageRefused) else storages.KEYS
+            raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=hint) from error
         except (InputError, ExtractionError):
             raise
         except Exception as error:  # each storage has errors of its own
             if (led := led_elsewhere(error)) is not None:
                 raise InputError(str(led), field="path") from error
-            if type(error).__name__ in ("NoCredentialsError", "DefaultCredentialsError"):
-                raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=_KEYS) from error
-            if pause is None:
+            if storages.is_refusal(error):
+                raise InputError(
+                    f"{address} may not be read: {why(error)}", field="path", hint=storages.KEYS
+                ) from error
+            if pause is None or time.monotonic() - began > LONG_SECONDS:
                 raise JobFilesError(f"{address} cannot be listed: {why(error)}", hint=_LATER) from error
             wait(pause)
     raise AssertionError("the last try returns or raises")
 
 
-_KEYS = "the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID"
 _LATER = "check that the storage can be reached, then run the same command again"
 
 
@@ -141,17 +144,30 @@ class _Folder(NamedTuple):
     exclude: State
 
 
-class RemoteWalk:
-    """Iterate over `FoundFile | Unlisted | Skipped` below a place, in the order of their relative paths.
+class _Chosen:
+    """What of a place the patterns let through, and whether its names are `is_wanted`."""
 
-    One folder's names are in memory at a time. Raises InputError, JobFilesError when iterated.
-    """
-
-    def __init__(self, place: RemoteRoot, include: Globs, exclude: Globs, is_wanted: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        place: RemoteRoot,
+        include: Globs,
+        exclude: Globs,
+        is_wanted: Callable[[str], bool],
+        *,
+        follow_links: bool = False,
+    ) -> None:
         self._place = place
         self._include = include
         self._exclude = exclude
         self._is_wanted = is_wanted
+        self._follow_links = follow_links
+
+
+class RemoteWalk(_Chosen):
+    """Iterate over `FoundFile | Unlisted | Skipped` below a place, in the order of their relative paths.
+
+    One folder's names are in memory at a time. Raises InputError, JobFilesError when iterated.
+    """
 
     def __iter__(self) -> Iterator[FoundFile | Unlisted | Skipped]:
         root = _Folder(self._place.path, "", self._include.start, self._exclude.start)
@@ -189,37 +205,43 @@ class RemoteWalk:
         here.sort(key=lambda item: item[0] + "/" if item[1]["type"] == "directory" else item[0])
         return here
 
-    def _file(self, folder: _Folder, name: str, info: Mapping[str, Any]) -> Iterator[FoundFile | Skipped]:
+    def _file(self, folder: _Folder, name: str, info: Mapping[str, Any]) -> Iterator[FoundFile | Unlisted | Skipped]:
         if not self._include.accepts(folder.include, name) or self._exclude.accepts(folder.exclude, name):
             return
-        if is_lock(name) or not self._is_wanted(name):
-            yield Skipped(folder.prefix + name, IgnoredReason.LOCK if is_lock(name) else IgnoredReason.KIND)
-        else:
-            found = RemoteObject(self._place.storage, info["name"], info)
-            yield FoundFile(info["name"], folder.prefix + name, found)
+        relative, path = folder.prefix + name, info["name"]
+        if (reason := self._reason(name, info)) is not None:
+            yield Skipped(relative, reason)
+            return
+        if info["type"] == "link":
+            try:
+                info = asked(path, lambda: dict(self._place.storage.info(path)))
+            except InputError:
+                message = "The link leads nowhere; mend it or exclude it."
+                yield Unlisted(relative, ExtractionError(DocumentProblem.UNREADABLE, message))
+                return
+            if info["type"] != "file":
+                yield Skipped(relative, IgnoredReason.LINK)
+                return
+        yield FoundFile(path, relative, RemoteObject(self._place.storage, path, info))
+
+    def _reason(self, name: str, info: Mapping[str, Any]) -> IgnoredReason | None:
+        """Why a file that the patterns let through is not a document; None where it is one."""
+        if is_lock(name):
+            return IgnoredReason.LOCK
+        if not self._is_wanted(name):
+            return IgnoredReason.KIND
+        if info["type"] == "link":
+            # Where it leads, the server alone knows: perhaps out of the folder.
+            return None if self._follow_links else IgnoredReason.LINK
+        return None if info["type"] == "file" else IgnoredReason.SPECIAL
 
 
-class AddressList:
+class AddressList(_Chosen):
     """The documents whose addresses a text at a web server names, one per line, in its order; `#` begins a comment.
 
     Lines may be relative to the list. Another host is asked only with `follow_links`: who writes the list does not
     decide whom this machine asks.
     """
-
-    def __init__(
-        self,
-        place: RemoteRoot,
-        include: Globs,
-        exclude: Globs,
-        is_wanted: Callable[[str], bool],
-        *,
-        follow_links: bool,
-    ) -> None:
-        self._place = place
-        self._include = include
-        self._exclude = exclude
-        self._is_wanted = is_wanted
-        self._follow_links = follow_links
 
     def __iter__(self) -> Iterator[FoundFile | Skipped]:
         return self.entries(with_info=False)

@@ -151,7 +151,7 @@ class _Opened:
         elif self.place.is_list:
             self._walk = AddressList(self.place, include, exclude, is_wanted, follow_links=source.follow_links)
         else:
-            self._walk = RemoteWalk(self.place, include, exclude, is_wanted)
+            self._walk = RemoteWalk(self.place, include, exclude, is_wanted, follow_links=source.follow_links)
         # A lone file is the one that was named, wherever a link may lead.
         self.within = self._walk.within if isinstance(self._walk, Walk) and not self.is_file else None
 

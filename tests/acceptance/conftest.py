@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,16 +36,30 @@ class EngineInTest:
 @pytest.fixture(scope="session")
 def vllm_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineInTest]:
     """The tiny model on a real vLLM: one engine (1.7 GB of memory) for each pytest process that asks for it."""
+    with running("tiny", tmp_path_factory) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def vision_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineInTest]:
+    """The tiny model that takes pictures, on a real vLLM of its own."""
+    with running("tiny-vision", tmp_path_factory) as engine:
+        yield engine
+
+
+@contextmanager
+def running(name: str, folders: pytest.TempPathFactory) -> Iterator[EngineInTest]:
+    """A real vLLM with one of the models that recipes make; the test is skipped where there is none."""
     engine = EngineDir.at(os.environ.get("ORCH_ENGINE_DIR", ROOT / ".engine"))
     try:
         require_installed(engine)
-        model = find_model(engine, "tiny")
+        model = find_model(engine, name)
     except EngineUnavailable as error:
         if os.environ.get("ORCH_REQUIRE_VLLM") == "1":
             raise
         pytest.skip(f"{NO_ENGINE}: {error.message} ({error.hint})")
-    launch = vllm_launch(engine, model, served_name="tiny")
-    log = tmp_path_factory.mktemp("engine") / "vllm.log"
+    launch = vllm_launch(engine, model, served_name=name)
+    log = folders.mktemp("engine") / "vllm.log"
     with VllmProcess(launch, log=log, ready_timeout=280) as process:
         yield EngineInTest(process.base_url, process.model)
 

@@ -61,3 +61,5 @@ def test_the_rows_of_a_job_as_tables(tmp_path: Path, run_orch: Orch, upstream: U
         refused = run_orch("fetch", job, *arguments)
         assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
         assert "secret" not in refused.stderr
+    refused = run_orch("run", str(tmp_path / "job.yaml"), "-o", "s3://me:secret@bucket/x.csv")
+    assert (refused.returncode, "-o: an address may carry no password" in refused.stderr) == (2, True), refused.stderr

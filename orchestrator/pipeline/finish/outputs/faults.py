@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator, Mapping
 
 from orchestrator.core.errors import OutputError, OutputFault
+from orchestrator.core.storages import is_refusal
 
 _ERRNO: Mapping[int, OutputFault] = {
     **dict.fromkeys(
@@ -35,6 +36,13 @@ _TYPES: Mapping[str, OutputFault] = {
     # aiohttp's and fsspec's.
     "ClientConnectorError": OutputFault.UNREACHABLE,
     "FSTimeoutError": OutputFault.UNREACHABLE,
+    # azure-core's.
+    "ResourceNotFoundError": OutputFault.NOT_FOUND,
+    "ServiceRequestError": OutputFault.UNREACHABLE,
+    "ServiceResponseError": OutputFault.UNREACHABLE,
+    # paramiko's.
+    "NoValidConnectionsError": OutputFault.UNREACHABLE,
+    "SSHException": OutputFault.UNREACHABLE,
     # SQLAlchemy's, of an address that it cannot read.
     "NoSuchModuleError": OutputFault.NOT_INSTALLED,
 }
@@ -104,7 +112,7 @@ def _known(error: BaseException) -> OutputFault | None:
         # A connection that did not come about has no state.
         return OutputFault.UNREACHABLE if _is_a(error, "OperationalError") else None
     # Storages raise these two without a number.
-    if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError) or is_refusal(error):
         return OutputFault.NO_PERMISSION
     if isinstance(error, FileNotFoundError):
         return OutputFault.NOT_FOUND

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from orchestrator.core import storages
 from orchestrator.core.addresses import is_address
 from orchestrator.core.atomic import beside_name, durable, resolved
 from orchestrator.core.errors import OutputError, OutputFault
@@ -67,7 +68,7 @@ def probe(place: str | Path) -> None:
         if isinstance(place, Path):
             _probe_folder(_target(place))
             return
-        storage, path = _storage(place)
+        storage, path = storages.opened(place)
         if storage.isdir(path) and not storage.isfile(path):
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         beside = f"{path}{PROBE}"
@@ -96,7 +97,7 @@ def is_empty(place: str | Path) -> bool:
         if isinstance(place, Path):
             target = resolved(place)
             return not target.is_file() or target.stat().st_size == 0
-        storage, path = _storage(place)
+        storage, path = storages.opened(place)
         try:
             return not storage.size(path)
         except FileNotFoundError:
@@ -109,7 +110,7 @@ def mark_of(place: str | Path) -> str:
         if isinstance(place, Path):
             with place.open("rb") as file:
                 return f"sha256:{file_digest(file, 'sha256').hexdigest()}"
-        storage, path = _storage(place)
+        storage, path = storages.opened(place)
         return f"ukey:{storage.ukey(path)}"
 
 
@@ -134,15 +135,6 @@ def _fault(place: str | Path, error: Exception) -> OutputError:
     return OutputError(code, f"cannot write {place}: {why}", hint=_HINTS.get(code))
 
 
-def _storage(address: str) -> tuple[Any, str]:
-    """The storage of an address, as it is now, and the path there."""
-    from fsspec.core import url_to_fs
-
-    storage, path = url_to_fs(address)
-    storage.invalidate_cache()
-    return storage, path
-
-
 def _target(place: Path) -> Path:
     """What a path stands for, where that is or may become a file. Raises OSError."""
     target = resolved(place)
@@ -161,5 +153,5 @@ def _spooled(address: str) -> Iterator[BinaryIO]:
             yield file  # type: ignore[misc]  # a wrapper of a BinaryIO
             file.flush()
         with _told(address):
-            storage, path = _storage(address)
+            storage, path = storages.opened(address)
             storage.put_file(file.name, path)

@@ -1,0 +1,131 @@
+"""SFTP for fsspec, used as `ssh` is: only servers that are known, an end to waiting, files whole or not at all.
+
+Import it only where paramiko is installed.
+"""
+
+from __future__ import annotations
+
+import stat
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+import paramiko
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.implementations.sftp import SFTPFileSystem
+
+from orchestrator.core.storages import StorageRefused
+
+CONNECT_SECONDS = 30
+SILENT_SECONDS = 60
+"""How long a server may take to answer before it counts as gone."""
+KNOWN = "/etc/ssh/ssh_known_hosts"
+AHEAD = 64
+"""Pieces of a file that are asked for before the first has come."""
+
+
+class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
+    def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+        raise StorageRefused(
+            f"the host key of {hostname} is not in ~/.ssh/known_hosts", "connect to it once with `ssh` or `sftp`"
+        )
+
+
+class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """The files of a server; for one thread. A connection that was lost is made anew by the next call."""
+
+    cachable = False
+
+    def _connect(self) -> None:
+        client = paramiko.SSHClient()
+        # At the end of this storage: paramiko's threads would keep the connection for ever.
+        weakref.finalize(self, client.close).atexit = False
+        client.load_system_host_keys()
+        with suppress(OSError):
+            client.load_system_host_keys(KNOWN)
+        client.set_missing_host_key_policy(_RefuseUnknown())
+        seconds = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), CONNECT_SECONDS)
+        try:
+            client.connect(self.host, **{**seconds, **self.ssh_kwargs})
+        except paramiko.BadHostKeyException as error:
+            told = f"{self.host} has another host key than ~/.ssh/known_hosts says: it may be another machine"
+            raise StorageRefused(told, "ask who runs it before you correct known_hosts") from error
+        except paramiko.SSHException as error:
+            transport = client.get_transport()
+            if transport is None or not transport.is_active():
+                raise
+            told = f"{self.host} does not let this user in: {error}"
+            raise StorageRefused(told, "an SSH agent or ~/.ssh has the key; the address names the user") from error
+        self.client = client
+        self._session = client.open_sftp()
+        self._session.get_channel().settimeout(SILENT_SECONDS)
+
+    @property
+    def ftp(self) -> Any:
+        """The session, which is alive."""
+        transport = self.client.get_transport()
+        if transport is None or not transport.is_active():
+            self._connect()
+        return self._session
+
+    @staticmethod
+    def _decode_stat(found: Any, parent_path: str | None = None) -> dict[str, Any]:
+        told: dict[str, Any] = SFTPFileSystem._decode_stat(found, parent_path)
+        if told["type"] == "file" and not stat.S_ISREG(found.st_mode):
+            told["type"] = "other"  # a pipe: reading it would wait for ever
+        return told
+
+    def get_file(self, rpath: str, lpath: str, callback: Any = DEFAULT_CALLBACK, **options: Any) -> None:
+        """`callback` is told of the bytes as they come, and ends it by raising."""
+        path = self._strip_protocol(rpath)
+        self.ftp.get(path, lpath, _steps(callback), max_concurrent_prefetch_requests=AHEAD)
+
+    def put_file(self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, **options: Any) -> None:
+        """Under another name beside it first: whoever looks finds the old file, or the whole new one."""
+        path = self._strip_protocol(rpath)
+        folder, _, name = path.rpartition("/")
+        self.makedirs(folder, exist_ok=True)
+        beside = f"{folder}/.{name}.{uuid4().hex[:8]}.part"
+        try:
+            self.ftp.put(lpath, beside, _steps(callback))
+            self._replace(beside, path)
+        except BaseException:
+            with suppress(Exception):
+                self.ftp.remove(beside)
+            raise
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        """Write bytes, below folders that are made where they are missing."""
+        self.makedirs(self._parent(self._strip_protocol(path)), exist_ok=True)
+        super().pipe_file(path, value, mode=mode, **options)
+
+    def ukey(self, path: str) -> str:
+        """What stands for the content: not when it was read last, which is in fsspec's own."""
+        told = {**self.info(path), "time": None}
+        return sha256(str(told).encode()).hexdigest()
+
+    def _replace(self, old: str, new: str) -> None:
+        try:
+            self.ftp.posix_rename(old, new)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # A server without OpenSSH's extension renames to names that are free.
+            with suppress(FileNotFoundError):
+                self.ftp.remove(new)
+            self.ftp.rename(old, new)
+
+
+def _steps(callback: Any) -> Callable[[int, int], None]:
+    """fsspec's callback for paramiko, which tells all bytes so far."""
+    so_far = 0
+
+    def step(bytes_so_far: int, total: int) -> None:
+        nonlocal so_far
+        callback.relative_update(bytes_so_far - so_far)
+        so_far = bytes_so_far
+
+    return step
