@@ -72,7 +72,6 @@ def test_batches_bring_engines_which_end_with_the_rows_and_with_the_server(
 def test_a_command_line_that_makes_no_sense(run_orch: Orch, orch_home: Path, tmp_path: Path) -> None:
     (orch_home / "orch.toml").touch()
     for arguments, told in (
-        (("--ray", "auto", "--upstream", "http://127.0.0.1:9/v1"), "--ray goes with --vllm MODEL"),
         (("--ray", "auto", "--vllm", "m", "--gpus", "0"), "--ray goes with --vllm MODEL, and without --gpus"),
         (("--vllm", "m", "--engines", "0..8"), "go with --ray ADDRESS"),
         (("--vllm", "m", "--ray", "auto", "--engines", "8..0"), "is not a number of engines such as"),
