@@ -3,7 +3,8 @@
 `paint` is the browser's own first contentful paint, of each page opened anew. `tells` is how long a page takes to
 show that a row ended, that the engine was killed, and that it is back, by the clock of who waits for it. `slow` is
 the CPU of an engine process for one batch with ten open pages and with none, in interleaved rounds: the machine's
-clock says nothing while others work on it. `memory` is the resident memory of an engine that serves ten pages.
+clock says nothing while others work on it; beside it, the CPU of the process that serves them. `memory` is the
+resident memory of an engine with ten open pages, and of the process that serves them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 
@@ -27,7 +29,7 @@ from benchmarks.databases import SETTINGS
 from benchmarks.serving import Constant, Unavailable, note, say, write_rows
 from orchestrator.store import Store
 from tests.support.chromium import Chromium, Tab, installed
-from tests.support.webhome import BIG, WebHome, web_home
+from tests.support.webhome import BIG, WebHome, pages_of, web_home
 
 STREAMS, ROUNDS, ROWS, TIMES = 10, 4, 40_000, 10
 SETTLED_SECONDS = 120.0
@@ -112,19 +114,31 @@ def _say_times(what: str, seconds: list[float]) -> None:
 
 def _slow(place: Path, minutes: float) -> None:
     """CPU of an engine for a batch; the pages' own code is loaded before, as it is once in a night."""
-    used: dict[int, list[tuple[float, float]]] = {0: [], STREAMS: []}
+    used: dict[int, list[Cost]] = {0: [], STREAMS: []}
     for number in range(ROUNDS):
         for streams, found in used.items():
-            found.append(_batch(place / f"{number}-{streams}", streams))
-            note(f"{ROWS:,} rows with {streams} open pages: {found[-1][0]:.2f} s of CPU in {found[-1][1]:.1f} s")
-    alone, watched = (statistics.median(cpu for cpu, _ in used[streams]) for streams in (0, STREAMS))
-    seconds = statistics.median(taken for _, taken in used[STREAMS])
-    say(f"pages {ROWS:,} rows in an engine with no page open: {alone:.2f} s of CPU, with {STREAMS}: {watched:.2f} s")
-    say(f"pages {STREAMS} open pages take {(watched - alone) / seconds:.1%} of a core from it while it works")
+            found.append(cost := _batch(place / f"{number}-{streams}", streams))
+            took = f"{cost.engine:.2f} s of CPU, {cost.pages:.2f} s of the pages' process, in {cost.seconds:.1f} s"
+            note(f"{ROWS:,} rows with {streams} open pages: {took}")
+    alone, watched = (statistics.median(cost.engine for cost in used[streams]) for streams in (0, STREAMS))
+    pages = statistics.median(cost.pages / cost.seconds for cost in used[STREAMS])
+    say(
+        f"pages {ROWS:,} rows in an engine with no page open: {alone:.2f} s of CPU, "
+        f"with {STREAMS}: {watched:.2f} s, {watched / alone - 1:+.1%}"
+    )
+    say(f"pages the process of {STREAMS} open pages takes {pages:.1%} of a core while it works")
 
 
-def _batch(place: Path, streams: int) -> tuple[float, float]:
-    """CPU seconds of an engine for a batch, and how long it took."""
+class Cost(NamedTuple):
+    """CPU seconds of an engine and of its pages for a batch, and the seconds that it took."""
+
+    engine: float
+    pages: float
+    seconds: float
+
+
+def _batch(place: Path, streams: int) -> Cost:
+    """What a batch costs."""
     place.mkdir()
     with Constant() as upstream:
         os.environ.update(ORCH_HOME=str(place / "home"), ORCH_CONFIG=str(place / "orch.toml"))
@@ -134,17 +148,18 @@ def _batch(place: Path, streams: int) -> tuple[float, float]:
             return asyncio.run(_watched_batch(process, link, place / "rows.jsonl", streams))
 
 
-async def _watched_batch(process: subprocess.Popen[str], link: str, rows: Path, streams: int) -> tuple[float, float]:
+async def _watched_batch(process: subprocess.Popen[str], link: str, rows: Path, streams: int) -> Cost:
     async with _visitor(link) as visitor:
         async with _open(visitor, _site(link), "/", 1):
             await asyncio.sleep(2)
         async with _open(visitor, _site(link), "/", streams):
-            before, began = _cpu(process.pid), time.monotonic()
+            [pages] = pages_of(process.pid)
+            engine_before, pages_before, began = _cpu(process.pid), _cpu(pages), time.monotonic()
             command = [*ORCH, "submit", str(rows), "--wait", "-q"]
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             submit = await asyncio.create_subprocess_exec(*command, **quiet)
             assert await submit.wait() == 0
-            return _cpu(process.pid) - before, time.monotonic() - began
+            return Cost(_cpu(process.pid) - engine_before, _cpu(pages) - pages_before, time.monotonic() - began)
 
 
 def _memory(place: Path, minutes: float) -> None:
@@ -156,18 +171,20 @@ def _memory(place: Path, minutes: float) -> None:
             os.environ.update(ORCH_HOME=str(home.root), ORCH_CONFIG=str(home.root / "orch.toml"))
             engines.append(stack.enter_context(_serving("up", "-q", "--web", "127.0.0.1:0")))
         [(watched, link), (alone, _)] = engines
-        seen = asyncio.run(_watched([watched, alone], link, homes[0], minutes * 60))
-    for name, samples in zip((f"with {STREAMS} open pages", "with none"), seen, strict=True):
+        processes = [watched.pid, *pages_of(watched.pid), alone.pid]
+        seen = asyncio.run(_watched(processes, link, homes[0], minutes * 60))
+    names = (f"an engine with {STREAMS} open pages", "the process of these", "an engine with none")
+    for name, samples in zip(names, seen, strict=True):
         later = samples[len(samples) // 2 :]
         slopes = [statistics.linear_regression(*zip(*part, strict=True)).slope * 3600 for part in (samples, later)]
         say(
-            f"pages memory of an engine {name}, {minutes:.0f} minutes: {samples[-1][1]:.0f} MB, "
+            f"pages memory of {name}, {minutes:.0f} minutes: {samples[-1][1]:.0f} MB, "
             f"{slopes[0]:+.1f} MB an hour, {slopes[1]:+.1f} in the second half"
         )
 
 
 async def _watched(
-    processes: Sequence[subprocess.Popen[str]], link: str, home: WebHome, seconds: float
+    processes: Sequence[int], link: str, home: WebHome, seconds: float
 ) -> list[list[tuple[float, float]]]:
     """Seconds and resident MB of processes while ten pages of the first are open."""
     site, half = _site(link), STREAMS // 2
@@ -182,7 +199,7 @@ async def _watched(
         found: list[list[tuple[float, float]]] = [[] for _ in processes]
         while (gone := time.monotonic() - began) < seconds:
             for process, samples in zip(processes, found, strict=True):
-                samples.append((gone, _resident(process.pid)))
+                samples.append((gone, _resident(process)))
             await asyncio.sleep(SAMPLE_SECONDS)
         return found
 

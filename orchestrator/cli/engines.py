@@ -16,6 +16,12 @@ from orchestrator.settings.backends import EnginesBackend, FleetBackend
 
 GIB = 1024**3
 backend_option = click.option("--backend", metavar="NAME", help="Which one, if several have the model.")
+VERBS = {
+    "start": "Start an engine of MODEL without rows.\n\n"
+    "It ends once it has been idle, as any; `start` takes `stop` and `sleep` back.",
+    "stop": "Drain and stop the engines of MODEL.\n\nIts rows wait until `orch engines start MODEL`.",
+    "sleep": "Drain the engines of MODEL and free their memory.\n\nIts rows wait until `orch engines start MODEL`.",
+}
 
 
 @click.group(invoke_without_command=True)
@@ -44,40 +50,19 @@ def engines(ctx: click.Context, backend: str | None, as_json: bool) -> int:
     return 0
 
 
-@engines.command()
-@click.argument("model")
-@backend_option
-@json_option
-def start(model: str, backend: str | None, as_json: bool) -> int:
-    """Start an engine of MODEL without rows.
+def _command(verb: str, text: str) -> click.Command:
+    @click.command(verb, help=text)
+    @click.argument("model")
+    @backend_option
+    @json_option
+    def wished(model: str, backend: str | None, as_json: bool) -> int:
+        return _wish(verb, model, backend, as_json)
 
-    It ends once it has been idle, as any; `start` takes `stop` and `sleep` back.
-    """
-    return _wish("start", model, backend, as_json)
-
-
-@engines.command()
-@click.argument("model")
-@backend_option
-@json_option
-def stop(model: str, backend: str | None, as_json: bool) -> int:
-    """Drain and stop the engines of MODEL.
-
-    Its rows wait until `orch engines start MODEL`.
-    """
-    return _wish("stop", model, backend, as_json)
+    return wished
 
 
-@engines.command()
-@click.argument("model")
-@backend_option
-@json_option
-def sleep(model: str, backend: str | None, as_json: bool) -> int:
-    """Drain the engines of MODEL and free their memory.
-
-    Its rows wait until `orch engines start MODEL`.
-    """
-    return _wish("sleep", model, backend, as_json)
+for _verb, _text in VERBS.items():
+    engines.add_command(_command(_verb, _text))
 
 
 def _fleets(context: Context, backend: str | None) -> dict[str, FleetBackend]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,13 @@ import click
 
 from orchestrator.cli.keys import Amount, dir_option
 from orchestrator.core.errors import UsageError
+from orchestrator.settings.amounts import engine_counts, length
 from orchestrator.settings.discovery import locate, serve_folder
 
 if TYPE_CHECKING:
     import socket
 
+    from orchestrator.cli.serve_on_ray import RayEngines
     from orchestrator.server.engines.supervisor import Supervisor
     from orchestrator.server.service import Service
     from orchestrator.server.settings import Settings
@@ -72,6 +74,20 @@ class _Endpoint(click.ParamType[str]):
             self.fail(f"{value!r}: {error}", param, ctx)
 
 
+class _Amount(click.ParamType[Any]):
+    """What a setting of orch.toml takes as well: `read` gives it, or raises ValueError."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class _Gpus(click.ParamType[tuple[int, ...]]):
     name = "gpus"
 
@@ -109,6 +125,14 @@ OPTIONS = (
     click.option("--gpus", type=_Gpus(), metavar="0,1", help="GPUs to use, one engine each.  [default: all]"),
     click.option("--tensor-parallel", type=click.IntRange(1, 64), metavar="N", help="GPUs per engine."),
     click.option("--vllm-python", type=PROGRAM, metavar="PATH", help="Python executable that has vLLM."),
+    click.option("--ray", "cluster", metavar="ADDRESS",
+                 help="Start the engines on this Ray cluster, as batches need them; auto: the one of this machine."),
+    click.option("--engines", type=_Amount("engines", engine_counts), metavar="0..8",
+                 help="How many, with --ray.  [default: 0..1]"),
+    click.option("--idle", type=_Amount("time", length), metavar="TIME",
+                 help="An engine on Ray that no row asks for ends after this.  [default: 10m]"),
+    click.option("--ray-python", type=PROGRAM, metavar="PATH",
+                 help="The cluster's own Python.  [default: the one beside `ray`]"),
     click.argument("vllm_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- VLLM OPTIONS]"),
 )  # fmt: skip
 
@@ -123,14 +147,16 @@ def _options(function: Any) -> Any:
 @_options
 def serve(
     host: str, port: int | None, uds: Path | None, folder: Path | None, log_format: str, model: str | None,
-    gpus: tuple[int, ...] | None, tensor_parallel: int | None, vllm_python: Path | None,
-    vllm_options: tuple[str, ...], upstreams: tuple[str, ...], **given: Any,
+    gpus: tuple[int, ...] | None, tensor_parallel: int | None, vllm_python: Path | None, cluster: str | None,
+    engines: tuple[int, int] | None, idle: float | None, ray_python: Path | None, vllm_options: tuple[str, ...],
+    upstreams: tuple[str, ...], **given: Any,
 ) -> int:  # fmt: skip
     """Serve OpenAI's Batch API in front of OpenAI-compatible endpoints, vLLM first of all.
 
     \b
     orch serve --upstream http://127.0.0.1:8000/v1
     orch serve --vllm /models/llama --gpus 0,1 -- --max-model-len 8192
+    orch serve --vllm /models/llama --ray auto --engines 0..8
 
     Accepted work survives every stop and kill: start it again and it continues.
     """
@@ -142,6 +168,10 @@ def serve(
         raise UsageError("--gpus, --tensor-parallel, --vllm-python and options after -- go with --vllm MODEL")
     if model is None and not upstreams:
         raise UsageError("name an endpoint with --upstream URL, or start one with --vllm MODEL")
+    if cluster is None and (engines or idle or ray_python):
+        raise UsageError("--engines, --idle and --ray-python go with --ray ADDRESS")
+    if cluster is not None and (model is None or gpus or upstreams or given["cost_per_hour"] is not None):
+        raise UsageError("--ray goes with --vllm MODEL, and without --gpus, --upstream and --cost-per-hour")
     where = Where(host, PORT if port is None and uds is None else port, uds)
     root = (serve_folder(locate()) if folder is None else folder).absolute()
     settings = _settings(tuple(dict.fromkeys(upstreams)), where, given)
@@ -149,14 +179,21 @@ def serve(
     stop = Stop()
     with stop.on_signals(), ExitStack() as stack:
         sockets = _doors(stack, root, where, settings, folder)
-        supervisor = None
-        if model is not None:
+        supervisor = fleet = None
+        if model is not None and cluster is not None:
+            from orchestrator.cli.serve_on_ray import RayEngines, RayWish
+
+            wanted = RayWish(
+                cluster, model, engines, idle, tensor_parallel or 1, ray_python, vllm_python, vllm_options or ()
+            )
+            fleet = stack.enter_context(RayEngines(wanted, root, tell))
+        elif model is not None:
             from orchestrator.server.engines.fleet import Wish
 
             wish = Wish(model, gpus, tensor_parallel or 1, vllm_python, vllm_options)
             supervisor = stack.enter_context(_engines(wish, root, lambda: stop.asked, tell))
         if supervisor is None or supervisor.wait_ready(lambda: stop.asked):
-            _serve(root, settings, sockets, supervisor, where, lambda: stop.asked, tell)
+            _serve(root, settings, sockets, supervisor, fleet, where, lambda: stop.asked, tell)
     tell("stopped; nothing is lost")
     return 0
 
@@ -275,6 +312,7 @@ def _serve(
     settings: Settings,
     sockets: list[socket.socket],
     supervisor: Supervisor | None,
+    fleet: RayEngines | None,
     where: Where,
     is_stopped: Callable[[], bool],
     tell: Tell,
@@ -285,6 +323,8 @@ def _serve(
 
     if supervisor is not None:
         settings = replace(settings, upstreams=(*settings.upstreams, *supervisor.urls))
+    if fleet is not None:
+        settings = fleet.added(settings)
 
     def is_over() -> bool:
         return is_stopped() or (supervisor is not None and supervisor.hopeless is not None)
@@ -292,7 +332,9 @@ def _serve(
     async def greet(service: Service) -> None:
         if supervisor is not None:
             service.engines = supervisor.report
-        await _greet(service, sockets, where, tell)
+        async with nullcontext() if fleet is None else fleet.steered(service):
+            await _greet(service, sockets, where, tell)
+            await service.ending.wait()  # it is cancelled before, where the server ends
 
     listen.serve(root, settings, sockets, is_over=is_over, greet=greet)
     if supervisor is not None and not is_stopped() and (error := supervisor.hopeless) is not None:

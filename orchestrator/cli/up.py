@@ -14,8 +14,9 @@ from orchestrator.cli.options import Address, actions_option, names_option, web_
 from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible
 from orchestrator.core.clock import now
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.interrupts import Interrupted
+from orchestrator.core.listening import bound
 from orchestrator.core.money import money
 from orchestrator.engine.lock import engine_lock
 from orchestrator.engine.loop import Engine
@@ -92,14 +93,20 @@ def up(
 
 def _pages(
     engine: Engine, context: Context, address: tuple[str, int], names: tuple[str, ...], *, acts: bool
-) -> AbstractContextManager[str]:
-    """The pages of the home, which tell how the loop of this engine is."""
-    from orchestrator.cli.view import serve_pages
-    from orchestrator.web.metrics import LoopHealth
+) -> AbstractContextManager[object]:
+    """The pages of the home, which tell how the loop of this engine is, under the settings that it has."""
+    from orchestrator.cli.pages import PagesOptions
+    from orchestrator.cli.pages_process import PagesProcess
 
-    loop = LoopHealth()
-    engine.rounds.append(loop.beat)
-    return serve_pages(context, address, names, lambda: context, loop, acts=acts)
+    listener = bound(*address)
+    try:
+        pages = PagesProcess(context, listener, PagesOptions(address[0], names, acts))
+    except OrchError:
+        listener.close()
+        raise
+    engine.rounds.append(pages.loop.beat)
+    engine.listeners.append(pages.use)
+    return pages
 
 
 class _Told:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -366,7 +367,9 @@ class Engine:
     def _make(self, name: str, settings: Backend) -> Opened:
         if not isinstance(settings, OwnServer):
             return Opened(self._closing(hosted_handle(name, settings, self._config)), settings)
-        told = server_settings(name, settings, dispatch=self._dispatch)
+        measured = self._store.engine_rates.of(self._home.identity(), name)
+        limits = {model: rates.best_limit for model, rates in measured.items()}
+        told = replace(server_settings(name, settings, dispatch=self._dispatch), measured_limits=limits)
         fleet = None
         if isinstance(settings, EnginesBackend | RayBackend) and self._dispatch:
             fleet = self._fleets.make(name, settings)

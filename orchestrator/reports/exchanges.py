@@ -17,7 +17,9 @@ from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.endpoints import messages_of
 from orchestrator.policy.merged_rows import merged_row
 from orchestrator.policy.model_names import with_model
+from orchestrator.policy.requests import custom_id
 from orchestrator.settings.home import Home
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 from orchestrator.store.lookups import FoundRow
 
@@ -59,8 +61,10 @@ def exchanges(store: Store, home: Home, job: Job, document: str, task: str | Non
 
     Raises UsageError where the job has no such document or task, or several documents may be meant.
     """
-    name = _document(store, job, document)
-    rows = store.lookups.rows(job.id, name)
+    name, rows = document, _rows(store, job, document)
+    if not rows:
+        name = _document(store, job, document)
+        rows = _rows(store, job, name) or store.lookups.rows(job.id, name)
     known = list(dict.fromkeys(found.row.task for found in rows))
     wanted = [found for found in rows if task in (None, found.row.task)]
     if not wanted:
@@ -80,6 +84,13 @@ def exchange_at(store: Store, home: Home, job: Job, seq: int) -> Exchange | None
     check = merging_checks(store, home, job).get(found.row.task)
     with closing(ResultLines(home.results)) as lines:
         return _exchange(store, home, job, found, lines, check)
+
+
+def _rows(store: Store, job: Job, document: str) -> list[FoundRow]:
+    """The rows of the document of exactly this name, by what they are called."""
+    spec = spec_of(job)
+    ids = [document] if spec is None else [custom_id(document, task.id) for task in spec.tasks]
+    return store.lookups.near(job.id, document, ids)
 
 
 def _document(store: Store, job: Job, wanted: str) -> str:

@@ -7,28 +7,22 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError
 from pathlib import Path
 from socket import socket
 from types import TracebackType
-from typing import Any, TypeVar
 
 import uvicorn
 
-from orchestrator.core.engines import EngineProgress, ModelDemand
 from orchestrator.core.errors import BackendError, OrchError
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
 from orchestrator.server.descriptors import allow_many_files, fitted
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
-
-T = TypeVar("T")
+from orchestrator.server.steered import SteeredServer
 
 MAX_SOCKET_PATH = 100
 START_SECONDS = 60.0
-CALL_SECONDS = 1.0
 
 
 def socket_path(root: Path) -> Path:
@@ -61,12 +55,12 @@ class _Uvicorn(Server):
         await super().shutdown(sockets)
 
 
-class ServerThread:
+class ServerThread(SteeredServer):
     """`with ServerThread(root, settings) as server:` serves on `server.socket` until the block ends."""
 
     def __init__(self, root: Path, settings: Settings) -> None:
         self.socket = socket_path(root)
-        self._service = Service(root, fitted(settings, allow_many_files()))
+        super().__init__(Service(root, fitted(settings, allow_many_files())), lambda: self._server.loop)
         self._failure: BaseException | None = None
 
     def __enter__(self) -> ServerThread:
@@ -100,51 +94,6 @@ class ServerThread:
         self._server.should_exit = True
         self._thread.join()
         self.socket.unlink(missing_ok=True)
-
-    def join(self, url: str, models: Sequence[str], api_key: str | None = None) -> None:
-        """One more upstream, which serves these models, with a key of its own where it asks for one."""
-        self._call(self._service.join(url, models, api_key))
-
-    def leave(self, url: str, seconds: float) -> None:
-        """An upstream leaves; returns when its requests have ended, or, after so many seconds, were taken back."""
-        self._call(self._service.leave(url, seconds))
-
-    def demand(self) -> list[ModelDemand]:
-        """What the rows that have no result yet ask for, by model."""
-
-        async def asked() -> list[ModelDemand]:
-            return self._service.demand()
-
-        return self._call(asked())
-
-    def progress(self) -> list[EngineProgress]:
-        """What each upstream has done since it joined."""
-
-        async def asked() -> list[EngineProgress]:
-            return self._service.progress()
-
-        return self._call(asked())
-
-    def tell_engines(self, report: Callable[[], list[dict[str, Any]]]) -> None:
-        """What `/health` says of the engines behind this server."""
-        self._service.engines = report
-
-    def _call(self, asked: Coroutine[Any, Any, T]) -> T:
-        """Have the server's own thread do something. Raises BackendError where it has ended."""
-        try:
-            future = asyncio.run_coroutine_threadsafe(asked, self._server.loop)
-        except RuntimeError as error:
-            asked.close()
-            raise BackendError("the batch server has ended") from error
-        while True:
-            try:
-                return future.result(CALL_SECONDS)
-            except CancelledError as error:
-                raise BackendError("the batch server has ended") from error
-            except TimeoutError:
-                # What comes to a loop in its last moment is never answered.
-                if not self._thread.is_alive():
-                    raise BackendError("the batch server has ended") from None
 
     def end(self, seconds: float) -> None:
         """Serve no longer, once the rows in flight are back, or so many seconds have passed; leaving the block, in

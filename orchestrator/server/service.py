@@ -7,7 +7,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ class Service:
         self._sweep()
         self._writer = Writer()
         learned = self.records.learned_concurrency()
-        self.upstreams = [self._upstream(url, learned.get(url)) for url in settings.upstreams]
+        self.upstreams = [self._upstream(url, learned) for url in settings.upstreams]
         self._watches: dict[Upstream, asyncio.Task[None]] = {}
         self._dispatcher = Dispatcher(
             self.upstreams,
@@ -156,7 +156,7 @@ class Service:
         """
         if any(upstream.url == url for upstream in self.upstreams):
             return
-        upstream = self._upstream(url, self.records.learned_concurrency().get(url), models, api_key)
+        upstream = self._upstream(url, self.records.learned_concurrency(), models, api_key)
         self._dispatcher.join(upstream)
         await self._begin(upstream)
 
@@ -205,9 +205,11 @@ class Service:
             watch.add_done_callback(self._ended)
 
     def _upstream(
-        self, url: str, learned: int | None, models: Sequence[str] = (), api_key: str | None = None
+        self, url: str, learned: Mapping[str, int], models: Sequence[str] = (), api_key: str | None = None
     ) -> Upstream:
         settings = self.settings
+        # What a person had measured goes before what was found at an address, which may be another engine's by now.
+        measured = [limit for model, limit in settings.measured_limits.items() if not models or model in models]
         rates = (settings.requests_per_minute, settings.tokens_per_minute)
         return Upstream(
             url,
@@ -215,7 +217,7 @@ class Service:
             timeout=settings.request_timeout,
             ceiling=settings.max_concurrency,
             clock=time.monotonic,
-            learned=learned,
+            learned=min(measured, default=learned.get(url)),
             rate_limiter=RateLimiter(*rates) if settings.paid or any(rates) else None,
             paid=settings.paid,
             account_seconds=settings.account_seconds,

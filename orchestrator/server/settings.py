@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from orchestrator.core.connections import PATIENCE, ClientTimeouts
 
@@ -25,6 +25,8 @@ class Settings:
     request_timeout: float = 600.0
     retry_delay: float = 0.5
     max_concurrency: int = 1024
+    measured_limits: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """How many rows at once a bench found best for an upstream of each model: the limit that one starts with."""
     max_file_bytes: int = 512 * 1024 * 1024
     max_rows: int = 50_000
     dispatch: bool = True

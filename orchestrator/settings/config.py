@@ -273,6 +273,17 @@ class Config:
         return self.place.path
 
     @property
+    def fleet_models(self) -> dict[str, dict[str, str]]:
+        """The models of fleets, by what they are called at the backends that have them: a task of a job file may name
+        one without an alias.
+        """
+        found: dict[str, dict[str, str]] = {}
+        for backend, settings in self.backends.items():
+            for model in settings.model_names if isinstance(settings, FleetBackend) else ():
+                found.setdefault(model, {})[backend] = model
+        return found
+
+    @property
     def said(self) -> Mapping[str, Any]:
         """What the file itself says of `home` and `database_url`, whatever the environment does."""
         data, _ = ({}, None) if self.path is None else load_toml(self.path, self.text)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import takewhile
 
 from sqlalchemy import ColumnElement, and_, or_, select
 
@@ -13,6 +14,8 @@ from orchestrator.store.records import FINISHED, finished
 from orchestrator.store.tables import HAS_FAILED, requests, shards
 
 PAGE = 2000
+NEAR = 64
+"""Rows that are read at once where one document's are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,25 @@ class Lookups:
         self._db = database
 
     def rows(self, job_id: JobId, document: str) -> list[FoundRow]:
-        """The rows of a document, in input order."""
+        """The rows of a document, in input order; looks at every row of the job."""
         return self._found(job_id, requests.c.document == document)
+
+    def near(self, job_id: JobId, document: str, ids: Collection[str]) -> list[FoundRow]:
+        """The same, for what a document's rows are called where each task asks it once: looks at few rows besides.
+
+        A document's rows stand together, and the parts of one behind it. None where no row has such an id.
+        """
+        c = requests.c
+        query = select(c.seq).where(c.job_id == job_id, c.custom_id.in_(ids), c.document == document)
+        with self._db.read() as tx:
+            known = set(tx.scalars(query))
+        found: list[FoundRow] = []
+        at = min(known, default=None)
+        while at is not None:
+            rows = self._found(job_id, and_(c.seq >= at, c.seq < at + NEAR))
+            found += takewhile(lambda one: one.row.document == document, rows)
+            at = at + NEAR if len(rows) == NEAR and rows[-1].row.document == document else None
+        return found if known <= {one.row.seq for one in found} else self.rows(job_id, document)
 
     def row(self, job_id: JobId, custom_id: str) -> FoundRow | None:
         """The row with this id, None where the job has none."""

@@ -7,6 +7,7 @@ but the command line.
     figures     numbers, money and times as markup that says which `--json` they are from
     views       one function a page: what it shows
     live        open pages, kept current over server-sent events
+    loop_health how the engine's loop is, told across processes
     metrics     /metrics
     app         routes, templates
     serving     a thread that listens

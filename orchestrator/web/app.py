@@ -28,7 +28,8 @@ from orchestrator.web import actions, figures
 from orchestrator.web.access import SESSION_SECONDS, PageAccess, Visitor
 from orchestrator.web.guard import FORM, VISITOR, Guard, form_of
 from orchestrator.web.live import LivePages
-from orchestrator.web.metrics import CONTENT_TYPE, HomeMetrics, LoopHealth
+from orchestrator.web.loop_health import LoopHealth
+from orchestrator.web.metrics import CONTENT_TYPE, HomeMetrics
 from orchestrator.web.outlooks import Outlooks
 from orchestrator.web.reader import HomeReader, Readers
 from orchestrator.web.views import Page, PageAddress, View, jobs, others

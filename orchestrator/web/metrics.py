@@ -28,6 +28,7 @@ from orchestrator.policy.budgets import BudgetStanding
 from orchestrator.policy.calibration import calibrate
 from orchestrator.policy.night_figures import foreseen
 from orchestrator.reports import status
+from orchestrator.web.loop_health import LoopHealth
 from orchestrator.web.outlooks import Outlooks
 from orchestrator.web.reader import HomeReader, Readers
 
@@ -37,24 +38,6 @@ NEWEST = 200
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 KEPT_SECONDS = 2.0
 Samples = Iterable[tuple[tuple[str, ...], float]]
-
-
-class LoopHealth:
-    """How the engine's loop is: told by `orch up` after each round, from its own thread."""
-
-    def __init__(self) -> None:
-        self.rounds = 0
-        self._last: float | None = None
-
-    def beat(self) -> None:
-        """A round is over."""
-        self.rounds += 1
-        self._last = time.monotonic()
-
-    @property
-    def silent_seconds(self) -> float | None:
-        """Since when no round ended; None before the first."""
-        return None if self._last is None else time.monotonic() - self._last
 
 
 class HomeMetrics:

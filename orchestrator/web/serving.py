@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -10,14 +9,10 @@ from contextlib import AbstractContextManager
 from starlette.applications import Starlette
 
 from orchestrator.core.connections import Connections
-from orchestrator.core.threaded_server import threaded, url_host
+from orchestrator.core.listening import is_loopback, url_host
+from orchestrator.core.threaded_server import threaded
 
 MOST_CONNECTIONS = 256
-
-
-def is_loopback(listener: socket.socket) -> bool:
-    """Whether only programs of this machine reach it."""
-    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 def hosts_of(listener: socket.socket, named: Iterable[str]) -> frozenset[str]:

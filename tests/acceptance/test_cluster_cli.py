@@ -68,7 +68,7 @@ def test_a_job_brings_engines_and_pays_for_their_leases(run_orch: Orch, orch_hom
     for number in range(4):
         (orch_home / "docs" / f"{number}.txt").write_text(f"Document {number}")
     (orch_home / "job.yaml").write_text(
-        "name: two\ndocuments: [{path: docs}]\nmodels: {small: small, free: free}\n"
+        "name: two\ndocuments: [{path: docs}]\nmodels: {small: small}\n"
         'tasks:\n  - {id: a, prompt: "What?", model: small}\n  - {id: b, prompt: "Who?", model: free}\n'
     )
     plan = run_orch("plan", str(orch_home / "job.yaml"), "--deadline", "4h", "--json")
@@ -77,7 +77,7 @@ def test_a_job_brings_engines_and_pays_for_their_leases(run_orch: Orch, orch_hom
     done = run_orch("run", str(orch_home / "job.yaml"), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["requests"]["succeeded"] == 8
-    # A row costs its share of its own engine's hour: those of the free one cost nothing.
+    # `free` needed no alias. A row costs its share of its own engine's hour: those of the free one cost nothing.
     report = json.loads(run_orch("report", "cost", "--by", "task", "--json").stdout)
     costs = {line["group"]: float(line["cost_usd"]) for line in report["lines"]}
     assert costs["a"] > 0

@@ -19,7 +19,8 @@ import pytest
 
 from orchestrator.cli import run
 from orchestrator.cli.context import opened
-from orchestrator.cli.view import serve_pages
+from orchestrator.cli.pages import PagesOptions, serve_pages
+from orchestrator.core.listening import bound
 from orchestrator.reports.night import night_of
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
@@ -215,7 +216,7 @@ def test_beyond_loopback_only_keys_open_the_pages(home: WebHome, capsys: pytest.
     _, looking = keys.add("eva", right=KeyRight.VIEW)
     with (
         opened() as context,
-        serve_pages(context, ("0.0.0.0", 0), ("orch.example",), lambda: context) as url,
+        serve_pages(bound("0.0.0.0", 0), context, PagesOptions("0.0.0.0", ("orch.example",)), lambda: context) as url,
         httpx2.Client(
             base_url=f"http://127.0.0.1:{url.rpartition(':')[2]}", headers={"host": "orch.example"}
         ) as reader,

@@ -58,3 +58,21 @@ def test_a_row_is_found_by_its_place(store: Store, letters: Job) -> None:
     assert (found.row.document, found.row.error_code) == ("letter-3", "refusal")
     assert store.lookups.at(letters.id, 10) is None
     assert store.lookups.tasks(letters.id) == ["even", "odd"]
+
+
+def test_the_rows_of_a_document_are_found_by_what_they_are_called(store: Store) -> None:
+    """`parts` has 150 rows in a row, of which two are called as its tasks' are; those of `split` stand apart."""
+    new = job("letters-1")
+    store.jobs.add(new, {})
+    documents = ["split", "one", *["parts"] * 150, "two", "split", "three"]
+    store.rows.add(new.id, [row(seq, document=name) for seq, name in enumerate(documents)], {}, NOW)
+
+    def found(document: str, *ids: str) -> list[int]:
+        return [one.row.seq for one in store.lookups.near(new.id, document, ids)]
+
+    assert found("one", "r1", "r999") == [1]
+    assert found("parts", "r2", "r77") == list(range(2, 152))
+    assert found("three", "r154") == [154]
+    assert found("split", "r0", "r153") == [0, 153], "they do not stand together: the whole job is looked through"
+    assert found("one", "r2") == [], "that is another document's"
+    assert found("one", "nobody") == found("nobody", "r1") == []

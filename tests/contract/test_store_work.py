@@ -206,6 +206,7 @@ CASES = [
     Case("shard: its rows", SHARD, lambda s: s.rows.of_shard(batch(s))),
     Case("shard: who they are", SHARD, lambda s: s.rows.custom_ids(batch(s))),
     Case("show: a document's rows", BIG, lambda s: s.lookups.rows(TONIGHT, "row-5000")),
+    Case("show: a document's rows by their names", 65, lambda s: s.lookups.near(TONIGHT, "row-5000", ["row-5000"])),
     Case("show: a row", 1, lambda s: s.lookups.row(TONIGHT, "row-5000")),
     Case("show: whether a document is there", BIG, lambda s: s.lookups.has_document(TONIGHT, "row-5000")),
     Case("show: documents that are meant", BIG, lambda s: s.lookups.documents(TONIGHT, lambda key: False, 9)),

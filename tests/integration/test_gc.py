@@ -17,10 +17,12 @@ import pytest
 from sqlalchemy import Engine, event
 
 from orchestrator.core.counts import Counts
+from orchestrator.core.engines import EngineRates
 from orchestrator.core.errors import RefusedError, StorageError
 from orchestrator.core.model import CancelCode, JobId, RequestState
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.gc import disk, sweep
+from orchestrator.pipeline.gc.benches import note_applied
 from orchestrator.policy.retention import JobFate
 from orchestrator.settings.config import Retention
 from orchestrator.settings.home import Home
@@ -382,3 +384,34 @@ def test_a_kill_anywhere_loses_nothing_and_leaves_nothing(sqlite_years: Years, t
         shutil.rmtree(copy.folder)
         point += 1
     assert point > 20
+
+
+def test_old_benches_go_but_for_the_one_that_plans_go_by(years: Years) -> None:
+    """`first` and `second` were applied, the second after the first; `old` was not, and `young` is of today."""
+    home, store = years.home, years.store
+    rates = EngineRates(
+        home.identity(), "gpu", "small", "", "", "", 40_000.0, None, 1_000.0, 0.0, 256, None, None, NOW
+    )
+    for number, key in enumerate(("first", "second", "old", "young")):
+        folder = home.bench(key)
+        folder.mkdir(parents=True)
+        (folder / "rows.jsonl").write_text("{}\n")
+        if key in ("first", "second"):
+            applied = replace(rates, measured_at=NOW + timedelta(hours=number))
+            note_applied(folder, applied)
+            store.engine_rates.put(applied)
+        if key != "young":
+            days = time.time() - 40 * 86_400
+            for path in (*folder.iterdir(), folder):
+                os.utime(path, (days, days))
+
+    def left() -> set[str]:
+        return {path.name for path in (home.root / "bench").iterdir()}
+
+    sweep.gc(store, home, Retention(), NOW)
+    assert left() == {"first", "second", "old", "young"}, "nothing goes unless orch.toml says so"
+    told = sweep.gc(store, home, ALL, NOW, dry_run=True)
+    assert [orphan.path.name for orphan in told.orphans] == ["first", "old"]
+    assert {orphan.reason for orphan in told.orphans} == {"of a bench 40 d ago; results are kept for 30 d"}
+    assert sweep.gc(store, home, ALL, NOW).orphans == told.orphans
+    assert left() == {"second", "young"}

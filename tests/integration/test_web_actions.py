@@ -15,8 +15,9 @@ import pytest
 
 from orchestrator.cli import run
 from orchestrator.cli.context import Context, opened
-from orchestrator.cli.view import serve_pages
+from orchestrator.cli.pages import PagesOptions, serve_pages
 from orchestrator.core.events import EventKind
+from orchestrator.core.listening import bound
 from orchestrator.core.model import JobId
 from orchestrator.core.schedules import NightState
 from orchestrator.store import Store
@@ -58,7 +59,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[W
 def desk(context: tuple[WebHome, Context], capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
     home, found = context
     with (
-        serve_pages(found, ("127.0.0.1", 0), (), lambda: found, acts=True) as url,
+        serve_pages(bound("127.0.0.1", 0), found, PagesOptions("127.0.0.1", acts=True), lambda: found) as url,
         httpx2.Client(base_url=url, timeout=30) as client,
     ):
         client.get(re.findall(r"http://\S+", capsys.readouterr().err)[-1])
@@ -138,7 +139,7 @@ def test_who_only_looks_or_comes_from_elsewhere_does_nothing(
     assert desk.client.get("/do/cancel", params=body).status_code == 405
     assert desk.client.post("/do/nothing", data=body).status_code == 404
     with (
-        serve_pages(found, ("127.0.0.1", 0), (), lambda: found) as url,
+        serve_pages(bound("127.0.0.1", 0), found, PagesOptions("127.0.0.1"), lambda: found) as url,
         httpx2.Client(base_url=url) as reader,
     ):
         reader.get(re.findall(r"http://\S+", capsys.readouterr().err)[-1])

@@ -17,10 +17,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.cli.context import opened
-from orchestrator.cli.view import serve_pages
+from orchestrator.cli.pages import PagesOptions, serve_pages
+from orchestrator.core.listening import bound
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
-from orchestrator.web.metrics import LoopHealth
+from orchestrator.web.loop_health import LoopHealth, shared
 from tests.support.process import wait_until
 from tests.support.webhome import WebHome, web_home
 
@@ -45,10 +46,12 @@ def served(home: WebHome) -> Iterator[tuple[str, str]]:
     (home.root / "serve").mkdir()
     database = ServerDatabase(home.root / "serve" / FILE_NAME)
     _, secret = Keys(database).add("prometheus", right=KeyRight.VIEW)
-    loop = LoopHealth()
-    loop.beat()
-    with opened() as context, serve_pages(context, ("127.0.0.1", 0), (), lambda: context, loop) as url:
-        yield url, secret
+    listener = bound("127.0.0.1", 0)
+    with shared() as file, opened() as context:
+        LoopHealth(file.fileno()).beat()  # the engine's; the pages have the file alone
+        loop = LoopHealth(file.fileno())
+        with serve_pages(listener, context, PagesOptions("127.0.0.1"), lambda: context, loop) as url:
+            yield url, secret
     database.close()
 
 

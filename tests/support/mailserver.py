@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 import email
 import socketserver
-import threading
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.policy import default
-from types import TracebackType
 from typing import Self, cast
+
+from tests.support.inthread import InThread
 
 
 @dataclass
-class MailServer:
+class MailServer(InThread):
     """`with MailServer() as server:` keeps every mail that it takes; `refuse` is its answer to senders."""
 
     refuse: str | None = None
@@ -63,15 +63,7 @@ class MailServer:
                 kept.mails.append(cast("EmailMessage", email.message_from_bytes(b"".join(lines), policy=default)))
                 self.say("250 taken")
 
-        self._server = socketserver.TCPServer(("127.0.0.1", 0), Session)
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
+        server = socketserver.TCPServer(("127.0.0.1", 0), Session)
+        self.port: int = server.server_address[1]
+        self.serve(server)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 
 import openai
 
+from tests.support.inthread import InThread
 from tests.support.plain_http import for_openai
 
 SECRET = "whsec_c2VjcmV0LW9mLXRoZS10ZXN0cy0wMTIzNDU2Nzg5"
@@ -36,7 +35,7 @@ class Delivery:
             client.close()
 
 
-class Receiver:
+class Receiver(InThread):
     """`with Receiver() as receiver:` answers with the statuses of `script` in turn, then with 204.
 
     A None in the script means no answer while the receiver runs. `before_answer` is called with each delivery
@@ -47,24 +46,14 @@ class Receiver:
         self.deliveries: list[Delivery] = []
         self.before_answer: Callable[[Delivery], None] | None = None
         self._script = deque(script)
-        self._over = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._answering())
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
+        self._listening = ThreadingHTTPServer(("127.0.0.1", port), self._answering())
+        self._listening.daemon_threads = True
+        self.port: int = self._listening.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}{PATH}?token=secret-of-the-query"
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
+        self.serve(self._listening)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
     def events(self, secret: str = SECRET) -> list[Any]:
         """The events that were taken."""

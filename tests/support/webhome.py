@@ -23,6 +23,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit
 from tests.support.nights import SPEC, Bad, Nights, result_line
+from tests.support.raycluster import below, command_of
 from tests.support.stored import job, row, settle, sharded
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -270,6 +271,11 @@ def _multiply(database: sqlite3.Connection, job_id: str, rows: int, at: int) -> 
     bad = "state = 'failed', error_code = 'truncated', error_message = 'the answer ends in the middle'"
     database.execute(f"UPDATE requests SET {bad} WHERE job_id = ? AND seq % 1000 = 7", (job_id,))
     database.execute("UPDATE shards SET rows = ? WHERE job_id = ?", (rows, job_id))
+
+
+def pages_of(engine: int) -> list[int]:
+    """The processes that serve the pages of an engine: one, or none for a moment. Linux."""
+    return [pid for pid in below(engine) if "pages_process" in command_of(pid)]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError, UsageError
-from orchestrator.core.model import Job
+from orchestrator.core.model import Job, JobKind
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.plan.routes import check_eligible, eligibility_of, models_of, objections, standing_of
 from orchestrator.policy.row_errors import BAD_ANSWERS
@@ -185,6 +185,23 @@ def test_a_jobs_own_list_goes_before_that_of_orch_toml_as_a_whole(tmp_path: Path
         "analyst@2": {"api": "y"},
     }
     assert models_of(config, job(models={"analyst": "x"})) == {"analyst": "x"}
+
+
+def test_a_model_of_a_fleet_needs_no_alias_in_a_job_file(tmp_path: Path) -> None:
+    fleets = "".join(
+        f'[backends.{name}]\nkind = "ray"\nray_python = "p"\n[backends.{name}.models.{model}]\nmodel = "/m"\n'
+        "cost_per_hour = 1\n"
+        for name, model in (("one", "qwen"), ("two", "qwen"), ("three", "analyst"))
+    )
+    config = settings(tmp_path, TOML + fleets)
+    names = models_of(config, job())
+    assert names["qwen"] == {"one": "qwen", "two": "qwen"}
+    assert "three" not in names["analyst"], "an alias of that name goes before it"
+    task = {"id": "t", "prompt": "?", "model": "qwen"}
+    assert list(eligibility_of(config, job(tasks=[task])).eligible) == ["one", "two"]
+    assert "qwen" not in models_of(config, a_job(kind=JobKind.BATCH, spec=None)), (
+        "a batch file's rows may go to whoever has that name"
+    )
 
 
 def test_rows_of_a_local_model_go_on_at_a_provider_unless_the_job_is_local_only(tmp_path: Path) -> None:

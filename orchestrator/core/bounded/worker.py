@@ -10,7 +10,6 @@ import errno
 import importlib
 import os
 import resource
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +19,11 @@ from typing import Any
 
 from orchestrator.core.bounded import messages
 from orchestrator.core.bounded.messages import HEAD, MessageKind, packed
+from orchestrator.core.lifeline import end_with
 
 OUT_OF_MEMORY = 77
 FLUSH_BYTES = 64 * 1024
 FLUSH_SECONDS = 0.25
-PR_SET_PDEATHSIG = 1
 _READ = 1 << 16
 
 
@@ -32,7 +31,7 @@ def main() -> None:
     """Serve until the parent hangs up. The last argument has the socket's number, the parent and the limits."""
     fd, parent, memory, seconds, value = map(int, sys.argv.pop().split(","))
     sys.argv = sys.argv[:1]
-    _leash(parent)
+    end_with(parent)
     _confine(memory)
     channel = ParentSocket(fd, seconds, value)
     channel.send(MessageKind.READY)
@@ -43,17 +42,6 @@ def main() -> None:
             except MemoryError:
                 os._exit(OUT_OF_MEMORY)
     os._exit(0)
-
-
-def _leash(parent: int) -> None:
-    """Die with the parent, also where it is killed while a library in C is at work here."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def _confine(memory: int) -> None:

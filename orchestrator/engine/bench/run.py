@@ -21,6 +21,7 @@ from orchestrator.engine.bench.session import BenchProgress, Session
 from orchestrator.engine.bench.target import BenchTarget, backend_named, require_no_engine, target_of
 from orchestrator.engine.bench.tuning import tune
 from orchestrator.pipeline.build.builder import Progress
+from orchestrator.pipeline.gc.benches import note_applied
 from orchestrator.policy.bench import Contest, Verdict, token_rates, tunings, verdict
 from orchestrator.reports.bench import BenchReport, Measured, Tuned, TunePoint
 from orchestrator.server.bench.gpu import GpuMemory, gpu_memory
@@ -146,6 +147,7 @@ class Bench:
         if self.wishes.applies:
             if rates is None:
                 raise RefusedError(f"nothing to apply: {measured.knee.reason}")
+            note_applied(self.home.bench(sample.digest), rates)  # before: what plans go by is never without it
             self.store.engine_rates.put(rates)
         return BenchReport(
             job=sample.name,

@@ -96,7 +96,7 @@ def kind_of(path: Path) -> JobKind:
 def read_spec(path: Path, config: Config) -> JobSpec:
     """A job file, also checked against the aliases and backends that orch.toml declares. Raises InputError."""
     spec = load(path)
-    known = {**config.models, **spec.models}
+    known = {**config.fleet_models, **config.models, **spec.models}
     for index, task in enumerate(spec.tasks):
         for place, alias in task.aliases.items():
             if alias in known:

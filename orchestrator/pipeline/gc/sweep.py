@@ -23,6 +23,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
 from orchestrator.pipeline.build.builder import locked
 from orchestrator.pipeline.gc import disk
+from orchestrator.pipeline.gc.benches import old_benches
 from orchestrator.pipeline.predecessors import AFTER
 from orchestrator.policy import retention
 from orchestrator.policy.retention import JobFate, Leaving, RetentionVerdict
@@ -92,10 +93,10 @@ def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bo
     identity = home.identity()
     if dry_run:
         verdicts, held = _decide(store, home, identity, terms, now)
-        orphans, unknown = _orphans(store, home, identity)
+        orphans, unknown = _orphans(store, home, identity, terms)
         return Swept(verdicts, orphans, unknown, disk.use(home), dry_run=True, held=held)
     with gc_lock(home):
-        orphans, unknown = _orphans(store, home, identity)
+        orphans, unknown = _orphans(store, home, identity, terms)
         for orphan in orphans:
             _remove(orphan.path)
         with locked(home.intake_lock, wait=True):
@@ -204,8 +205,8 @@ def _translated(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _orphans(store: Store, home: Home, identity: str) -> tuple[list[Orphan], list[Path]]:
-    """What kills left behind; and folders with results that no job is known of, which stay."""
+def _orphans(store: Store, home: Home, identity: str, terms: Retention) -> tuple[list[Orphan], list[Path]]:
+    """What kills left behind, and old benches; and folders with results that no job is known of, which stay."""
     jobs = {job.id: job for job in store.removals.jobs(identity)}
     found = [
         Orphan(path, disk.size_of(path) if path.is_dir() else path.stat().st_size, reason)
@@ -216,6 +217,7 @@ def _orphans(store: Store, home: Home, identity: str) -> tuple[list[Orphan], lis
         for path in sorted(home.root.glob(pattern))
         if path.is_dir() or _is_old(path)
     ]
+    found += [Orphan(path, disk.size_of(path), reason) for path, reason in old_benches(store, home, terms)]
     unknown: list[Path] = []
     folder = home.root / "jobs"
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:

@@ -33,13 +33,16 @@ ANY_ENDPOINT: frozenset[str] | None = None
 
 
 def models_of(config: Config, job: Job) -> dict[str, Names]:
-    """Aliases and the rungs of those that list models, by what they stand for; the job file's before orch.toml's."""
+    """Aliases and the rungs of those that list models, by what they stand for; the job file's before orch.toml's,
+    and the names of fleets' models last.
+    """
     return expand(_declared(config, job), config.backends)
 
 
 def _declared(config: Config, job: Job) -> dict[str, Names | Sequence[Names]]:
     spec = spec_of(job)
-    return {**config.models, **({} if spec is None else spec.models)}
+    # The rows of a batch file say what each backend is asked for; a name of a fleet there binds them to no fleet.
+    return dict(config.models) if spec is None else {**config.fleet_models, **config.models, **spec.models}
 
 
 def standing_of(config: Config, job: Job, shard: Shard) -> RungStanding:

@@ -45,6 +45,8 @@ GRACE_SECONDS = 10.0
 """What an engine has to end by itself."""
 LAST_WORDS_SECONDS = 20.0
 """From the end of stdin to the end of this process, whatever Ray is doing."""
+ANSWER_SECONDS = 8.0
+"""What a cluster that is there takes at most to show its nodes; Ray itself waits for minutes for one that is dead."""
 LOOK_SECONDS = 0.25
 LOST_PAUSE_SECONDS = 0.5
 TAIL_LINES = 25
@@ -351,12 +353,21 @@ def connect(address: str) -> None:
     ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=False)
 
 
+def _give_up(address: str) -> None:
+    """In a thread: this process ends in time, whatever Ray waits for."""
+    threading.Event().wait(ANSWER_SECONDS)
+    tell("unreachable", problem=f"the Ray cluster at {address} has not answered for {ANSWER_SECONDS:g} s")
+    os._exit(4)
+
+
 def main(arguments: list[str]) -> int:
     verb, address = arguments[0], arguments[1]
     EVENTS.append(only_ours())
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     if verb == "serve":
         threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
+    else:
+        threading.Thread(target=_give_up, args=(address,), daemon=True).start()
     try:
         connect(address)
     except Exception as error:  # noqa: BLE001  (Ray has many words for "there is no cluster")

@@ -27,7 +27,7 @@ HAS_RAY = "import importlib.util as u, sys; s = u.find_spec('ray'); sys.exit(0 i
 HOW = (
     "Ray stays out of orch's own environment, and all nodes of a cluster have the same Ray and the same Python:\n"
     "        python3 -m venv /opt/ray && /opt/ray/bin/pip install ray\n"
-    '        then in orch.toml: ray_python = "/opt/ray/bin/python"'
+    '        then in orch.toml: ray_python = "/opt/ray/bin/python" (or orch serve --ray-python)'
 )
 
 

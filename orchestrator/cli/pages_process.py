@@ -1,0 +1,192 @@
+"""The process that serves the pages of an engine: what they cost, the engine's rows do not pay.
+
+The engine has bound the address before, so that whoever comes while the process starts, or starts again, waits in the
+socket. It is told the settings in force over its stdin, and ends when that does.
+"""
+
+from __future__ import annotations
+
+import gc as collector  # `orchestrator.cli.gc` is a command
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestrator.cli.context import Context, log_to, opened
+from orchestrator.cli.output import say
+from orchestrator.cli.pages import PagesOptions, access_at, serve_pages
+from orchestrator.cli.terminal import make_output_safe
+from orchestrator.core.errors import BackendError, OrchError
+from orchestrator.core.lifeline import end_with
+from orchestrator.server.engines.supervisor import RestartPolicy
+from orchestrator.settings.config import Config
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
+from orchestrator.web.loop_health import LoopHealth, shared
+
+log = logging.getLogger(__name__)
+
+RESTARTS = RestartPolicy(tries=5)
+END_SECONDS = 5.0
+# No folder of the user's is searched for modules before our own.
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from orchestrator.cli.pages_process import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    """What the process is told first. `listener` and `loop` are descriptors that it has from the engine."""
+
+    place: Place
+    config: Config
+    options: PagesOptions
+    listener: int
+    loop: int
+
+
+class PagesProcess:
+    """Serves the pages of a home until the block ends, which closes `listener`. One that dies is started again, by
+    `restarts`: after `tries` deaths in a row none of which lived for `well`, it is given up, and the engine goes on.
+
+    Raises UsageError where nobody could get in, StorageError, BackendError.
+    """
+
+    def __init__(
+        self, context: Context, listener: socket.socket, options: PagesOptions, restarts: RestartPolicy = RESTARTS
+    ) -> None:
+        access_at(listener, context.place, options)
+        try:
+            self._file = shared()
+        except OSError as error:
+            raise BackendError(f"the pages cannot be served: {error.strerror}") from error
+        self.loop = LoopHealth(self._file.fileno())
+        self._listener = listener
+        self._charge = _Charge(context.place, context.config, options, listener.fileno(), self._file.fileno())
+        self._restarts = restarts
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._tell(None)
+        self._thread.join(END_SECONDS)
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                self._process.kill()
+        self._thread.join()
+        self._listener.close()
+        self._file.close()
+
+    def use(self, config: Config) -> None:
+        """These settings hold from now on."""
+        with self._lock:
+            self._charge = replace(self._charge, config=config)
+        self._tell(config)
+
+    def _tell(self, news: Config | None) -> None:
+        """Tell the process of other settings, or that it is to end. The engine waits for no process that hangs."""
+        with self._lock:
+            if self._process is None or self._process.stdin is None:
+                return
+            told = pickle.dumps(news)
+            with suppress(BrokenPipeError):  # it has just died, and the next is told what holds then
+                try:
+                    is_told = os.write(self._process.stdin.fileno(), told) == len(told)
+                except BlockingIOError:
+                    is_told = False
+                if not is_told:
+                    self._process.kill()
+
+    def _run(self) -> None:
+        """In a thread, which lives as long as the engine: see `end_with`."""
+        deaths = 0
+        while not self._ending.is_set():
+            began = time.monotonic()
+            how = self._one_life()
+            if self._ending.is_set():
+                return
+            deaths = 1 if time.monotonic() - began >= self._restarts.well else deaths + 1
+            if deaths >= self._restarts.tries:
+                break
+            log.warning("the process of the pages %s; it is started again", how)
+            self._ending.wait(self._restarts.pause(deaths))
+        if not self._ending.is_set():
+            self._listener.close()
+            log.error("the process of the pages %s, %d times in a row; it is given up", how, deaths)
+            say(f"orch: the process of the pages {how}, {deaths} times in a row; `orch view` serves them meanwhile")
+
+    def _one_life(self) -> str:
+        """Start it, and wait until it is gone; how it went, for people."""
+        with self._lock:
+            if self._ending.is_set():
+                return ""
+            try:
+                process = self._process = self._started()
+            except OSError as error:
+                return f"cannot be started: {error.strerror}"
+        code = process.wait()
+        with self._lock:
+            self._process = None
+            with process:
+                pass  # its stdin is closed
+        return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        root = str(Path(__file__).parents[2])
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, root, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[self._charge.listener, self._charge.loop],
+        )
+        assert process.stdin is not None, "it is a pipe"
+        with suppress(BrokenPipeError):
+            process.stdin.write(pickle.dumps(self._charge))
+            process.stdin.flush()
+        os.set_blocking(process.stdin.fileno(), False)
+        return process
+
+
+def main() -> None:
+    """The program of the process: serve the pages until the engine says that it is enough, or is gone."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who ends all processes of an engine ends it by ending that
+    end_with(int(sys.argv[-1]))
+    make_output_safe()
+    collector.freeze()
+    collector.enable()  # the command line's package turns it off
+    charge: _Charge = pickle.load(sys.stdin.buffer)
+    log_to(Home(charge.place.home))
+    try:
+        with opened(charge.place) as context, socket.socket(fileno=charge.listener) as listener:
+            context.use(charge.config)
+            with serve_pages(listener, context, charge.options, lambda: context, LoopHealth(charge.loop)):
+                _keep_told(context)
+    except OrchError as error:
+        say(f"orch: the pages cannot be served: {error}")
+        sys.exit(1)
+
+
+def _keep_told(context: Context) -> None:
+    """Use the settings that the engine tells, until it says that it is enough; without a word it was killed."""
+    try:
+        while (config := pickle.load(sys.stdin.buffer)) is not None:
+            context.use(config)
+    except EOFError:
+        os._exit(1)  # the address is free at once, and a browser knows

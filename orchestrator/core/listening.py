@@ -1,0 +1,38 @@
+"""Sockets that listen, and what their addresses are called."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+
+from orchestrator.core.errors import BackendError, UsageError
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens already: what comes before it is served waits in it. Port 0 takes a free one.
+
+    Raises UsageError for a host that leads nowhere, BackendError for an address that cannot be had.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{host} is not an address to listen on: {why}") from error
+    try:
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        raise BackendError(
+            f"cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}",
+            hint="choose another port; 0 takes a free one",
+        ) from error
+
+
+def url_host(host: str) -> str:
+    """A host as it stands in a URL: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only programs of this machine reach it."""
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
