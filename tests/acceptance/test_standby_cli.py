@@ -10,7 +10,6 @@ from tests.conftest import MakeUpstream
 from tests.support.batchapi import create, ended, retrieve, row, sdk_at
 from tests.support.cli import Orch
 from tests.support.process import wait_until
-from tests.support.s3 import empty_bucket, s3_environment, s3_server
 from tests.support.serving import serve
 from tests.support.standby import Pair
 
@@ -40,22 +39,19 @@ def test_a_standby_ends_the_batch_of_a_machine_that_is_gone(
 
 
 def test_a_paused_server_that_wakes_up_changes_nothing(
-    run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
-    with s3_server() as server:
-        for name, value in s3_environment(server).items():
-            monkeypatch.setenv(name, value)
-        with empty_bucket():
-            pair = Pair(run_orch, make_upstream(slots=SLOTS, latency_ms=LATENCY_MS), tmp_path, "s3://bucket/replica")
-            pair.begin()
-            pair.pause_active()
-            pair.take_over()
-            pair.finish()
-            before = pair.state()
-            pair.wake_paused()
-            assert pair.state() == before
-            pair.finish()
-            run_orch.close()
+    pair = Pair(
+        run_orch, make_upstream(slots=SLOTS, latency_ms=LATENCY_MS), tmp_path, f"file://{tmp_path / 'replica'}"
+    )
+    pair.begin()
+    pair.pause_active()
+    pair.take_over()
+    pair.finish()
+    before = pair.state()
+    pair.wake_paused()
+    assert pair.state() == before
+    pair.finish()
 
 
 def test_who_ends_well_hands_over_at_once(run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -31,6 +32,7 @@ from orchestrator.server.replica.manifest import (
 from orchestrator.server.replica.turns import RENEW_SECONDS, Replica, new_name
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 EVERY_SECONDS = 2.0
 AGAIN_SECONDS = 1.0
@@ -83,6 +85,8 @@ class Replicator:
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._pool = ThreadPoolExecutor(AT_ONCE, "orch-replica")
+        # Of its own: a generation must not lapse because others' work has taken all threads of the loop.
+        self._threads = ThreadPoolExecutor(2, "orch-replicator")
 
     def start(self) -> None:
         """Begin to send."""
@@ -122,18 +126,19 @@ class Replicator:
             async with asyncio.timeout(CLOSE_SECONDS):
                 # What is under way in a thread goes on to its end, and must not come behind the last head.
                 await asyncio.gather(*self._tasks)
-                while self.superseded is None and not await self._try(is_last=True):
+                while self.superseded is None and not await self.send(is_last=True):
                     await asyncio.sleep(AGAIN_SECONDS)
         except TimeoutError:
             log.warning("the replica lacks what came last: %s", self.problem)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._threads, self._pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self) -> None:
         while self.superseded is None and not self._is_closing:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), EVERY_SECONDS)
             self._wake.clear()
-            if not await self._try():
+            if not await self.send():
                 await asyncio.sleep(AGAIN_SECONDS)
                 self._wake.set()
 
@@ -142,7 +147,7 @@ class Replicator:
         while self.superseded is None and not self._is_closing:
             was_held = self.is_held
             try:
-                await asyncio.to_thread(self.generation.renew, RENEW_SECONDS)
+                await self._apart(lambda: self.generation.renew(RENEW_SECONDS))
             except Superseded as error:
                 await self._lose(error)
             except StorageError as error:
@@ -152,8 +157,8 @@ class Replicator:
                 self._on_held()
             await asyncio.sleep(RENEW_SECONDS / 4)
 
-    async def _try(self, *, is_last: bool = False) -> bool:
-        """Send what has changed and commit it; whether that was done."""
+    async def send(self, *, is_last: bool = False) -> bool:
+        """Send what has changed and commit it; whether that was done. One call at a time."""
         asked, was_held = self._asked, self.is_held
         try:
             await self._round(is_last=is_last)
@@ -191,12 +196,16 @@ class Replicator:
         version = self._db.version()
         image = None if version == self._sent_version else self._db.image()
         files, growing = self._files(), self._growing()
-        manifest = await asyncio.to_thread(self._send, image, files, growing)
+        manifest = await self._apart(lambda: self._send(image, files, growing))
         if manifest != self._manifest:
-            await asyncio.to_thread(self._commit, manifest, is_last)
+            await self._apart(lambda: self._commit(manifest, is_last))
         elif is_last or not self.generation.is_held:
-            await asyncio.to_thread(lambda: self.generation.write(is_released=is_last))
+            await self._apart(lambda: self.generation.write(is_released=is_last))
         self._sent_version = version
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        """Do what waits for the storage in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _send(self, image: bytes | None, recorded: Mapping[str, int], growing: Mapping[str, int | None]) -> Manifest:
         before = self._manifest

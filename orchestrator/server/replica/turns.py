@@ -47,15 +47,18 @@ class Replica:
 _decode = msgspec.json.Decoder(Mark).decode
 
 
-def take_turn(url: str, root: Path, is_over: Callable[[], bool], tell: Tell) -> Replica | None:
+def take_turn(
+    url: str, root: Path, is_over: Callable[[], bool], tell: Tell, lapse: float = LAPSE_SECONDS
+) -> Replica | None:
     """Stand by until no other server is active, then be the active one; None where `is_over` comes first.
 
-    The caller has the folder's lock. Raises UsageError, StorageError.
+    A server counts as active until so many seconds have brought no new head. The caller has the folder's lock. Raises
+    UsageError, StorageError.
     """
     storage = open_storage(url)
     heads, mark = HeadLog(storage), _read_mark(root)
     _require_own(root, mark, heads.latest(), url)
-    while (turn := _wait(heads, mark, is_over, tell)) is not None:
+    while (turn := _wait(heads, mark, is_over, tell, lapse)) is not None:
         try:
             return _take(storage, heads, turn.head, root, mark, tell)
         except Superseded as error:
@@ -68,7 +71,7 @@ class _Turn:
     head: ReplicaHead | None
 
 
-def _wait(heads: HeadLog, mark: Mark, is_over: Callable[[], bool], tell: Tell) -> _Turn | None:
+def _wait(heads: HeadLog, mark: Mark, is_over: Callable[[], bool], tell: Tell, lapse: float) -> _Turn | None:
     """Wait until nobody is active; the head that is the last one then."""
     seen, since, told = -1, seconds(), 0
     while not is_over():
@@ -83,8 +86,8 @@ def _wait(heads: HeadLog, mark: Mark, is_over: Callable[[], bool], tell: Tell) -
                 return _Turn(head)
             if head.number != seen:
                 seen, since = head.number, seconds()
-            elif seconds() - since >= LAPSE_SECONDS:
-                tell(f"{head.holder} has not been heard of for {LAPSE_SECONDS:g} s; taking over")
+            if seconds() - since >= lapse:
+                tell(f"{head.holder} has not been heard of for {lapse:g} s; taking over")
                 return _Turn(head)
             if head.generation != told:
                 tell(f"standing by: {head.holder} is active, generation {head.generation}")
