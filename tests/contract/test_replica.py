@@ -449,6 +449,44 @@ def test_a_folder_with_a_state_of_its_own_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "b" / FILE_NAME).exists()
 
 
+def test_two_that_begin_one_replica_keep_what_they_have(tmp_path: Path) -> None:
+    """Both had a state of their own, and saw an empty replica."""
+    url = f"file://{tmp_path / 'replica'}"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        ServerDatabase(tmp_path / name / FILE_NAME).close()
+
+    def begin(name: str) -> str:
+        try:
+            Desk(url, tmp_path / name)
+        except UsageError:
+            return "refused"
+        return "active"
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(begin, "ab")) == ["active", "refused"]
+    assert all((tmp_path / name / FILE_NAME).exists() for name in "ab")
+
+
+def test_a_standby_fetches_ahead(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'replica'}"
+    active = Desk(url, tmp_path / "a")
+    large = bytes(range(256)) * 100
+    active.replicate(lambda: active.add("files/one", large), lambda: active.append("batches/b/output.jsonl", b"1\n"))
+    (tmp_path / "b").mkdir()
+    there = tmp_path / "b" / "files" / "one"
+
+    def is_over() -> bool:
+        active.replica.generation.renew(0.5)
+        return there.exists() and there.read_bytes() == large
+
+    assert take_turn(url, tmp_path / "b", is_over, [].append) is None
+    assert not (tmp_path / "b" / FILE_NAME).exists(), "it has no state before it is active"
+    active.replicate(lambda: active.append("batches/b/output.jsonl", b"2\n"), lambda: active.remove("files/one"))
+    Desk(url, tmp_path / "b", lapse=0)
+    assert files_of(tmp_path / "b") == {"batches/b/output.jsonl": b"1\n2\n"}
+
+
 def test_a_kill_while_a_folder_is_restored_begins_again(tmp_path: Path) -> None:
     url = f"file://{tmp_path / 'replica'}"
     active = Desk(url, tmp_path / "a")

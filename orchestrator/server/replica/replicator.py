@@ -77,6 +77,7 @@ class Replicator:
         self._is_checked: set[str] = set()
         """Result files whose bytes were compared with what was sent of them before this start."""
         self._sent_version: tuple[int, int] | None = None
+        self._recorded: Mapping[str, int] = {}
         self.problem: str | None = None
         self.superseded: Superseded | None = None
         self._wake = asyncio.Event()
@@ -195,13 +196,14 @@ class Replicator:
         # What the database says of a batch must not be ahead of its results: their lengths are looked at behind it.
         version = self._db.version()
         image = None if version == self._sent_version else self._db.image()
-        files, growing = self._files(), self._growing()
+        files = self._recorded if image is None else self._files()
+        growing = self._growing()
         manifest = await self._apart(lambda: self._send(image, files, growing))
         if manifest != self._manifest:
             await self._apart(lambda: self._commit(manifest, is_last))
         elif is_last or not self.generation.is_held:
             await self._apart(lambda: self.generation.write(is_released=is_last))
-        self._sent_version = version
+        self._sent_version, self._recorded = version, files
 
     async def _apart(self, work: Callable[[], T]) -> T:
         """Do what waits for the storage in a thread."""
