@@ -121,9 +121,13 @@ class Ahead:
             self._thread.join()
 
     def _run(self) -> None:
+        held = None
         while not self._is_over.is_set():
+            wanted = self._manifest
             try:
-                self._copy.fetch(read_manifest(self._storage, self._manifest).files, self._step)
+                if wanted != held:
+                    self._copy.fetch(read_manifest(self._storage, wanted).files, self._step)
+                    held = wanted
             except CopyStopped:
                 return
             except (StorageError, OSError):
