@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +16,16 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeUpstream
+from tests.support.batchapi import create, ended, row, sdk_at
 from tests.support.cli import Orch
+from tests.support.process import wait_until
 from tests.support.s3 import empty_bucket, s3_environment, s3_server
+from tests.support.several import Several
 from tests.support.standby import Pair
 
 REPETITIONS = int(os.environ.get("ORCH_SOAK_STANDBY", "20"))
+STORMS = max(1, REPETITIONS // 10)
+STORM_ROWS, STORM_SECONDS, PATIENCE = 4000, 75.0, 60.0
 ROWS, SLOTS, LATENCY_MS = 3000, 16, 40
 PER_SECOND = SLOTS * 1000 // LATENCY_MS
 AGAIN = SLOTS * 4 + 4 * PER_SECOND
@@ -75,3 +81,33 @@ def test_the_standby_ends_every_batch(
         assert seconds[-1] < 30
         assert again[-1] <= AGAIN
     sys.stderr.write(f"{harm}: {min(seconds):.1f} to {max(seconds):.1f} s; {min(again)} to {max(again)} rows again\n")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_a_batch_outlives_any_order_of_harm(
+    kind: str, make_upstream: MakeUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three servers, of which one or another is killed, paused, stopped or loses its folder, all the time."""
+    for seed in range(STORMS):
+        dice, folder = random.Random(seed), tmp_path / str(seed)
+        (folder / "home").mkdir(parents=True)
+        (folder / "home" / "orch.toml").touch()
+        orch, upstream = Orch(folder / "home"), make_upstream(slots=8, latency_ms=150)
+        ids = [f"r{number}" for number in range(STORM_ROWS)]
+        with place(kind, folder, monkeypatch) as replica:
+            several = Several(orch, upstream, folder, replica, dice)
+            with sdk_at(wait_until(several.active, PATIENCE)) as sdk:
+                batch = create(sdk, [row(custom_id, custom_id) for custom_id in ids]).id
+            until = time.monotonic() + STORM_SECONDS
+            while time.monotonic() < until:
+                time.sleep(dice.uniform(1, 7))
+                several.harm()
+            several.heal()
+            with sdk_at(wait_until(several.active, PATIENCE)) as sdk:
+                ended(sdk, batch, 300).check(ids)
+            orch.close()
+        again = sum(upstream.counts().values()) - len(ids)
+        upstream.stop()
+        sys.stderr.write(f"{kind} {seed}: {dict(several.harms)}, {again} rows again\n")
