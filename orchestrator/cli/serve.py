@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cli.serve_on_ray import RayEngines
     from orchestrator.server.engines.supervisor import Supervisor
+    from orchestrator.server.replica.turns import Replica
     from orchestrator.server.service import Service
     from orchestrator.server.settings import Settings
 
@@ -108,6 +109,8 @@ OPTIONS = (
     click.option("--port", type=click.IntRange(0, 65535), help=f"Port; 0: any free one.  [default: {PORT}]"),
     click.option("--uds", type=SOCKET, metavar="PATH", help="A Unix socket; add --port to listen on both."),
     dir_option,
+    click.option("--replica", metavar="URL",
+                 help="Replicate all state to s3://BUCKET/FOLDER or a folder, and take over from a server that did."),
     click.option("--api-key-env", metavar="NAME", help="Environment variable with the upstreams' key."),
     click.option("--allow-endpoint", "allow_endpoints", type=_Endpoint(), multiple=True, metavar="PATH",
                  help="Also pass this path through to the upstreams; may be given several times."),
@@ -149,7 +152,7 @@ def serve(
     host: str, port: int | None, uds: Path | None, folder: Path | None, log_format: str, model: str | None,
     gpus: tuple[int, ...] | None, tensor_parallel: int | None, vllm_python: Path | None, cluster: str | None,
     engines: tuple[int, int] | None, idle: float | None, ray_python: Path | None, vllm_options: tuple[str, ...],
-    upstreams: tuple[str, ...], **given: Any,
+    upstreams: tuple[str, ...], replica: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Serve OpenAI's Batch API in front of OpenAI-compatible endpoints, vLLM first of all.
 
@@ -178,7 +181,9 @@ def serve(
     tell = _teller(log_format)
     stop = Stop()
     with stop.on_signals(), ExitStack() as stack:
-        sockets = _doors(stack, root, where, settings, folder)
+        sockets = _doors(stack, root, where)
+        if replica is None:
+            _require_keys(root, where, settings, folder)
         supervisor = fleet = None
         if model is not None and cluster is not None:
             from orchestrator.cli.serve_on_ray import RayEngines, RayWish
@@ -193,7 +198,11 @@ def serve(
             wish = Wish(model, gpus, tensor_parallel or 1, vllm_python, vllm_options)
             supervisor = stack.enter_context(_engines(wish, root, lambda: stop.asked, tell))
         if supervisor is None or supervisor.wait_ready(lambda: stop.asked):
-            _serve(root, settings, sockets, supervisor, fleet, where, lambda: stop.asked, tell)
+            turn = None if replica is None else _turn(replica, root, lambda: stop.asked, tell)
+            if turn is not None:
+                _require_keys(root, where, settings, folder)
+            if turn is not None or replica is None:
+                _serve(root, settings, sockets, supervisor, fleet, where, lambda: stop.asked, tell, turn)
     tell("stopped; nothing is lost")
     return 0
 
@@ -245,15 +254,17 @@ def _teller(log_format: str) -> Tell:
     return lambda text: click.echo(f"orch: {text}", err=True)
 
 
-def _doors(
-    stack: ExitStack, root: Path, where: Where, settings: Settings, folder: Path | None
-) -> list[socket.socket]:
+def _turn(replica: str, root: Path, is_over: Callable[[], bool], tell: Tell) -> Replica | None:
+    from orchestrator.server.replica.turns import take_turn
+
+    return take_turn(replica, root, is_over, tell)
+
+
+def _doors(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:
     """Take what only one can have, folder and addresses, before anything is started that takes long."""
     from orchestrator.server.listen import bind_tcp, bind_unix, only_server
 
     stack.enter_context(only_server(root))
-    if settings.require_keys:
-        _require_a_key(root, where, folder)
     sockets = []
     if where.port is not None:
         sockets.append(stack.enter_context(closing(bind_tcp(where.host, where.port))))
@@ -263,10 +274,13 @@ def _doors(
     return sockets
 
 
-def _require_a_key(root: Path, where: Where, folder: Path | None) -> None:
+def _require_keys(root: Path, where: Where, settings: Settings, folder: Path | None) -> None:
+    """Raises UsageError where requests need keys and there are none."""
     from orchestrator.server.database import FILE_NAME, ServerDatabase
     from orchestrator.server.keys import Keys
 
+    if not settings.require_keys:
+        return
     with closing(ServerDatabase(root / FILE_NAME)) as database:
         if any(key.revoked_at is None for key in Keys(database).all()):
             return
@@ -316,6 +330,7 @@ def _serve(
     where: Where,
     is_stopped: Callable[[], bool],
     tell: Tell,
+    replica: Replica | None,
 ) -> None:
     from dataclasses import replace
 
@@ -336,7 +351,7 @@ def _serve(
             await _greet(service, sockets, where, tell)
             await service.ending.wait()  # it is cancelled before, where the server ends
 
-    listen.serve(root, settings, sockets, is_over=is_over, greet=greet)
+    listen.serve(root, settings, sockets, is_over=is_over, greet=greet, replica=replica)
     if supervisor is not None and not is_stopped() and (error := supervisor.hopeless) is not None:
         raise error
 

@@ -38,9 +38,9 @@ def durable(path: Path, *, for_user: bool = False) -> Iterator[BinaryIO]:
         _sync(target.parent)
 
 
-def write_once(path: Path, data: bytes) -> None:
+def write_once(path: Path, data: bytes) -> bool:
     """A file with these bytes for its owner alone, whole from its first moment; one that is there by then stays as it
-    is. Raises OSError.
+    is. Whether it is this one now. Raises OSError.
     """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -48,10 +48,14 @@ def write_once(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        with suppress(FileExistsError):
+        try:
             os.link(beside, path)
+        except FileExistsError:
+            return False
     finally:
         beside.unlink(missing_ok=True)
+    _sync(path.parent)
+    return True
 
 
 def resolved(path: Path) -> Path:

@@ -21,6 +21,7 @@ from orchestrator.server.api.files import Files
 from orchestrator.server.api.openapi import Description
 from orchestrator.server.api.operations import Operations
 from orchestrator.server.api.passthrough import Passthrough
+from orchestrator.server.api.replicated import Replicated
 from orchestrator.server.api.uploads import UploadRoutes
 from orchestrator.server.logs import AccessLog
 from orchestrator.server.service import Service
@@ -57,6 +58,7 @@ def build(service: Service) -> Starlette:
     app.state.service = service
     # A redirect would name the host that the client asked for, which behind a proxy is not where it is.
     app.router.redirect_slashes = False
+    app.add_middleware(Replicated, service=service)
     app.add_middleware(Access, service=service)
     app.add_middleware(_RequestIds)
     app.add_middleware(AccessLog)

@@ -138,6 +138,13 @@ class Batches:
             run.stopping = BatchStatus.CANCELLING
             run.changed.set()
 
+    def growing(self) -> dict[str, int | None]:
+        """The result files of unfinished batches, by their path under the server's folder, and how many bytes of each
+        are durable; None where that is not known yet.
+        """
+        paths = [(run, kind) for run in self.runs.values() for kind in ("output", "error")]
+        return {str(run.path(kind).relative_to(self._root)): run.durable_bytes(kind) for run, kind in paths}
+
     async def close(self) -> None:
         """Stop working; what has no result yet runs at the next start."""
         for task in list(self._tasks):

@@ -97,6 +97,15 @@ class ServerDatabase:
         with self._translated():
             return self._db.execute(sql, parameters).fetchall()
 
+    def version(self) -> tuple[int, int]:
+        """What changes with every change, by whichever process; not within a transaction."""
+        return self._db.total_changes, self.query("PRAGMA data_version")[0][0]
+
+    def image(self) -> bytes:
+        """The database as the bytes of a file, all that was committed included."""
+        with self._translated():
+            return self._db.serialize()
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Several statements as one: all of them or none."""

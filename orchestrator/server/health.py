@@ -28,7 +28,21 @@ def health(service: Service, *, is_known: bool) -> dict[str, Any]:
         "running_batches": len(service.batches.runs),
         "webhooks": service.webhooks.state() if is_known else None,
         "engines": service.engines() if is_known else [],
+        "replica": _replica(service) if is_known else None,
         "upstreams": [described(number, each) for number, each in enumerate(service.upstreams, 1)],
+    }
+
+
+def _replica(service: Service) -> dict[str, Any] | None:
+    replicator = service.replicator
+    if replicator is None:
+        return None
+    return {
+        "url": replicator.url,
+        "generation": replicator.generation.number,
+        "active": replicator.is_held,
+        "written_seconds": round(replicator.generation.age, 1),
+        "problem": replicator.problem,
     }
 
 
@@ -69,6 +83,8 @@ def not_ready(service: Service, *, is_known: bool) -> list[str]:
     if is_down and all(upstream.problem is not None for upstream in service.upstreams):
         problems = "; ".join(str(upstream.problem) for upstream in service.upstreams)
         reasons["no upstream is healthy"] = f"no upstream is healthy: {problems}"
+    if not service.is_active:
+        reasons["another server may be active"] = "the replica cannot be written, so another server may be active"
     status, _ = service.state()
     if status != "ok":
         reasons[STATUS[status]] = f"{STATUS[status]}: its log and /health tell why"

@@ -24,6 +24,8 @@ from orchestrator.core.errors import BackendError, OrchError, StorageError, Usag
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
 from orchestrator.server.descriptors import allow_many_files, fitted
+from orchestrator.server.replica.heads import Superseded
+from orchestrator.server.replica.turns import Replica
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 
@@ -227,13 +229,19 @@ def serve(
     *,
     is_over: Callable[[], bool],
     greet: Callable[[Service], Coroutine[Any, Any, None]],
+    replica: Replica | None = None,
 ) -> None:
     """Serve the folder `root` on these sockets until `is_over`; `greet` runs beside it once it listens.
 
-    Returns when all is closed and durable. Raises what the service's start raises: StorageError, BackendError.
+    Returns when all is closed and durable. Raises what the service's start raises (StorageError, BackendError), and
+    Superseded where another server has taken over the replica.
     """
     importlib.import_module("aiohttp")  # or the first request that is passed through would wait for it
-    service = Service(root, fitted(settings, allow_many_files()))
+    service = Service(root, fitted(settings, allow_many_files()), replica)
+
+    def superseded() -> Superseded | None:
+        return None if service.replicator is None else service.replicator.superseded
+
     config = configuration(
         service,
         lifespan="on",
@@ -241,7 +249,7 @@ def serve(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_CONNECTIONS_SECONDS,
     )
-    server = _Uvicorn(config, service, is_over, lambda: greet(service))
+    server = _Uvicorn(config, service, lambda: is_over() or superseded() is not None, lambda: greet(service))
     try:
         server.run(sockets=list(sockets))
     except SystemExit as error:
@@ -249,3 +257,5 @@ def serve(
         if isinstance(failure, OrchError):
             raise failure from error
         raise BackendError(f"the server did not start: {failure or 'see its log'}") from error
+    if (end := superseded()) is not None:
+        raise end

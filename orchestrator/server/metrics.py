@@ -102,6 +102,12 @@ class _Server(Collector):
         yield _gauge("orch_result_backlog_bytes", "Results that wait to become durable.", backlog)
         free = shutil.disk_usage(service.root).free
         yield _gauge("orch_disk_free_bytes", "Free bytes on the disk of the server's folder.", free)
+        if service.replicator is not None:
+            generation = service.replicator.generation
+            about = "The generation in which this server is the active one of its replica."
+            yield _gauge("orch_replica_generation", about, generation.number)
+            about = "Seconds since the replica was last written."
+            yield _gauge("orch_replica_age_seconds", about, generation.age)
         about = "Bytes of files taken in since the server's start."
         yield CounterMetricFamily("orch_uploaded_bytes", about, value=service.uploaded_bytes)
 

@@ -90,9 +90,9 @@ class Records:
         )
         return int(files + parts)
 
-    def file_paths(self) -> set[str]:
-        """The path of every file."""
-        return {row[0] for row in self._db.query("SELECT path FROM files")}
+    def file_sizes(self) -> dict[str, int]:
+        """The path of every file under the server's folder, and its bytes."""
+        return dict(self._db.query("SELECT path, bytes FROM files"))
 
     def expired_files(self, now: int, limit: int = 100) -> list[FileRecord]:
         """Files whose time is over, longest ago first."""

@@ -27,6 +27,8 @@ from orchestrator.server.keys import Keys
 from orchestrator.server.memory_limits import Calls, NoSpace, Rooms
 from orchestrator.server.merged import Merged
 from orchestrator.server.records import Records
+from orchestrator.server.replica.replicator import Replicator
+from orchestrator.server.replica.turns import Replica
 from orchestrator.server.settings import Settings
 from orchestrator.server.upkeep import Upkeep
 from orchestrator.server.uploads import FOLDER as UPLOADS
@@ -47,9 +49,12 @@ class Service:
     Raises UsageError for settings that cannot be meant.
     """
 
-    def __init__(self, root: Path, settings: Settings) -> None:
+    def __init__(self, root: Path, settings: Settings, replica: Replica | None = None) -> None:
+        """`replica`: where the folder is replicated, by this server as the active one."""
         self.root = root
         self.settings = settings
+        self._replica = replica
+        self.replicator: Replicator | None = None
         self.upstreams: list[Upstream] = []
         self.failure: Exception | None = None
         self.merged = Merged()
@@ -81,7 +86,7 @@ class Service:
         for name in FOLDERS:
             (self.root / name).mkdir(parents=True, exist_ok=True)
         self.database = ServerDatabase(self.root / FILE_NAME)
-        self.webhooks = Webhooks(self.database, self._webhook)
+        self.webhooks = Webhooks(self.database, self._webhook, self.settled)
         self.records = Records(self.database, self._at_end)
         self.uploads = Uploads(self.database, self.records, self.root)
         self.keys = Keys(self.database)
@@ -93,7 +98,7 @@ class Service:
         self._dispatcher = Dispatcher(
             self.upstreams,
             retry_delay=settings.retry_delay,
-            paused=lambda: self._writer.is_full,
+            paused=lambda: self._writer.is_full or not self.is_active,
             enabled=settings.dispatch,
             expected_models=settings.expected_models,
         )
@@ -109,6 +114,11 @@ class Service:
             tier=settings.service_tier,
             expected_models=settings.expected_models,
         )
+        if self._replica is not None:
+            self.replicator = Replicator(
+                self._replica, self.root, self.database, self._recorded, self.batches.growing, self._dispatcher.top_up
+            )
+            self.replicator.start()
         for upstream in self.upstreams:
             await self._begin(upstream)
         self._reviewing = asyncio.create_task(self._review())
@@ -138,6 +148,8 @@ class Service:
         await self.webhooks.close()
         await self._dispatcher.close()
         await self._writer.close()
+        if self.replicator is not None:
+            await self.replicator.close()
         for upstream in self.upstreams:
             await upstream.close()
         self.batches.close_files()
@@ -145,7 +157,7 @@ class Service:
 
     async def _drained(self) -> None:
         """Send nothing more; rows in flight may come back for `stop_seconds`, or as long as `patience` allows."""
-        await self._dispatcher.drain(self.settings.stop_seconds)
+        await self._dispatcher.drain(self.settings.stop_seconds if self.is_active else 0.0)
         began = time.monotonic()
         while self.patience is not None and self._dispatcher.in_flight and time.monotonic() - began < self.patience:
             await self._dispatcher.drain(DRAIN_STEP)
@@ -248,7 +260,7 @@ class Service:
 
     def _sweep(self) -> None:
         """Remove what uploads left that a kill cut off: bytes that no record names."""
-        known = self.records.file_paths() | self.uploads.part_paths()
+        known = self._recorded()
         for name in FOLDERS:
             for path in (self.root / name).iterdir():
                 if str(path.relative_to(self.root)) not in known and not path.is_dir():
@@ -270,6 +282,20 @@ class Service:
         """Where an upload's bytes go; ids are our own, so no name of a user becomes a path."""
         return self.root / "files" / file_id
 
+    @property
+    def is_active(self) -> bool:
+        """Whether no other server can have taken over; without a replica none can."""
+        return self.replicator is None or self.replicator.is_held
+
+    async def settled(self) -> None:
+        """Return when all that is recorded now is on the replica, where there is one. Raises StorageError."""
+        if self.replicator is not None:
+            await self.replicator.settled()
+
+    def _recorded(self) -> dict[str, int]:
+        """Every file that is recorded: its path under the folder, and its bytes."""
+        return self.records.file_sizes() | self.uploads.part_sizes()
+
     def is_in_use(self, file_id: str) -> bool:
         """Whether a running batch reads the file."""
         return any(run.batch.input_file_id == file_id for run in self.batches.runs.values())
@@ -286,7 +312,8 @@ class Service:
     def state(self) -> tuple[str, str | None]:
         """How it is (`ok`; `storage`: it cannot write now; `broken`), and what the problem is, for people."""
         broken = self._broken or self._dispatcher.problem
-        storage = self._writer.problem or self.batches.storage_problem
+        replica = None if self.replicator is None else self.replicator.problem
+        storage = self._writer.problem or self.batches.storage_problem or replica
         status = "broken" if broken is not None else "ok" if storage is None else "storage"
         return status, broken or storage or self.batches.problem
 

@@ -83,9 +83,9 @@ class Uploads:
         """Where a part's bytes go."""
         return self._root / FOLDER / part_id
 
-    def part_paths(self) -> set[str]:
-        """The path of every part, relative to the server's folder."""
-        return {row[0] for row in self._db.query("SELECT path FROM upload_parts")}
+    def part_sizes(self) -> dict[str, int]:
+        """The path of every part under the server's folder, and its bytes."""
+        return dict(self._db.query("SELECT path, bytes FROM upload_parts"))
 
     def received(self, upload_id: str) -> int:
         """How many bytes the parts of an upload have."""

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import hmac
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -103,8 +104,12 @@ def signed_headers(target: Target, event_id: str, timestamp: int, body: bytes) -
 class Webhooks:
     """The events of one server: recorded, sent, and sent again until they are taken. Without a target: nothing."""
 
-    def __init__(self, database: ServerDatabase, target: Target | None) -> None:
+    def __init__(
+        self, database: ServerDatabase, target: Target | None, settled: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Events go out once `settled` has returned: what it waits for has then happened for good."""
         self._db = database
+        self._settled = settled
         self._target = target
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -173,6 +178,8 @@ class Webhooks:
             "SELECT id, body, batch_id, attempts FROM deliveries WHERE due_at <= ? ORDER BY due_at LIMIT ?",
             (_seconds(), AT_ONCE),
         )
+        if due and self._settled is not None:
+            await self._settled()
         problems = await asyncio.gather(*(_attempt(session, target, event[0], event[1]) for event in due))
         for (event_id, _, batch_id, attempts), problem in zip(due, problems, strict=True):
             self._settle(event_id, batch_id, attempts + 1, problem)

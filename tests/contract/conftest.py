@@ -13,6 +13,7 @@ import pytest
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
 from orchestrator.server.host import ServerThread
+from orchestrator.server.replica.turns import Replica
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 from orchestrator.store import Store
@@ -30,8 +31,8 @@ class Served:
 
 
 @contextmanager
-def over_tcp(folder: Path, settings: Settings) -> Iterator[str]:
-    service = Service(folder, settings)
+def over_tcp(folder: Path, settings: Settings, replica: Replica | None = None) -> Iterator[str]:
+    service = Service(folder, settings, replica)
     server = Server(configuration(service, host="127.0.0.1", port=0), service.connections)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -15,10 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import boto3
-import fsspec
 import pytest
-from moto.server import ThreadedMotoServer
 
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.documents import downloads, remote
@@ -26,6 +23,7 @@ from orchestrator.documents.redirects import is_elsewhere
 from orchestrator.pipeline.build.intake import How
 from tests.integration.test_limited_runs import Desk, opened
 from tests.support.databases import new_sqlite
+from tests.support.s3 import empty_bucket, s3_environment, s3_server
 
 
 @pytest.fixture
@@ -59,32 +57,18 @@ class Bucket:
 
 
 @pytest.fixture(scope="module")
-def s3_server() -> Iterator[str]:
-    server = ThreadedMotoServer(port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    try:
-        yield f"http://{host}:{port}"
-    finally:
-        server.stop()
+def server() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
 
 
 @pytest.fixture
-def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Bucket]:
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3_server, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():  # fmt: skip
+def bucket(server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Bucket]:
+    for name, value in s3_environment(server).items():
         monkeypatch.setenv(name, value)
     caplog.set_level(logging.INFO, "werkzeug")
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    api = boto3.client("s3")
-    api.create_bucket(Bucket="bucket")
-    yield Bucket(api, caplog)
-    for found in api.list_objects_v2(Bucket="bucket").get("Contents", ()):
-        api.delete_object(Bucket="bucket", Key=found["Key"])
-    api.delete_bucket(Bucket="bucket")
-    api.close()
+    with empty_bucket() as api:
+        yield Bucket(api, caplog)
 
 
 def test_objects_are_documents_and_unchanged_ones_are_not_downloaded(desk: Desk, bucket: Bucket) -> None:

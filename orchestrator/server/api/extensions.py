@@ -201,7 +201,7 @@ class Extensions:
     def _durable(self, batch: Batch) -> dict[str, int]:
         """How many bytes of a running batch's result files count; those of a finished one count as a whole."""
         run = self._service.batches.runs.get(batch.id)
-        return {} if run is None else {kind: run.durable_bytes(kind) for kind in merged.KINDS}
+        return {} if run is None else {kind: run.durable_bytes(kind) or 0 for kind in merged.KINDS}
 
     def _require_kept(self, *file_ids: str | None) -> None:
         """Refuse where a result file was deleted: ApiError 404."""

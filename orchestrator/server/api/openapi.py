@@ -130,6 +130,7 @@ class Health(msgspec.Struct):
     problem: str | None
     running_batches: int
     upstreams: list[dict[str, Any]]
+    replica: dict[str, Any] | None
 
 
 class Ready(msgspec.Struct):

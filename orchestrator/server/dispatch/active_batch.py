@@ -288,9 +288,9 @@ class ActiveBatch(RowSource):
             self.changed.clear()
             await self.changed.wait()
 
-    def durable_bytes(self, kind: str) -> int:
-        """How much of a result file is durable now."""
-        return self._files[kind].durable if self._input is not None else 0
+    def durable_bytes(self, kind: str) -> int | None:
+        """How much of a result file is durable now; None before it has been opened."""
+        return None if self._input is None else self._files[kind].durable
 
     def hold(self, reason: str) -> None:
         self._failure, self._held_until = reason, monotonic() + UNREADABLE_SECONDS

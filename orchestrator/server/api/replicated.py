@@ -1,0 +1,71 @@
+"""Answers of a server that has a replica: none before what it tells is there, none while another may be active."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+
+from orchestrator.core.errors import StorageError
+from orchestrator.server.api import http
+from orchestrator.server.api.access import OPEN_PATHS
+from orchestrator.server.api.http import ApiError
+from orchestrator.server.replica.heads import Superseded
+from orchestrator.server.service import Service
+
+RECORDED = ("/v1/files", "/v1/uploads", "/v1/batches")
+"""What begins with these tells or changes what the server has recorded."""
+READS = ("GET", "HEAD")
+RETRY_SECONDS = 5
+
+
+class Replicated:
+    """Refuses requests while another server may be the active one; a change is answered once it is on the replica."""
+
+    def __init__(self, app: Any, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or self._service.replicator is None or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+        elif not self._service.is_active:
+            await http.on_api_error(Request(scope), _not_active())(scope, receive, send)
+        elif not scope["path"].startswith(RECORDED):
+            await self._app(scope, receive, send)
+        else:
+            await self._app(scope, receive, _Held(self._service, scope, receive, send))
+
+
+class _Held:
+    """An answer that goes out once all that is recorded is on the replica; else an error goes in its place."""
+
+    def __init__(self, service: Service, scope: Any, receive: Any, send: Any) -> None:
+        self._service = service
+        self._asked = scope, receive
+        self._send = send
+        self._is_dropped = False
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            try:
+                await self._service.settled()
+            except StorageError as error:
+                self._is_dropped = True
+                scope, receive = self._asked
+                refusal = _refusal(error, scope["method"] in READS)
+                await http.on_api_error(Request(scope), refusal)(scope, receive, self._send)
+        if not self._is_dropped:
+            await self._send(message)
+
+
+def _refusal(error: StorageError, is_read: bool) -> ApiError:
+    if is_read or isinstance(error, Superseded):
+        return _not_active()
+    message = "What was asked for may have been done, but is not on the replica yet. Look before you repeat it."
+    return ApiError(503, message, code="not_replicated", retry=False)
+
+
+def _not_active() -> ApiError:
+    message = "This server is not the active one now, or does not reach its replica. Nothing was done."
+    return ApiError(503, message, code="not_active", after=RETRY_SECONDS)

@@ -1,0 +1,167 @@
+"""Numbered heads: each says who is active, and which manifest holds. Nobody can write one number twice.
+
+To write the next head is the commit, the renewal, the take-over and the release. A server whose next number another
+one has written is superseded, whatever it thinks of itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from threading import Lock
+
+import msgspec
+
+from orchestrator.core.errors import StorageError
+from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.server.replica.storage import Missing, Storage
+
+FOLDER = "heads"
+DIGITS = 12
+KEPT = 5
+"""So many heads before the newest one stay: who reads finds one even while others are written."""
+HOLD_SECONDS = 8.0
+"""So long a server may take itself for the active one behind the beginning of its last write."""
+LAPSE_SECONDS = 10.0
+"""So long another one must have seen the same head; more than HOLD_SECONDS, as clocks run a little differently."""
+
+
+class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is active. `replica` and `folder` are random names of the replica and of the folder that serves; `holder`
+    is for people; `nonce` tells one attempt to write a head from another.
+    """
+
+    number: int
+    generation: int
+    replica: str
+    folder: str
+    holder: str
+    manifest: str
+    """The manifest's name; empty: there is none yet."""
+    is_released: bool = False
+    nonce: str = ""
+
+
+class Superseded(StorageError):
+    """Another server is the active one."""
+
+    kind = "superseded"
+
+    def __init__(self, head: ReplicaHead) -> None:
+        super().__init__(
+            f"{head.holder} has taken over as generation {head.generation}; nothing more is done here",
+            hint="start this server again: it stands by",
+        )
+
+
+_decode = msgspec.json.Decoder(ReplicaHead).decode
+
+
+def seconds() -> float:
+    """A clock that also runs while the machine sleeps, where there is one: what was seen before may be long ago."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class HeadLog:
+    """The heads of a replica. Raises StorageError."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def latest(self) -> ReplicaHead | None:
+        """The newest head, None where there is none yet."""
+        while True:
+            numbers = self._numbers()
+            if not numbers:
+                return None
+            try:
+                return self._read(self._storage.get(_name(max(numbers))))
+            except Missing:
+                continue  # removed since, as there are newer ones
+
+    def write(self, wanted: ReplicaHead) -> ReplicaHead:
+        """Write a head behind the newest one; what has its number now: `wanted`, or an earlier attempt of the same.
+
+        Raises Superseded where another server has that number, or a higher one.
+        """
+        try:
+            there = self._read(self._storage.create(_name(wanted.number), msgspec.json.encode(wanted)))
+        except Missing:
+            there = None
+        # Old numbers are free again: only a look at all of them tells that this one is the newest.
+        numbers = self._numbers()
+        is_ours = there is not None and (there.generation, there.folder) == (wanted.generation, wanted.folder)
+        if there is None or not is_ours or max(numbers, default=0) > wanted.number:
+            newest = self.latest()
+            assert newest is not None
+            raise Superseded(newest)
+        self._storage.remove(_name(number) for number in numbers if number < wanted.number - KEPT)
+        return there
+
+    def _numbers(self) -> list[int]:
+        return [int(name) for name in self._storage.names(FOLDER) if name.isdecimal()]
+
+    def _read(self, data: bytes) -> ReplicaHead:
+        try:
+            return _decode(data)
+        except JSON_ERRORS as error:
+            raise StorageError(f"a head of the replica {self._storage.url} cannot be read: {error}") from error
+
+
+def _name(number: int) -> str:
+    return f"{FOLDER}/{number:0{DIGITS}d}"
+
+
+class Generation:
+    """The time in which this server is the active one: from the head that made it so, as long as it writes the next.
+
+    Any thread may call.
+    """
+
+    def __init__(self, heads: HeadLog, head: ReplicaHead, began: float, clock: Callable[[], float] = seconds) -> None:
+        """`began` is when the writing of `head` began."""
+        self._heads = heads
+        self._clock = clock
+        self._lock = Lock()
+        self.head = head
+        self._written = began
+
+    @property
+    def number(self) -> int:
+        return self.head.generation
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last write that succeeded began."""
+        return self._clock() - self._written
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody can have taken over yet."""
+        return self.age < HOLD_SECONDS
+
+    def write(self, manifest: str | None = None, *, is_released: bool = False) -> None:
+        """Commit a manifest (None: the one that holds), renew, or release. Raises Superseded or StorageError.
+
+        After another StorageError it may have been carried out or not; the next write finds out.
+        """
+        with self._lock:
+            while True:
+                began, before = self._clock(), self.head
+                wanted = msgspec.structs.replace(
+                    before,
+                    number=before.number + 1,
+                    manifest=before.manifest if manifest is None else manifest,
+                    is_released=is_released,
+                    nonce=os.urandom(4).hex(),
+                )
+                self.head = self._heads.write(wanted)
+                if self.head == wanted:
+                    self._written = began
+                    return
+
+    def renew(self, every: float) -> None:
+        """Write a head where the last one is so many seconds old. Raises as `write`."""
+        if self.age >= every:
+            self.write()

@@ -1,0 +1,84 @@
+"""What a replica holds at one moment: files and the server's database as pieces, each an object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import PurePosixPath
+
+import msgspec
+
+from orchestrator.core.errors import StorageError
+from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.server.replica.storage import Missing, Storage
+
+FOLDERS = ("files", "uploads", "batches")
+"""Under the server's folder, what of it is replicated."""
+OBJECTS, MANIFESTS = "objects", "manifests"
+PIECE_BYTES = 8 * 1024 * 1024
+IMAGE_PIECE_BYTES = 256 * 1024
+
+
+class ReplicaPiece(msgspec.Struct, frozen=True, array_like=True):
+    """An object, and the bytes in it."""
+
+    name: str
+    size: int
+    digest: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The pieces of the database's image, and of each file by its path under the server's folder."""
+
+    database: Sequence[ReplicaPiece] = ()
+    files: Mapping[str, Sequence[ReplicaPiece]] = msgspec.field(default_factory=dict)
+
+    def names(self) -> Iterator[str]:
+        """The objects it needs."""
+        for pieces in (self.database, *self.files.values()):
+            yield from (piece.name for piece in pieces)
+
+
+_decode = msgspec.json.Decoder(Manifest).decode
+
+
+def digest(data: bytes) -> str:
+    """What tells one content from another."""
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def size_of(pieces: Sequence[ReplicaPiece]) -> int:
+    """How many bytes pieces have together."""
+    return sum(piece.size for piece in pieces)
+
+
+def read_manifest(storage: Storage, name: str) -> Manifest:
+    """The manifest that a head names; an empty one for an empty name. Raises StorageError."""
+    if not name:
+        return Manifest()
+    try:
+        found = _decode(storage.get(name))
+    except Missing:
+        raise StorageError(f"the replica {storage.url} lacks its manifest {name}") from None
+    except JSON_ERRORS as error:
+        raise StorageError(f"the manifest {name} of the replica {storage.url} cannot be read: {error}") from error
+    for path in found.files:
+        parts = PurePosixPath(path).parts
+        if not parts or parts[0] not in FOLDERS or ".." in parts:
+            raise StorageError(
+                f"the manifest {name} of the replica {storage.url} names a path that is not a server's"
+            )
+    return found
+
+
+def first_to_send(sizes: Sequence[int], more: int) -> int:
+    """From which piece on a file that has grown by `more` bytes is sent anew, in one piece with what has come.
+
+    Pieces at the end that are no larger than what joins them are merged with it. So a file has few pieces (as many as
+    its bytes have digits, and one for each PIECE_BYTES), and each byte is sent as often as its pieces double.
+    """
+    first = len(sizes)
+    while first and sizes[first - 1] <= 2 * more and sizes[first - 1] + more <= PIECE_BYTES:
+        first -= 1
+        more += sizes[first]
+    return first

@@ -1,0 +1,274 @@
+"""What changes in the server's folder, sent to its replica: at once where an answer waits, else every two seconds.
+
+Everything but the sending itself happens on the event loop of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from orchestrator.core.errors import StorageError
+from orchestrator.server.database import ServerDatabase
+from orchestrator.server.replica.heads import Superseded
+from orchestrator.server.replica.manifest import (
+    IMAGE_PIECE_BYTES,
+    MANIFESTS,
+    OBJECTS,
+    PIECE_BYTES,
+    Manifest,
+    ReplicaPiece,
+    digest,
+    first_to_send,
+    size_of,
+)
+from orchestrator.server.replica.turns import RENEW_SECONDS, Replica, new_name
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+EVERY_SECONDS = 2.0
+AGAIN_SECONDS = 1.0
+LOOK_SECONDS = 0.5
+CLOSE_SECONDS = 20.0
+AT_ONCE = 4
+
+
+class NotReplicated(StorageError):
+    """What was recorded here is not on the replica yet."""
+
+    kind = "not_replicated"
+
+
+class Replicator:
+    """Sends what changes, as long as this server is the active one; `problem` is what keeps it from that, or None.
+
+    `start` and `close` belong to the event loop that made it.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        root: Path,
+        database: ServerDatabase,
+        files: Callable[[], Mapping[str, int]],
+        growing: Callable[[], Mapping[str, int | None]],
+        on_held: Callable[[], None],
+    ) -> None:
+        """`files` gives the path under `root` and the size of every file that is recorded; `growing` how much of each
+        result file of a running batch is durable, None where that is not known yet. `on_held` is called when rows may
+        go out again.
+        """
+        self._storage = replica.storage
+        self.generation = replica.generation
+        self._manifest = replica.manifest
+        self._root = root
+        self._db = database
+        self._files = files
+        self._growing = growing
+        self._on_held = on_held
+        self._is_checked: set[str] = set()
+        """Result files whose bytes were compared with what was sent of them before this start."""
+        self._sent_version: tuple[int, int] | None = None
+        self._recorded: Mapping[str, int] = {}
+        self.problem: str | None = None
+        self.superseded: Superseded | None = None
+        self._wake = asyncio.Event()
+        self._asked = self._done = 0
+        self._moved = asyncio.Condition()
+        self._is_closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pool = ThreadPoolExecutor(AT_ONCE, "orch-replica")
+        # Of its own: a generation must not lapse because others' work has taken all threads of the loop.
+        self._threads = ThreadPoolExecutor(2, "orch-replicator")
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._renew())]
+
+    @property
+    def url(self) -> str:
+        """Where the replica lies."""
+        return self._storage.url
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this server is the active one for certain."""
+        return self.superseded is None and self.generation.is_held
+
+    async def settled(self) -> None:
+        """Return when all that the database holds now is on the replica. Raises Superseded or NotReplicated."""
+        if self.superseded is None and self._db.version() == self._sent_version and self.is_held:
+            return
+        self._asked += 1
+        mine = self._asked
+        self._wake.set()
+        while self._done < mine and self.superseded is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS), self._moved:
+                    await self._moved.wait()
+            if self._done < mine and not self.generation.is_held:
+                raise NotReplicated(self.problem or f"the replica {self.url} takes long")
+        if self.superseded is not None:
+            raise self.superseded
+
+    async def close(self) -> None:
+        """Send what is left, and let another server take over at once. After an outage that is left undone."""
+        self._is_closing = True
+        self._wake.set()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                # What is under way in a thread goes on to its end, and must not come behind the last head.
+                await asyncio.gather(*self._tasks)
+                while self.superseded is None and not await self.send(is_last=True):
+                    await asyncio.sleep(AGAIN_SECONDS)
+        except TimeoutError:
+            log.warning("the replica lacks what came last: %s", self.problem)
+        for pool in (self._threads, self._pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self) -> None:
+        while self.superseded is None and not self._is_closing:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), EVERY_SECONDS)
+            self._wake.clear()
+            if not await self.send():
+                await asyncio.sleep(AGAIN_SECONDS)
+                self._wake.set()
+
+    async def _renew(self) -> None:
+        """Keep the generation while a round takes long, or nothing changes."""
+        while self.superseded is None and not self._is_closing:
+            was_held = self.is_held
+            try:
+                await self._apart(lambda: self.generation.renew(RENEW_SECONDS))
+            except Superseded as error:
+                await self._lose(error)
+            except StorageError as error:
+                self._fail(error)
+            if self.is_held and not was_held:
+                log.warning("the replica takes writes again: rows go on")
+                self._on_held()
+            await asyncio.sleep(RENEW_SECONDS / 4)
+
+    async def send(self, *, is_last: bool = False) -> bool:
+        """Send what has changed and commit it; whether that was done. One call at a time."""
+        asked, was_held = self._asked, self.is_held
+        try:
+            await self._round(is_last=is_last)
+        except Superseded as error:
+            await self._lose(error)
+            return False
+        except (StorageError, OSError) as error:
+            self._fail(error)
+            return False
+        except Exception as error:
+            log.exception("the replica could not be written by an internal error")
+            self.problem = f"an internal error: {error}"
+            return False
+        self.problem = None
+        if not was_held:
+            self._on_held()
+        async with self._moved:
+            self._done = max(self._done, asked)
+            self._moved.notify_all()
+        return True
+
+    def _fail(self, error: StorageError | OSError) -> None:
+        if self.problem is None:
+            log.warning("the replica waits: %s", error)
+        self.problem = str(error)
+
+    async def _lose(self, error: Superseded) -> None:
+        log.error("%s", error.message)
+        self.superseded = error
+        async with self._moved:
+            self._moved.notify_all()
+
+    async def _round(self, *, is_last: bool) -> None:
+        # What the database says of a batch must not be ahead of its results: their lengths are looked at behind it.
+        version = self._db.version()
+        image = None if version == self._sent_version else self._db.image()
+        files = self._recorded if image is None else self._files()
+        growing = self._growing()
+        manifest = await self._apart(lambda: self._send(image, files, growing))
+        if manifest != self._manifest:
+            await self._apart(lambda: self._commit(manifest, is_last))
+        elif is_last or not self.generation.is_held:
+            await self._apart(lambda: self.generation.write(is_released=is_last))
+        self._sent_version, self._recorded = version, files
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        """Do what waits for the storage in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _send(self, image: bytes | None, recorded: Mapping[str, int], growing: Mapping[str, int | None]) -> Manifest:
+        before = self._manifest
+        database = before.database if image is None else self._send_image(image, before.database)
+        files: dict[str, Sequence[ReplicaPiece]] = {}
+        for path, size in {**recorded, **growing}.items():
+            pieces = before.files.get(path, ())
+            if path in growing and size is not None and path not in self._is_checked:
+                pieces = self._checked(path, pieces, size)
+            if size is not None and size != size_of(pieces):
+                pieces = self._send_file(path, size, pieces if size > size_of(pieces) else ())
+            if pieces or size is not None:
+                files[path] = pieces
+        return Manifest(database=database, files=files)
+
+    def _send_image(self, image: bytes, before: Sequence[ReplicaPiece]) -> Sequence[ReplicaPiece]:
+        known = {piece.digest: piece for piece in before}
+        blocks = [image[start : start + IMAGE_PIECE_BYTES] for start in range(0, len(image), IMAGE_PIECE_BYTES)]
+        return list(self._pool.map(lambda block: known.get(digest(block)) or self._put(block), blocks))
+
+    def _checked(self, path: str, pieces: Sequence[ReplicaPiece], size: int) -> Sequence[ReplicaPiece]:
+        """The pieces that hold what the file holds now: what a damaged disk lost of it is taken out at a start."""
+        self._is_checked.add(path)
+        good = 0
+        with (self._root / path).open("rb") as file:
+            while good < len(pieces) and digest(file.read(pieces[good].size)) == pieces[good].digest:
+                good += 1
+        return pieces[:good] if size_of(pieces[:good]) <= size else ()
+
+    def _send_file(self, path: str, size: int, before: Sequence[ReplicaPiece]) -> Sequence[ReplicaPiece]:
+        first = first_to_send([piece.size for piece in before], size - size_of(before))
+        kept = before[:first]
+        starts = range(size_of(kept), size, PIECE_BYTES)
+        with (self._root / path).open("rb") as file:
+            file.seek(starts.start)
+            lengths = [min(PIECE_BYTES, size - start) for start in starts]
+            sent: list[ReplicaPiece] = []
+            for some in _by(lengths, AT_ONCE):
+                sent += self._pool.map(self._put, [file.read(length) for length in some])
+        if size_of(sent) + size_of(kept) != size:
+            raise StorageError(f"{self._root / path} is shorter than it was")
+        return [*kept, *sent]
+
+    def _put(self, data: bytes) -> ReplicaPiece:
+        name = new_name(OBJECTS, self.generation.number)
+        self._storage.put(name, data)
+        return ReplicaPiece(name, len(data), digest(data))
+
+    def _commit(self, manifest: Manifest, is_last: bool) -> None:
+        name = new_name(MANIFESTS, self.generation.number)
+        self._storage.put(name, msgspec.json.encode(manifest))
+        before, old = self.generation.head.manifest, self._manifest
+        self.generation.write(name, is_released=is_last)
+        self._manifest = manifest
+        # Only what a manifest that holds does not name any more: what other servers will name grows from that one.
+        gone = set(old.names()) - set(manifest.names())
+        try:
+            self._storage.remove([*gone, *([before] if before else [])])
+        except StorageError as error:
+            log.warning("what the replica needs no more could not be removed: %s", error)
+
+
+def _by(items: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    yield from (items[start : start + most] for start in range(0, len(items), most))

@@ -1,0 +1,191 @@
+"""Where a replica lies: a folder that several machines see, or a bucket.
+
+An object is created once and never changed. Both kinds refuse to create one that is there, and that is all that the
+servers need to agree on who is active.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.core.addresses import check_address, is_address
+from orchestrator.core.atomic import write_once
+from orchestrator.core.errors import StorageError, UsageError
+
+OPTION = "--replica"
+BUCKETS = ("s3", "s3a")
+ANSWER_SECONDS = {"connect_timeout": 3, "read_timeout": 8, "retries": {"max_attempts": 2}}
+"""botocore's; its own patience of a minute is longer than a generation lasts."""
+
+
+class Missing(Exception):
+    """There is no such object."""
+
+
+class Storage(Protocol):
+    """Objects by name, as `heads/000000000001`. Every call may raise StorageError."""
+
+    url: str
+
+    def create(self, name: str, data: bytes) -> bytes:
+        """Create an object unless there is one; what is there now, which is `data` where it was created.
+
+        Raises Missing where there was one a moment ago.
+        """
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create an object whose name nobody else uses."""
+
+    def get(self, name: str) -> bytes:
+        """An object's bytes. Raises Missing."""
+
+    def names(self, folder: str) -> list[str]:
+        """The names of a folder's objects, without the folder; of one that is not there, none."""
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove objects that may be gone already."""
+
+
+def open_storage(url: str) -> Storage:
+    """The storage at `url`. Raises UsageError for one that cannot hold a replica, StorageError where it is away."""
+    if not is_address(url):
+        path = Path(url.removeprefix("file://"))
+        if not path.is_absolute():
+            raise UsageError(f"{OPTION} {url}: the folder's path must begin with /")
+        return FolderStorage(path)
+    check_address(url, OPTION)
+    if url.partition("://")[0] not in BUCKETS:
+        raise UsageError(
+            f"{OPTION} {url}: a replica lies in an S3 bucket or in a folder",
+            hint="s3://BUCKET/FOLDER or file:///FOLDER, on a disk that both machines mount",
+        )
+    bucket = BucketStorage(url.rstrip("/"))
+    bucket.require_conditions()
+    return bucket
+
+
+class FolderStorage:
+    """A folder. Names are made by `link(2)`, which no two processes of any machine can do with one name."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = f"file://{root}"
+        self._root = root
+
+    def create(self, name: str, data: bytes) -> bytes:
+        with self._told():
+            path = self._root / name
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if write_once(path, data):
+                return data
+        return self.get(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.create(name, data)
+
+    def get(self, name: str) -> bytes:
+        with self._told():
+            try:
+                return (self._root / name).read_bytes()
+            except FileNotFoundError:
+                raise Missing(name) from None
+
+    def names(self, folder: str) -> list[str]:
+        with self._told(), suppress(FileNotFoundError):
+            return [path.name for path in (self._root / folder).iterdir()]
+        return []
+
+    def remove(self, names: Iterable[str]) -> None:
+        with self._told():
+            for name in names:
+                (self._root / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise _away(self.url, error) from error
+
+
+class BucketStorage:
+    """A prefix in an S3 bucket."""
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self.url = url
+        with self._told():
+            self._fs, self._root = url_to_fs(
+                url, use_listings_cache=False, skip_instance_cache=True, config_kwargs=ANSWER_SECONDS
+            )
+
+    def require_conditions(self) -> None:
+        """Raises UsageError where the storage creates an object that is there already."""
+        name = f"probes/{os.urandom(8).hex()}"
+        self.create(name, b"first")
+        second = self.create(name, b"second")
+        self.remove([name])
+        if second != b"first":
+            raise UsageError(
+                f"{OPTION} {self.url}: this storage overwrites what it is told to create only if it is not there",
+                hint="it must keep to `If-None-Match: *`, as AWS, MinIO, R2 and Ceph do",
+            )
+
+    def create(self, name: str, data: bytes) -> bytes:
+        with self._told():
+            try:
+                self._fs.pipe_file(self._path(name), data, mode="create")
+            except Exception:
+                # Whatever it says, what is there now is what counts: an answer may have been lost on its way.
+                try:
+                    return bytes(self._fs.cat_file(self._path(name)))
+                except FileNotFoundError:
+                    pass
+                raise
+            return data
+
+    def put(self, name: str, data: bytes) -> None:
+        with self._told():
+            self._fs.pipe_file(self._path(name), data)
+
+    def get(self, name: str) -> bytes:
+        with self._told():
+            try:
+                return bytes(self._fs.cat_file(self._path(name)))
+            except FileNotFoundError:
+                raise Missing(name) from None
+
+    def names(self, folder: str) -> list[str]:
+        with self._told():
+            try:
+                found: list[Any] = self._fs.ls(self._path(folder), detail=False, refresh=True)
+            except FileNotFoundError:
+                return []
+            return [str(path).rpartition("/")[2] for path in found]
+
+    def remove(self, names: Iterable[str]) -> None:
+        with self._told():
+            for name in names:
+                with suppress(FileNotFoundError):
+                    self._fs.rm_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except Missing:
+            raise
+        except Exception as error:  # the storage's library has errors of its own
+            raise _away(self.url, error) from error
+
+
+def _away(url: str, error: Exception) -> StorageError:
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return StorageError(f"the replica {url} cannot be used: {why}")

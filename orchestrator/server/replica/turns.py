@@ -1,0 +1,197 @@
+"""Waiting until this server is the active one, and taking over: its folder is then as the replica, or ahead."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from orchestrator.core.atomic import durable
+from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.server.database import FILE_NAME
+from orchestrator.server.replica.heads import LAPSE_SECONDS, Generation, HeadLog, ReplicaHead, Superseded, seconds
+from orchestrator.server.replica.manifest import MANIFESTS, OBJECTS, Manifest, read_manifest
+from orchestrator.server.replica.restore import Ahead, CopyStopped, FolderCopy
+from orchestrator.server.replica.storage import OPTION, Storage, open_storage
+
+MARK = "replica.json"
+LOOK_SECONDS = 1.0
+RENEW_SECONDS = 2.0
+
+Tell = Callable[[str], None]
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What a folder knows of its replica: its own random name there, and the last generation that it had whole."""
+
+    replica: str
+    folder: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica whose active server is this one."""
+
+    storage: Storage
+    generation: Generation
+    manifest: Manifest
+
+
+_decode = msgspec.json.Decoder(Mark).decode
+
+
+def take_turn(
+    url: str, root: Path, is_over: Callable[[], bool], tell: Tell, lapse: float = LAPSE_SECONDS
+) -> Replica | None:
+    """Stand by until no other server is active, then be the active one; None where `is_over` comes first.
+
+    A server counts as active until so many seconds have brought no new head. The caller has the folder's lock. Raises
+    UsageError, StorageError.
+    """
+    turns = _Turns(open_storage(url), root, _read_mark(root), is_over, tell, lapse)
+    try:
+        while True:
+            last = turns.wait()
+            try:
+                return turns.take(last)
+            except Superseded as error:
+                tell(error.message)
+    except CopyStopped:
+        return None
+
+
+class _Turns:
+    """A server at a replica, up to its being the active one."""
+
+    def __init__(
+        self, storage: Storage, root: Path, mark: Mark, is_over: Callable[[], bool], tell: Tell, lapse: float
+    ) -> None:
+        self._storage = storage
+        self._heads = HeadLog(storage)
+        self._root = root
+        self._mark = mark
+        self._is_over = is_over
+        self._tell = tell
+        self._lapse = lapse
+        self._copy = FolderCopy(storage, root)
+
+    def wait(self) -> ReplicaHead | None:
+        """Wait until nobody is active; the newest head then. Raises CopyStopped where the end comes first."""
+        ahead = Ahead(self._copy, self._storage)
+        try:
+            return self._wait(ahead)
+        finally:
+            ahead.stop()
+
+    def _wait(self, ahead: Ahead) -> ReplicaHead | None:
+        seen, since, told = 0, seconds(), 0
+        while not self._is_over():
+            try:
+                head = self._heads.latest()
+            except StorageError as error:
+                # Who is active could not write either meanwhile: its ten seconds begin when both can again.
+                if seen >= 0:
+                    self._tell(f"{error.message}; trying again")
+                seen = -1
+            else:
+                if head is None or self._is_mine(head):
+                    return head
+                if head.number != seen:
+                    seen, since = head.number, seconds()
+                if seconds() - since >= self._lapse:
+                    self._tell(f"{head.holder} has not been heard of for {self._lapse:g} s; taking over")
+                    return head
+                if head.generation != told:
+                    self._tell(f"standing by: {head.holder} is active, generation {head.generation}")
+                    told = head.generation
+                ahead.look(head.manifest)
+            time.sleep(LOOK_SECONDS)
+        raise CopyStopped
+
+    def _is_mine(self, head: ReplicaHead) -> bool:
+        """Whether nobody else is active. Raises UsageError where a state of this folder's own would be lost."""
+        if self._mark.replica != head.replica and (self._root / FILE_NAME).exists():
+            raise UsageError(
+                f"{self._root} has files, batches or keys of its own, and {OPTION} {self._storage.url} has others",
+                hint="name an empty folder with --dir, or another replica",
+            )
+        return head.is_released or head.folder == self._mark.folder
+
+    def take(self, last: ReplicaHead | None) -> Replica:
+        """Write the head that makes this server the active one, and bring its folder to where the last one was.
+
+        Raises Superseded where another server was first, CopyStopped where the end comes before the folder is whole.
+        """
+        is_ahead = last is None or (self._mark.replica, self._mark.generation) == (last.replica, last.generation)
+        began = seconds()
+        head = ReplicaHead(
+            number=1 if last is None else last.number + 1,
+            generation=1 if last is None else last.generation + 1,
+            replica=os.urandom(8).hex() if last is None else last.replica,
+            folder=self._mark.folder,
+            holder=f"{socket.gethostname()} (process {os.getpid()})",
+            manifest="" if last is None else last.manifest,
+            nonce=os.urandom(4).hex(),
+        )
+        generation = Generation(self._heads, self._heads.write(head), began)
+        manifest = read_manifest(self._storage, head.manifest)
+        if not is_ahead:
+            self._note(head.replica, 0)
+            self._copy.finish(manifest, lambda: self._step(generation))
+        self._note(head.replica, head.generation)
+        generation.renew(RENEW_SECONDS)
+        _remove_unnamed(self._storage, manifest, generation)
+        source = "from this folder" if is_ahead else f"from {self._storage.url}"
+        self._tell(f"active, generation {head.generation}, {source}")
+        return Replica(self._storage, generation, manifest)
+
+    def _step(self, generation: Generation) -> None:
+        if self._is_over():
+            raise CopyStopped
+        generation.renew(RENEW_SECONDS)
+
+    def _note(self, replica: str, generation: int) -> None:
+        mark = Mark(replica=replica, folder=self._mark.folder, generation=generation)
+        try:
+            with durable(self._root / MARK) as file:
+                file.write(msgspec.json.encode(mark))
+        except OSError as error:
+            raise StorageError(f"{self._root / MARK} cannot be written: {error.strerror}") from error
+
+
+def _remove_unnamed(storage: Storage, manifest: Manifest, generation: Generation) -> None:
+    """Remove what earlier generations wrote and no manifest names: they cannot name it any more either."""
+    needed = {generation.head.manifest, *manifest.names()}
+    for folder in (OBJECTS, MANIFESTS):
+        names = [f"{folder}/{name}" for name in storage.names(folder) if _generation_of(name) < generation.number]
+        storage.remove(name for name in names if name not in needed)
+        generation.renew(RENEW_SECONDS)
+
+
+def new_name(folder: str, generation: int) -> str:
+    """A name that no other object has, and that says who made it."""
+    return f"{folder}/{generation:06d}-{os.urandom(12).hex()}"
+
+
+def _generation_of(name: str) -> int:
+    number, _, _ = name.partition("-")
+    return int(number) if number.isdecimal() else 0
+
+
+def _read_mark(root: Path) -> Mark:
+    """What the folder knows; a new name where it knows nothing. Raises StorageError."""
+    try:
+        return _decode((root / MARK).read_bytes())
+    except FileNotFoundError:
+        return Mark(replica="", folder=os.urandom(8).hex(), generation=0)
+    except (OSError, *JSON_ERRORS) as error:
+        raise StorageError(
+            f"{root / MARK} cannot be read: {error}", hint="name an empty folder with --dir"
+        ) from error

@@ -1,0 +1,45 @@
+"""An S3 server in this process, and its bucket, as the AWS libraries find them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """The URL of a server."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+def s3_environment(server: str) -> Mapping[str, str]:
+    """What leads the libraries to a server."""
+    return {
+        "AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }  # fmt: skip
+
+
+@contextmanager
+def empty_bucket() -> Iterator[Any]:
+    """A client of a server with an empty bucket named `bucket`; the environment leads to the server."""
+    import boto3
+    import fsspec
+
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    api = boto3.client("s3")
+    api.create_bucket(Bucket="bucket")
+    yield api
+    for found in api.list_objects_v2(Bucket="bucket").get("Contents", ()):
+        api.delete_object(Bucket="bucket", Key=found["Key"])
+    api.delete_bucket(Bucket="bucket")
+    api.close()
