@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 ENGINE := .engine
 RAY    := .ray
 STORAGES := .storages
-# Tests run five at a time on the two cores that they are meant for: they wait as much as they compute.
-PYTEST := $(BIN)/python -m pytest -n 5 --dist worksteal
+# Tests run six at a time on the two cores that they are meant for: they wait as much as they compute.
+PYTEST := $(BIN)/python -m pytest -n 6 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -176,6 +176,7 @@ def test_what_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.parametrize(
     ("status", "peak", "trip"),
     [
+        (-signal.SIGPROF, 0, Trip.TIME),
         (-signal.SIGXCPU, 0, Trip.TIME),
         (OUT_OF_MEMORY, 0, Trip.MEMORY),
         (-signal.SIGKILL, 0, Trip.MEMORY),

@@ -73,7 +73,7 @@ def verdict(status: int, peak: int, limits: WorkerLimits) -> Tripped:
 
     Who sends a SIGKILL is the kernel, where the machine runs out of memory.
     """
-    if status == -signal.SIGXCPU:
+    if status in (-signal.SIGPROF, -signal.SIGXCPU):
         return Tripped(Trip.TIME)
     if status in (OUT_OF_MEMORY, -signal.SIGKILL) or peak >= FULL * limits.memory:
         return Tripped(Trip.MEMORY)
