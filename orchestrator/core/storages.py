@@ -76,5 +76,11 @@ class PerThread:
 
 
 def _is_shared(storage: Any) -> bool:
-    """Whether a storage, or a class of them, may be used by many threads: its calls run in a loop of fsspec's."""
-    return bool(getattr(storage, "async_impl", False))
+    """Whether a storage, or a class of them, may be used by many threads.
+
+    Those of fsspec may whose calls run in a loop of its own; storages that are not fsspec's are made for threads.
+    """
+    from fsspec import AbstractFileSystem
+
+    kind = storage if isinstance(storage, type) else type(storage)
+    return not issubclass(kind, AbstractFileSystem) or bool(storage.async_impl)
