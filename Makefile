@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 ENGINE := .engine
 RAY    := .ray
 STORAGES := .storages
+PHOENIX := .phoenix
 # Tests run six at a time on the two cores that they are meant for: they wait as much as they compute.
 PYTEST := $(BIN)/python -m pytest -n 6 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install npm ray storages demo test test-fast soak lint format engine bench clean
+.PHONY: install npm ray storages phoenix demo test test-fast soak lint format engine bench clean
 
 install: $(VENV)/installed
 
@@ -41,6 +42,14 @@ $(STORAGES)/installed: pyproject.toml constraints/dev.txt
 	npm install --prefix $(STORAGES) --no-package-lock --no-audit --no-fund --loglevel=error azurite@3.35.0
 	touch $@
 
+# Phoenix, a receiver of traces, in an environment of its own (0.9 GB). Its licence is Elastic-2.0; orch does not depend on it.
+phoenix: $(PHOENIX)/installed
+
+$(PHOENIX)/installed:
+	test -x $(PHOENIX)/bin/python || $(PYTHON) -m venv $(PHOENIX)
+	$(PHOENIX)/bin/python -m pip install --quiet --disable-pip-version-check 'arize-phoenix==20.26.1'
+	touch $@
+
 demo: install
 	$(BIN)/python samples/licenses/demo.py $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(MODEL),--model $(MODEL))
 
@@ -63,6 +72,7 @@ test-fast: install
 soak: install
 	-$(MAKE) --no-print-directory ray
 	-$(MAKE) --no-print-directory storages
+	-$(MAKE) --no-print-directory phoenix
 	-$(MAKE) --no-print-directory engine && $(BIN)/python -m orchestrator.server.engines model tiny-vision --dir $(ENGINE)
 	ORCH_EXAMPLES=1000 $(PYTEST) -m "hypothesis and not soak" --timeout 1800
 	$(BIN)/python -m pytest -m soak --timeout 7200 -s
@@ -81,4 +91,4 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(ENGINE) $(RAY) $(STORAGES) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE) $(RAY) $(STORAGES) $(PHOENIX) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

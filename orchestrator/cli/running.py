@@ -25,9 +25,12 @@ def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
     """Until the job is over: be the engine, or follow the one that runs. Gives the job's end."""
     rate = status.RateWindow()
 
-    def look(engine: Engine) -> None:
+    def tell(engine: Engine) -> None:
         for news in engine.news():
             view.say(f"orch: {news}")
+
+    def look(engine: Engine) -> None:
+        tell(engine)
         draw(engine.problem)
 
     def draw(problem: str | None) -> None:
@@ -39,6 +42,8 @@ def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
         with Engine(context.config, context.store) as engine:
             engine.listeners.append(context.use)
             engine.run(over, look, mine=job)
+        # The last spans are sent as the engine ends.
+        tell(engine)
 
     def follow(holder: Holder, is_new: bool) -> None:
         if is_new:

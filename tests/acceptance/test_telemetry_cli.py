@@ -40,6 +40,16 @@ def test_a_job_is_told_by_the_time_the_command_ends(run_orch: Orch, upstream: Up
         assert checked[f"telemetry {collector.url}"]
 
 
+def test_a_short_run_says_that_its_receiver_is_down(run_orch: Orch, upstream: Upstream, tmp_path: Path) -> None:
+    """What is found out when the last spans are sent, after the job's last round."""
+    extra = '[telemetry]\nendpoint = "http://127.0.0.1:9"\n'
+    write_config(run_orch.home, [upstream.base_url], extra=extra)
+    write_batch_file(tmp_path / "rows.jsonl", 1)
+    done = run_orch("run", str(tmp_path / "rows.jsonl"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("orch: telemetry: http://127.0.0.1:9 takes no spans (ConnectError") == 1
+
+
 @pytest.fixture
 def here(run_orch: Orch, monkeypatch: pytest.MonkeyPatch) -> Orch:
     monkeypatch.setenv("ORCH_HOME", str(run_orch.home))

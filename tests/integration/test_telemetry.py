@@ -254,6 +254,18 @@ def test_spans_that_are_refused_keep_no_others(here: TestHome) -> None:
     assert [told for told in here.told if "metrics" in told], "the metrics' failing is told, and apart"
 
 
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_receiver_without_metrics_is_asked_once_for_each_news(here: TestHome, status: int) -> None:
+    """People are told what to set, and no span waits for what will never be taken. Phoenix is such a one."""
+    here.night()
+    with Collector(lambda path, message: status if path == "/v1/metrics" else 200) as collector:
+        with here.exporting(collector.url):
+            wait_until(lambda: settled(here) and bool(here.told))
+        asked = [path for path, _ in collector.asked if path == "/v1/metrics"]
+    assert here.told == [f"telemetry: {collector.url} refuses the metrics; `metrics = false` leaves them out"]
+    assert len(asked) == 1
+
+
 def test_the_end_of_an_engine_waits_for_no_receiver(here: TestHome, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes connections and never answers."""
     monkeypatch.setattr("orchestrator.engine.telemetry.exporter.END_SECONDS", 0.2)

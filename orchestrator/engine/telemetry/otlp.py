@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -43,6 +43,8 @@ from orchestrator.settings.telemetry import Telemetry
 TIMEOUT_SECONDS = 10.0
 REFUSED = frozenset({400, 413, 422})
 """What these answer is wrong with a request stays wrong with it; behind any other, the same may be taken later."""
+WITHOUT_METRICS = REFUSED | {404, 405, 501}
+"""The same for metrics: a receiver of traces alone has no such address, and the traces do not wait for it."""
 TOO_LARGE = 413
 MOST_ATTRIBUTES = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,7 +78,7 @@ class Receiver:
         """How many of the spans the receiver took; it refused the others for good. Raises BackendError."""
         scoped = ScopeSpans(scope=self._scope, spans=[_span(span) for span in spans])
         resourced = ResourceSpans(resource=self._resource, scope_spans=[scoped])
-        status, body = self._post("traces", ExportTraceServiceRequest(resource_spans=[resourced]))
+        status, body = self._post("traces", ExportTraceServiceRequest(resource_spans=[resourced]), REFUSED)
         if status == TOO_LARGE and len(spans) > 1:
             half = len(spans) // 2
             return self.send_spans(spans[:half]) + self.send_spans(spans[half:])
@@ -95,18 +97,19 @@ class Receiver:
         metrics = [_metric(name, found) for name, found in by_metric.items()]
         scoped = ScopeMetrics(scope=self._scope, metrics=metrics)
         resourced = ResourceMetrics(resource=self._resource, scope_metrics=[scoped])
-        status, body = self._post("metrics", ExportMetricsServiceRequest(resource_metrics=[resourced]))
+        request = ExportMetricsServiceRequest(resource_metrics=[resourced])
+        status, body = self._post("metrics", request, WITHOUT_METRICS)
         answer = _decoded(ExportMetricsServiceResponse(), body)
-        return status not in REFUSED and not answer.partial_success.rejected_data_points
+        return status not in WITHOUT_METRICS and not answer.partial_success.rejected_data_points
 
-    def _post(self, signal: str, message: Any) -> tuple[int, bytes]:
+    def _post(self, signal: str, message: Any, refused: Container[int]) -> tuple[int, bytes]:
         """Status and body of an answer that settles the matter. Raises BackendError for any other."""
         content = gzip.compress(message.SerializeToString(), compresslevel=1)
         try:
             answer = self._client.post(f"{self._url}/v1/{signal}", content=content)
         except httpx2.HTTPError as error:
             raise BackendError(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
-        if answer.status_code in REFUSED:
+        if answer.status_code in refused:
             return answer.status_code, b""
         if not 200 <= answer.status_code < 300:
             raise BackendError(f"it answers with status {answer.status_code}")
