@@ -79,7 +79,11 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         try:
             with ServerThread(server_folder, serves) as server, sdk_at(server.socket) as sdk:
                 fleet.begin(server)
-                yield Running(folder, sdk, fleet, told)
+                try:
+                    yield Running(folder, sdk, fleet, told)
+                except BaseException:
+                    print(*told, *health(sdk)["engines"], *health(sdk)["upstreams"], sep="\n")
+                    raise
                 fleet.end()
         finally:
             fleet.close()
