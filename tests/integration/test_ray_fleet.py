@@ -82,7 +82,7 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
                 try:
                     yield Running(folder, sdk, fleet, told)
                 except BaseException:
-                    print(*told, *health(sdk)["engines"], *health(sdk)["upstreams"], sep="\n")
+                    print(*told, *health(sdk)["engines"], *health(sdk)["upstreams"], sep="\n")  # noqa: T201
                     raise
                 fleet.end()
         finally:
