@@ -15,7 +15,6 @@ from orchestrator.documents import Document, DocumentProblem, Readers, Unreadabl
 from orchestrator.settings.config import ReadingSettings, parse
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.job_spec import DocumentSource
-from tests.support import bombs
 from tests.support.fakecluster import fake_cluster, losses
 
 SOURCE = DocumentSource.model_validate({"path": ".", "text_column": "text"})
@@ -62,16 +61,16 @@ def test_the_documents_are_those_of_this_machine_whatever_nodes_are_lost(tmp_pat
 
 
 def test_the_limits_hold_on_the_node(tmp_path: Path) -> None:
-    folder = tmp_path / "letters"
-    folder.mkdir()
-    (folder / "large.pdf").write_bytes(bombs.form_objects(30, 2))
+    folder = letters(tmp_path / "letters", 0)
+    limits = WorkerLimits(memory=200_000_000, seconds=7, value=100_000)
     (folder / "z.html").write_text("<p>Dear Zoe")
-    given = {"max_memory": "200MB", "max_seconds": 2}
-    large, letter = read(folder, **on_cluster(fake_cluster(tmp_path / "cluster"), **given))
+    pool = ClusterPool(Cluster(fake_cluster(tmp_path / "cluster"), "auto"), None, limits)
+    with Readers(1, limits, cluster=pool) as readers:
+        found = {one.key.rpartition("/")[2]: one for one in sources.read(SOURCE, folder, readers)}
+    large = found["009.html"]
     assert isinstance(large, UnreadableDocument)
-    assert large.code in (DocumentProblem.MEMORY_LIMIT, DocumentProblem.TIME_LIMIT)
-    assert "[documents] in orch.toml" in large.message
-    assert isinstance(letter, Document)
+    assert large.message == "Its text has more than 100,000 bytes; split or exclude it."
+    assert isinstance(found["z.html"], Document)
 
 
 @pytest.mark.parametrize(
