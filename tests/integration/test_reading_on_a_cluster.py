@@ -97,6 +97,16 @@ def test_a_python_that_is_none_or_has_no_ray_is_told(tmp_path: Path) -> None:
         read(folder, **on_cluster(python))
 
 
+def test_a_cluster_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    cluster = Cluster(fake_cluster(tmp_path / "cluster", problem="silent"), "10.0.0.1:6379", patience=0.1)
+    pool = ClusterPool(cluster, None, WorkerLimits())
+    with (
+        Readers(1, cluster=pool) as readers,
+        pytest.raises(JobFilesError, match=r"none at 10.0.0.1:6379 that answers"),
+    ):
+        list(sources.read(SOURCE, letters(tmp_path / "letters", 1), readers))
+
+
 def test_reading_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     def asked() -> None:
         raise Interrupted

@@ -2,7 +2,7 @@
 
 The child that speaks to it is the real one, and so are the worker processes of its tasks; Ray alone is not. What a
 task is given says what becomes of it: with UNLUCKY in it, its node is lost the first time, with POISON each time.
-`folder/lost` has a line for each. `problem` is for a cluster that cannot be reached.
+`folder/lost` has a line for each. `problem` is for a cluster that cannot be reached, and `silent` one of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 RAY = """
-import asyncio, json, pathlib
+import asyncio, json, pathlib, threading
 from ray.exceptions import RayError
 FOLDER = pathlib.Path(__file__).parents[1]
 PLAN = json.loads((FOLDER / "cluster.json").read_text())
@@ -41,6 +41,8 @@ remote = Remote
 put = bytes
 def init(**given):
     (FOLDER / "address").write_text(given["address"])
+    if PLAN["problem"] == "silent":
+        threading.Event().wait()
     if PLAN["problem"]:
         raise ConnectionError(PLAN["problem"])
 def shutdown():

@@ -10,6 +10,7 @@ import os
 import select
 import subprocess
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -48,10 +49,14 @@ class ClusterTask:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`python` is the cluster's own, with Ray and orch-batch; `address` is Ray's, such as `auto`."""
+    """`python` is the cluster's own, with Ray and orch-batch; `address` is Ray's, such as `auto`.
+
+    A cluster that has not answered after `patience` seconds, in which a busy machine starts Ray, is taken for none.
+    """
 
     python: Path
     address: str
+    patience: float = 60.0
 
 
 class ClusterPool:
@@ -70,6 +75,7 @@ class ClusterPool:
         self._limits = limits
         self._check = check
         self._most = workers or FIRST_CALLS
+        self._silent_since: float | None = 0.0
         self._child: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._inbox = bytearray()
@@ -124,6 +130,8 @@ class ClusterPool:
         with suppress(OSError):
             child.stdin.close()  # type: ignore[union-attr]
         child.stdout.close()  # type: ignore[union-attr]
+        if self._silent_since is not None:
+            child.kill()  # it has no tasks to end
         try:
             child.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -140,6 +148,7 @@ class ClusterPool:
                 if name in _KEPT_VARIABLES or name.startswith("RAY_")
             }
             given = [self._cluster.address, __version__, *map(str, astuple(self._limits))]
+            self._silent_since = time.monotonic()
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
             try:
                 self._child = subprocess.Popen(
@@ -163,11 +172,14 @@ class ClusterPool:
         poll = select.poll()
         poll.register(out, select.POLLIN)
         if not poll.poll(LOOK_SECONDS * 1000):
+            if self._silent_since is not None and time.monotonic() - self._silent_since > self._cluster.patience:
+                raise _unusable(f"there is none at {self._cluster.address} that answers")
             return
         data = os.read(out.fileno(), _READ)
         if not data:
             raise self._lost()
         self._inbox += data
+        self._silent_since = None
         for head, payload in self._events():
             self._heard(head, payload)
 
