@@ -25,12 +25,12 @@ $(VENV)/installed: pyproject.toml constraints/dev.txt
 engine: install
 	$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE)
 
-# Ray in an environment of its own (300 MB), as a cluster has it. Long runs that need it skip where it cannot be had.
+# Ray and orch in an environment of their own (400 MB), as a cluster has them. Long runs that need it skip where it cannot be had.
 ray: $(RAY)/installed
 
-$(RAY)/installed:
+$(RAY)/installed: pyproject.toml constraints/dev.txt
 	test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
-	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check 'ray==2.60.0'
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints/dev.txt 'ray==2.60.0' --editable .
 	touch $@
 
 # The libraries of storages that the tests' own environment is without, servers of them, and LanceDB (0.8 GB).

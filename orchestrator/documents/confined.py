@@ -34,10 +34,19 @@ Plain = tuple[object, ...]
 
 def file(*about: object) -> Iterator[list[Plain]]:
     """The document of a `DocumentFile`, or its problem."""
+    yield [_plain(files.read(_file_of(about)))]
+
+
+def sent(about: Plain, data: bytes) -> Iterator[list[Plain]]:
+    """The same of a file whose bytes come with the call: it lies on another machine."""
+    yield [_plain(files.read_bytes(_file_of(about), data))]
+
+
+def _file_of(about: Plain) -> DocumentFile:
     given = DocumentFile(*about)  # type: ignore[arg-type]
     plugin = None if given.plugin is None else Plugin(*given.plugin)
     render = None if given.render is None else Render(*given.render)
-    yield [_plain(files.read(given._replace(plugin=plugin, render=render)))]
+    return given._replace(plugin=plugin, render=render)
 
 
 def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | None) -> Iterator[list[Plain]]:

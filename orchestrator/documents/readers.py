@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from orchestrator.core import interrupts
 from orchestrator.core.bounded.pool import WorkerCall, WorkerPool, WorkerTask
@@ -19,12 +20,14 @@ from orchestrator.documents.confined import from_plain, unreadable
 from orchestrator.documents.files import DocumentFile, read_plain
 from orchestrator.documents.ignored import Ignored
 from orchestrator.documents.kinds import CONTAINERS
-from orchestrator.documents.opening import Opener
+from orchestrator.documents.lines import read_all
+from orchestrator.documents.opening import Opener, open_file
 from orchestrator.documents.part_by_part import PartByPart, Values
 from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
 if TYPE_CHECKING:
+    from orchestrator.core.bounded.cluster_pool import ClusterPool, ClusterTask
     from orchestrator.documents.downloads import Downloads
     from orchestrator.documents.remote import RemoteObject
     from orchestrator.settings.config import ReadingSettings
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 _HERE = "orchestrator.documents.confined:"
 _PLAIN_AHEAD = 64
 """So many plain texts are passed over in looking for work that worker processes can do meanwhile."""
+_FILES_AHEAD = 4
+"""So many files for each call that a cluster may have are begun: till then, one that takes long holds up no other."""
 _MOST_ODD = 3
 """After so many texts in a row that are not UTF-8, all others go to worker processes at once."""
 Documents = Iterator[Document | UnreadableDocument]
@@ -79,20 +84,27 @@ class RemoteOrder:
 LocalOrder = DocumentFile | TableRows | UnreadableDocument
 Order = LocalOrder | RemoteOrder
 """What is to be read; an UnreadableDocument is known to be none already."""
+Task: TypeAlias = "WorkerTask | ClusterTask"
 
 
 class Readers:
     """Reads files as `limits` allow, with at most so many worker processes (default: one a core).
 
-    For one thread; all of it raises StorageError where no process can be started, and what `check` raises, which is
-    called while documents are waited for.
+    With a `cluster`, files of one document each are read on its nodes. For one thread; all of it raises StorageError
+    where no process can be started or the cluster cannot be used, and what `check` raises, which is called while
+    documents are waited for.
     """
 
     def __init__(
-        self, workers: int | None = None, limits: WorkerLimits | None = None, check: Callable[[], None] = lambda: None
+        self,
+        workers: int | None = None,
+        limits: WorkerLimits | None = None,
+        check: Callable[[], None] = lambda: None,
+        cluster: ClusterPool | None = None,
     ) -> None:
         self._limits = limits or WorkerLimits()
         self._pool = WorkerPool(workers, self._limits, check)
+        self._cluster = cluster
         self._opener = Opener()
         self._odd = 0
         self._check = check
@@ -102,7 +114,8 @@ class Readers:
     def of(cls, settings: ReadingSettings) -> Readers:
         """As orch.toml has it; reading ends where this process is asked to end."""
         limits = WorkerLimits(memory=settings.max_memory, seconds=settings.max_seconds)
-        return cls(settings.workers, limits, interrupts.check)
+        cluster = None if settings.ray_python is None else _cluster_pool(settings, settings.ray_python, limits)
+        return cls(settings.workers, limits, interrupts.check, cluster)
 
     def __enter__(self) -> Readers:
         return self
@@ -115,6 +128,8 @@ class Readers:
     def close(self) -> None:
         """End all worker processes now."""
         self._pool.close()
+        if self._cluster is not None:
+            self._cluster.close()
         self._opener.close()
         if self._downloads is not None:
             self._downloads.close()
@@ -126,13 +141,21 @@ class Readers:
         in its own place, and no other does.
         """
         self._odd = 0
-        under_way: deque[tuple[LocalOrder, WorkerTask | None]] = deque()
+        under_way: deque[tuple[LocalOrder, Task | None]] = deque()
         for order in self._here(orders):
             under_way.append((order, self._begun(order)))
-            while under_way and (len(under_way) > _PLAIN_AHEAD or not self._pool.has_room):
+            while under_way and (len(under_way) > self._most_ahead or not self._has_room):
                 yield from self._taken(*under_way.popleft())
         while under_way:
             yield from self._taken(*under_way.popleft())
+
+    @property
+    def _has_room(self) -> bool:
+        return self._pool.has_room and (self._cluster is None or self._cluster.has_room)
+
+    @property
+    def _most_ahead(self) -> int:
+        return _PLAIN_AHEAD if self._cluster is None else max(_PLAIN_AHEAD, _FILES_AHEAD * self._cluster.most)
 
     def rows(self, rows: TableRows | RemoteOrder, first: int) -> Documents:
         """The documents of a table from its row with the index `first` on, ahead of all that is under way."""
@@ -168,7 +191,7 @@ class Readers:
             self._downloads = Downloads(self._check)
         return self._downloads
 
-    def _taken(self, order: LocalOrder, task: WorkerTask | None) -> Iterator[Documents]:
+    def _taken(self, order: LocalOrder, task: Task | None) -> Iterator[Documents]:
         """The documents of a file, which is removed behind them where it was downloaded."""
         yield self._documents(order, task)
         if self._downloads is not None and not isinstance(order, UnreadableDocument):
@@ -196,22 +219,30 @@ class Readers:
         except Tripped:
             return
 
-    def _begun(self, order: LocalOrder) -> WorkerTask | None:
+    def _begun(self, order: LocalOrder) -> Task | None:
         if isinstance(order, UnreadableDocument):
             return None
         if isinstance(order, DocumentFile) and order.may_be_plain and self._odd < _MOST_ODD:
             return None
+        if self._cluster is not None and isinstance(order, DocumentFile) and (call := _sent(order)) is not None:
+            return self._cluster.submit(call)
         return self._pool.submit(_call(order))
 
-    def _documents(self, order: LocalOrder, task: WorkerTask | None) -> Documents:
+    def _documents(self, order: LocalOrder, task: Task | None) -> Documents:
         if isinstance(order, UnreadableDocument):
             return iter((order,))
         if task is not None:
-            return self._given(order, self._pool.results(task))
+            return self._given(order, self._results(task))
         assert isinstance(order, DocumentFile)
         found = read_plain(order, self._opener)
         self._odd = self._odd + 1 if found is None else 0
         return iter((found,)) if found is not None else self._given(order, self._pool.call(_call(order)))
+
+    def _results(self, task: Task) -> Iterator[list[tuple[object, ...]]]:
+        if isinstance(task, WorkerTask):
+            return self._pool.results(task)
+        assert self._cluster is not None, "it has given the task"
+        return self._cluster.results(task)
 
     def _given(
         self, order: DocumentFile | TableRows, values: Iterator[list[tuple[object, ...]]], first: int = 0
@@ -238,6 +269,22 @@ class Readers:
             return problem_of(tripped, self._limits, is_table=False)
 
         return PartByPart(order.table.key, read, keys, told, order.ignored)
+
+
+def _cluster_pool(settings: ReadingSettings, python: str, limits: WorkerLimits) -> ClusterPool:
+    from orchestrator.core.bounded.cluster_pool import Cluster, ClusterPool
+
+    cluster = Cluster(Path(python).expanduser(), settings.address)
+    return ClusterPool(cluster, settings.workers, limits, interrupts.check)
+
+
+def _sent(order: DocumentFile) -> WorkerCall | None:
+    """The call for another machine, with the bytes; None for a file that does not give them, which is told here."""
+    try:
+        data = read_all(open_file, order.path, order.within, order.max_bytes)
+    except (ExtractionError, OSError):
+        return None
+    return WorkerCall(_HERE + "sent", (_plain(order._replace(path="", within=None)), data))
 
 
 def _remote_of(order: Order) -> tuple[RemoteObject, int | None] | None:

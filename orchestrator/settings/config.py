@@ -208,9 +208,13 @@ class RoutingSettings(Strict):
 class ReadingSettings(Strict):
     """What reading documents may take: `max_seconds` of CPU time and `max_memory` for each, in so many `workers`.
 
-    A document that takes more is a failed row. Without `workers`, there is one for each core.
+    A document that takes more is a failed row. Without `workers`, there is one for each core. With `pool = "ray"`
+    the nodes of the Ray cluster at `address` read, in its own Python, `ray_python`.
     """
 
+    pool: Literal["local", "ray"] = "local"
+    ray_python: str | None = Field(None, min_length=1)
+    address: str = Field("auto", min_length=1)
     workers: int | None = Field(None, ge=1, le=512)
     max_seconds: int = Field(120, ge=1, le=86_400)
     max_memory: Bytes = 10**9
@@ -221,6 +225,14 @@ class ReadingSettings(Strict):
         if value < LEAST_MEMORY:
             raise ValueError(f"must be {LEAST_MEMORY // 10**6}MB at least: the readers themselves take as much")
         return value
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> ReadingSettings:
+        if self.pool == "ray" and self.ray_python is None:
+            raise ValueError('pool = "ray" needs the cluster\'s own Python: ray_python = "/opt/ray/bin/python"')
+        if self.pool == "local" and self.model_fields_set & {"ray_python", "address"}:
+            raise ValueError('ray_python and address are for `pool = "ray"`')
+        return self
 
 
 class ConfigFile(Strict):

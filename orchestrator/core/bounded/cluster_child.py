@@ -1,0 +1,148 @@
+"""Calls as tasks on a Ray cluster; run by path with the cluster's own Python, standard library and Ray only.
+
+    python cluster_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE      (the limits of `process.WorkerLimits`)
+
+Both ways go lines of JSON, with as many raw bytes behind them as they say. On stdin `{"id", "bytes"}` and the call,
+as `messages` packs it. On stdout `{"event": "room", "cpus"}`, those of the cluster, when it is connected and whenever
+they change; `{"event": "done", "id", "trip", "detail", "sizes", "bytes"}` and the packed values; and two last words,
+`{"event": "unreachable", "problem"}` and `{"event": "unfit", "problem"}`: a node lacks what a task needs.
+
+A task runs on a node that has orch-batch of the same version. Ray is not to repeat it: a call whose node or process
+is lost is made once more here, and has failed when that is lost as well. This process ends when stdin does, and Ray
+ends its tasks with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import sys
+import threading
+from typing import Any, BinaryIO
+
+import ray
+from ray.exceptions import RayError
+
+DEATHS = 2
+LOOK_SECONDS = 5.0
+LAST_WORDS_SECONDS = 5.0
+Call = tuple[int, bytes]
+
+
+def read(request: bytes, limits: tuple[int, int, float, int], version: str) -> tuple[str, str, list[bytes]]:
+    """The task. Goes to its node by value: what it uses is imported there."""
+    import socket
+
+    try:
+        import orchestrator
+        from orchestrator.core.bounded.on_node import answer
+        from orchestrator.core.bounded.process import WorkerLimits
+    except ImportError as error:
+        return "unfit", f"the Python of the node {socket.gethostname()} has no orch-batch {version}: {error}", []
+    if orchestrator.__version__ != version:
+        there = (
+            f"the node {socket.gethostname()} has orch-batch {orchestrator.__version__}, and this machine {version}"
+        )
+        return "unfit", there, []
+    return answer(request, WorkerLimits(*limits))
+
+
+def only_ours() -> BinaryIO:
+    """Standard output for events alone: what Ray, or a library below it, prints goes to standard error."""
+    ours = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return ours
+
+
+class SentCalls:
+    """The calls that are under way."""
+
+    def __init__(self, out: BinaryIO, version: str, limits: tuple[int, int, float, int]) -> None:
+        self._out = out
+        self._told = version, limits
+        self._task = ray.remote(read).options(num_cpus=1, max_retries=0)
+        self._running: set[asyncio.Task[None]] = set()
+        self._cpus = -1.0
+
+    def tell(self, event: str, payloads: list[bytes] | None = None, **more: Any) -> None:
+        """One event; where nobody listens any more, there is nobody to be told."""
+        sizes = [len(payload) for payload in payloads or ()]
+        head = {"event": event, "sizes": sizes, "bytes": sum(sizes), **more}
+        with contextlib.suppress(OSError):
+            self._out.write(b"".join([json.dumps(head).encode(), b"\n", *(payloads or ())]))
+            self._out.flush()
+
+    async def serve(self, calls: queue.SimpleQueue[Call | None]) -> None:
+        """Make the calls that come until no more do; what is under way then is wanted by nobody."""
+        looking = asyncio.create_task(self._look())
+        while (call := await asyncio.to_thread(calls.get)) is not None:
+            task = asyncio.create_task(self._make(*call))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        for task in (looking, *self._running):
+            task.cancel()
+
+    async def _look(self) -> None:
+        while True:
+            cpus = (await asyncio.to_thread(ray.cluster_resources)).get("CPU", 0.0)
+            if cpus != self._cpus:
+                self._cpus = cpus
+                self.tell("room", cpus=cpus)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _make(self, number: int, request: bytes) -> None:
+        trip, detail, payloads = await self._answer(ray.put(request))
+        if trip == "unfit":
+            self.tell("unfit", problem=detail)
+        else:
+            self.tell("done", payloads, id=number, trip=trip, detail=detail)
+
+    async def _answer(self, request: Any) -> tuple[str, str, list[bytes]]:
+        version, limits = self._told
+        for death in range(1, DEATHS + 1):
+            try:
+                found: tuple[str, str, list[bytes]] = await self._task.remote(request, limits, version)
+            except RayError as error:
+                sys.stderr.write(f"{death}. time: {error}\n")
+                why = type(error).__name__
+            else:
+                return found
+        return "reader_crashed", f"on the cluster: {why}", []
+
+
+def _take_in(calls: queue.SimpleQueue[Call | None]) -> None:
+    """In a thread, from the very start: whatever Ray holds up, the end of stdin is the end of this process."""
+    stdin = sys.stdin.buffer
+    for line in stdin:
+        head = json.loads(line)
+        data = stdin.read(head["bytes"])
+        if len(data) == head["bytes"]:
+            calls.put((head["id"], data))
+    calls.put(None)
+    threading.Event().wait(LAST_WORDS_SECONDS)
+    os._exit(1)
+
+
+def main(arguments: list[str]) -> int:
+    address, version, memory, seconds, patience, value = arguments
+    out = only_ours()
+    calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+    threading.Thread(target=_take_in, args=(calls,), daemon=True).start()
+    found = SentCalls(out, version, (int(memory), int(seconds), float(patience), int(value)))
+    try:
+        # Never start a cluster of our own.
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # noqa: BLE001  (Ray has many words for "there is no cluster")
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        found.tell("unreachable", problem=f"there is no Ray cluster at {address}: {why}")
+        return 4
+    asyncio.run(found.serve(calls))
+    ray.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,232 @@
+"""Calls made on all nodes of a Ray cluster, their values in the order in which they are asked for.
+
+Ray is not in this process: a child in the cluster's own Python (cluster_child.py) hands the calls to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from orchestrator import __version__
+from orchestrator.core.bounded import messages
+from orchestrator.core.bounded.pool import BUFFER_BYTES, LOOK_SECONDS, WorkerCall
+from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
+from orchestrator.core.errors import JobFilesError
+
+CHILD = Path(__file__).resolve().parent / "cluster_child.py"
+END_SECONDS = 10.0
+AHEAD = 2
+"""So many calls for each CPU of the cluster are under way, so that none waits for us."""
+FIRST_CALLS = 16
+"""So many are where the cluster has no CPUs (yet): those that wait are what it grows by."""
+_READ = 1 << 20
+# A node of the cluster, and nothing of a job's: no keys.
+_KEPT_VARIABLES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "no_proxy", "NO_PROXY")
+
+
+class ClusterTask:
+    """A call on its way. `ClusterPool.results` gives its values."""
+
+    __slots__ = ("fault", "held", "is_over", "payloads")
+
+    def __init__(self, held: int) -> None:
+        self.held = held
+        self.payloads: deque[bytes] = deque()
+        self.is_over = False
+        self.fault: Tripped | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """`python` is the cluster's own, with Ray and orch-batch; `address` is Ray's, such as `auto`.
+
+    A cluster that has not answered after `patience` seconds, in which a busy machine starts Ray, is taken for none.
+    """
+
+    python: Path
+    address: str
+    patience: float = 60.0
+
+
+class ClusterPool:
+    """Makes calls on a cluster; its child is started with the first. For one thread at a time.
+
+    At most `workers` (default: what keeps all CPUs of the cluster busy) are under way. `check` is called every
+    LOOK_SECONDS while results are waited for, and may raise to end the wait. Raises JobFilesError where the cluster
+    cannot be reached, is lost, or has a node without orch-batch of this version.
+    """
+
+    def __init__(
+        self, cluster: Cluster, workers: int | None, limits: WorkerLimits, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self._cluster = cluster
+        self._workers = workers
+        self._limits = limits
+        self._check = check
+        self._most = workers or FIRST_CALLS
+        self._silent_since: float | None = 0.0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._inbox = bytearray()
+        self._under_way: dict[int, ClusterTask] = {}
+        self._count = 0
+        self._held = 0
+
+    @property
+    def most(self) -> int:
+        """How many calls are under way at most."""
+        return self._most
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more calls are needed to keep the cluster busy."""
+        return len(self._under_way) < self._most and self._held < BUFFER_BYTES
+
+    def submit(self, call: WorkerCall) -> ClusterTask:
+        """Make a call as soon as a node has room."""
+        request = messages.dumps(tuple(call))
+        task = self._under_way[self._count] = ClusterTask(len(request))
+        self._held += task.held
+        head = json.dumps({"id": self._count, "bytes": len(request)})
+        self._count += 1
+        stdin = self._started().stdin
+        assert stdin is not None, "it is a pipe"
+        with suppress(BrokenPipeError):  # one that is gone is noticed where it is read from
+            stdin.write(head.encode() + b"\n" + request)
+            stdin.flush()
+        return task
+
+    def results(self, task: ClusterTask) -> Iterator[Any]:
+        """The values of a call. Raises Tripped, behind its values, where it came to no end."""
+        while not task.is_over:
+            self._pump()
+        self._held -= task.held
+        task.held = 0
+        while task.payloads:
+            try:
+                value = messages.loads(task.payloads.popleft())
+            except ValueError:
+                raise Tripped(Trip.CRASH, "garbled") from None
+            yield value
+        if task.fault is not None:
+            raise task.fault
+
+    def close(self) -> None:
+        """End the child, and with it all tasks."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        with suppress(OSError):
+            child.stdin.close()  # type: ignore[union-attr]
+        child.stdout.close()  # type: ignore[union-attr]
+        if self._silent_since is not None:
+            child.kill()  # it has no tasks to end
+        try:
+            child.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        if self._errors is not None:
+            self._errors.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._child is None:
+            kept = {
+                name: value
+                for name, value in os.environ.items()
+                if name in _KEPT_VARIABLES or name.startswith("RAY_")
+            }
+            given = [self._cluster.address, __version__, *map(str, astuple(self._limits))]
+            self._silent_since = time.monotonic()
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
+            try:
+                self._child = subprocess.Popen(
+                    [self._cluster.python, CHILD, *given],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._errors,
+                    env={**kept, "PYTHONSAFEPATH": "1"},
+                    start_new_session=True,  # Ctrl-C in a terminal is for us: it ends when its stdin does
+                )
+            except OSError as error:
+                self._errors.close()
+                raise _unusable(f"{self._cluster.python} cannot be started: {error.strerror or error}") from error
+        return self._child
+
+    def _pump(self) -> None:
+        """Wait for a while until something comes, and take it in."""
+        self._check()
+        out = self._started().stdout
+        assert out is not None, "it is a pipe"
+        poll = select.poll()
+        poll.register(out, select.POLLIN)
+        if not poll.poll(LOOK_SECONDS * 1000):
+            if self._silent_since is not None and time.monotonic() - self._silent_since > self._cluster.patience:
+                raise _unusable(f"there is none at {self._cluster.address} that answers")
+            return
+        data = os.read(out.fileno(), _READ)
+        if not data:
+            raise self._lost()
+        self._inbox += data
+        self._silent_since = None
+        for head, payload in self._events():
+            self._heard(head, payload)
+
+    def _events(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        while (end := self._inbox.find(b"\n")) >= 0:
+            try:
+                head = json.loads(self._inbox[:end])
+                behind = end + 1 + head["bytes"]
+            except (ValueError, KeyError, TypeError):
+                raise _unusable(f"{self._cluster.python} said what is no event: {self._inbox[:200]!r}") from None
+            if len(self._inbox) < behind:
+                return
+            payload = bytes(memoryview(self._inbox)[end + 1 : behind])
+            del self._inbox[:behind]
+            yield head, payload
+
+    def _heard(self, head: dict[str, Any], payload: bytes) -> None:
+        if head["event"] == "done":
+            self._done(self._under_way.pop(head["id"]), head, payload)
+        elif head["event"] == "room":
+            self._most = self._workers or max(FIRST_CALLS, int(head["cpus"] * AHEAD))
+        else:
+            raise _unusable(head["problem"])
+
+    def _done(self, task: ClusterTask, head: dict[str, Any], payload: bytes) -> None:
+        at = 0
+        for size in head["sizes"]:
+            task.payloads.append(payload[at : at + size])
+            at += size
+        self._held += at - task.held
+        task.held = at
+        if head["trip"]:
+            task.fault = Tripped(Trip(head["trip"]), head["detail"][:80])
+        task.is_over = True
+
+    def _lost(self) -> JobFilesError:
+        assert self._child is not None
+        assert self._errors is not None
+        code = self._child.wait()
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 2000))
+        said = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2][-400:]
+        return _unusable(f"the process that speaks to it ended with code {code}" + (f": {said}" if said else ""))
+
+
+def _unusable(why: str) -> JobFilesError:
+    return JobFilesError(
+        f"documents cannot be read on the Ray cluster: {why}",
+        hint='put it right (see docs/how-to/ray.md), or set `pool = "local"` under [documents] in orch.toml; then '
+        "run the same command again",
+    )
