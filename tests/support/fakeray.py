@@ -43,8 +43,9 @@ def begin(name, one):
     engine(name, "starting")
     model = one["arguments"][one["arguments"].index("--served-model-name") + 1]
     process = subprocess.Popen(
-        [{python!r}, "-m", "tests.support.upstream", "--model", model, "--api-key", one["env"]["VLLM_API_KEY"],
-         *{extra!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd={root!r},
+        [{python!r}, "-m", "tests.support.upstream", "--model", model,
+         "--api-key=" + one["env"]["VLLM_API_KEY"], *{extra!r}],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd={root!r},
         env=dict((name, value) for name, value in os.environ.items() if name != "PYTHONSAFEPATH"))
     port = json.loads(process.stdout.readline())["port"]
     with (folder / "engines.jsonl").open("a") as file:

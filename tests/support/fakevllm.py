@@ -42,7 +42,7 @@ for place, option in enumerate(options):
     if option == "--max-num-seqs":
         extra += ["--slots", options[place + 1]]  # the last counts
 if os.environ.get("VLLM_API_KEY"):
-    extra += ["--api-key", os.environ["VLLM_API_KEY"]]
+    extra += ["--api-key=" + os.environ["VLLM_API_KEY"]]
 os.chdir({root!r})
 del os.environ["PYTHONSAFEPATH"]  # the upstream is a module of the working directory
 upstream = [{python!r}, "-m", "tests.support.upstream", "--host", host, "--port", port]
