@@ -38,7 +38,11 @@ MakeUpstream = Callable[..., Upstream]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the variants of a test that is `thinned(k)`, leave the first of each k to `make test`."""
+    """Of the variants of a test that is `thinned(k)`, leave the first of each k to `make test`.
+
+    What needs vLLM comes first: it takes longest, and nothing else is left to do beside it at the end.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("vllm") is None)
     seen: Counter[str] = Counter()
     for item in items:
         thinned = item.get_closest_marker("thinned")
