@@ -91,8 +91,8 @@ class ParentSocket:
     def begin(self) -> None:
         """A function begins: its time runs from here."""
         self._sent_at = time.process_time()
-        # A limit on the CPU time since the start (RLIMIT_CPU) is held against ticks of the kernel, which on a busy
-        # machine are many more or fewer than this clock says by then. A timer counts from here.
+        # RLIMIT_CPU would count from the start of the process, by the kernel's ticks and not by this clock, and in
+        # whole seconds. A timer counts from here.
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
 
     def value(self, value: object) -> bool:

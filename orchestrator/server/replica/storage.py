@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator.core import storages
 from orchestrator.core.addresses import check_address, is_address
 from orchestrator.core.atomic import write_once
 from orchestrator.core.errors import StorageError, UsageError
@@ -115,11 +116,9 @@ class BucketStorage:
     """A prefix in an S3 bucket."""
 
     def __init__(self, url: str) -> None:
-        from fsspec.core import url_to_fs
-
         self.url = url
         with self._told():
-            self._fs, self._root = url_to_fs(
+            self._fs, self._root = storages.opened(
                 url, use_listings_cache=False, skip_instance_cache=True, config_kwargs=ANSWER_SECONDS
             )
 
