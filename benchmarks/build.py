@@ -87,7 +87,7 @@ def ours(folder: Path, *, finish: bool) -> None:
     from orchestrator.engine.handles import own_handle
     from orchestrator.pipeline.build import intake
     from orchestrator.pipeline.plan.orders import Sending
-    from orchestrator.pipeline.submit import sending
+    from orchestrator.pipeline.submit import rows_to_shards
     from orchestrator.pipeline.submit.admission import BatchRoom
     from orchestrator.settings.backends import LocalBackend
     from orchestrator.settings.config import load
@@ -109,8 +109,8 @@ def ours(folder: Path, *, finish: bool) -> None:
         settings = config.backends["local"]
         assert isinstance(settings, LocalBackend)
         sync = own_handle("local", settings, config, home.root / "none")
-        sending = Sending(DOCUMENTS, "local", None, "bench")
-        shards = sending.plan_shards(store, taken.job, sync, sending, lambda model: BatchRoom(50_000, None), now())
+        order, room = Sending(DOCUMENTS, "local", None, "bench"), BatchRoom(50_000, None)
+        shards = rows_to_shards.plan_shards(store, taken.job, sync, order, lambda model: room, now())
         assert sum(shard.rows for shard in shards) == DOCUMENTS
     _answer_all(folder / "orch.db", taken.job.id)
 

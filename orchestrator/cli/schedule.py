@@ -21,7 +21,7 @@ from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.engine.by_hand import USER, make_due, night_words
 from orchestrator.engine.lock import running_engine
-from orchestrator.policy import nights
+from orchestrator.policy import cron_expressions, due_nights
 from orchestrator.reports.listings import last_night, name_of, night_json, schedule_json
 from orchestrator.settings.spec_of import spec_of
 
@@ -68,16 +68,16 @@ def add(
     if (cron is None) == (after is None):
         raise UsageError("give --cron, or --after with the schedule that this one follows", hint="one of the two")
     if cron is not None:
-        _meant("--cron", lambda: nights.check_cron(cron))
-    length = _meant("--grace", lambda: nights.length(grace))
+        _meant("--cron", lambda: cron_expressions.check_cron(cron))
+    length = _meant("--grace", lambda: cron_expressions.length(grace))
     if name is not None and not re.fullmatch(NAMES, name):
         raise UsageError(f"--name: {name!r} is not a name", hint="letters, digits, - and _, 64 of them at most")
     if deadline is not None:
-        _meant("--deadline", lambda: nights.check_deadline(deadline))
+        _meant("--deadline", lambda: due_nights.check_deadline(deadline))
     with opened() as context:
         before = None if after is None else _followed(context, after)
         zone = tz or (_local_zone() if before is None else before.tz)
-        _meant("--tz", lambda: nights.zone_of(zone))
+        _meant("--tz", lambda: cron_expressions.zone_of(zone))
         found = _checked(context, file, deadline)
         called, at = name or found, now()
         made = Schedule(
@@ -136,7 +136,7 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
     spec = spec_of(job)
     if deadline is None and spec is not None and spec.deadline is not None:
         try:
-            nights.check_deadline(spec.deadline)
+            due_nights.check_deadline(spec.deadline)
         except InputError as error:
             hint = "or give the schedule its own with --deadline"
             raise InputError(error.message, file=file, field="deadline", hint=hint) from None
@@ -268,12 +268,12 @@ def _show_one(context: Context, one: Schedule, as_json: bool) -> None:
 def _show(context: Context, one: Schedule) -> None:
     at, last = now(), last_night(context.store, one)
     if one.paused_at is not None:
-        when = f"paused since {nights.local(one, one.paused_at)}"
+        when = f"paused since {due_nights.local(one, one.paused_at)}"
     elif one.after is not None:
         when = f"after each night of {name_of(context.store, one.after)} that finishes well"
     else:
-        following = nights.next_due(one, at)
-        when = "no further nights" if following is None else f"next {nights.ahead(one, following.at, at)}"
+        following = due_nights.next_due(one, at)
+        when = "no further nights" if following is None else f"next {due_nights.ahead(one, following.at, at)}"
     show(f"{one.name}: {when} ({', '.join(filter(None, (one.cron, one.tz)))})")
     terms = [] if one.deadline is None else [f"deadline {one.deadline}"]
     terms += [] if one.budget is None else [f"budget ${one.budget:f}"]

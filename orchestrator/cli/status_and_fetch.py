@@ -108,13 +108,13 @@ def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
     active = [one for one in schedules if one.paused_at is None]
     if not active:
         return
-    from orchestrator.policy import nights
+    from orchestrator.policy import due_nights
 
     at = now()
-    coming = [(due.at, one) for one in active if (due := nights.next_due(one, at)) is not None]
+    coming = [(due.at, one) for one in active if (due := due_nights.next_due(one, at)) is not None]
     for due_at, one in sorted(coming, key=lambda each: each[0])[:1]:
         missing = "" if holder and holder.is_up else "; nights are only run by `orch up`, which is not running"
-        show(f"next night: {one.name}, {nights.ahead(one, due_at, at)}{missing}")
+        show(f"next night: {one.name}, {due_nights.ahead(one, due_at, at)}{missing}")
 
 
 def _watch(context: Context, name: str | None) -> int:

@@ -14,7 +14,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job, RequestState
 from orchestrator.core.schedules import Night, NightState, Schedule
-from orchestrator.policy import nights
+from orchestrator.policy import due_nights
 from orchestrator.store import Store
 from orchestrator.store.quarantine import Held
 
@@ -67,7 +67,7 @@ def revise(
 
 def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
     """Make the night that the moment belongs to due, for somebody. Raises UsageError where it runs, or has."""
-    last = nights.last_due(one, at) if one.after is None else _last_followed(store, one)
+    last = due_nights.last_due(one, at) if one.after is None else _last_followed(store, one)
     if last is None:
         raise UsageError(f"{one.name} has not had a night yet", hint=f"`orch run {one.file}` runs the file now")
     reason = f"asked for by {who}"

@@ -30,7 +30,7 @@ from orchestrator.core.model import Job, JobFault, JobKind, JobState
 from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build.intake import How, Options, kind_of, submit
-from orchestrator.policy import nights
+from orchestrator.policy import cron_expressions, due_nights, missed_nights
 from orchestrator.settings import job_file
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file
@@ -110,15 +110,15 @@ class Scheduler:
             return
         if schedule.paused_at is None:
             self._claim(schedule, now)
-        coming = nights.next_due(schedule, now)
+        coming = due_nights.next_due(schedule, now)
         self._looked[schedule.id] = _Looked(schedule, now, coming.at if coming else now + timedelta(days=1))
 
     def _claim(self, schedule: Schedule, now: datetime) -> None:
         """Several nights that nobody ran are one run, of the newest; the others are recorded as missed."""
-        first = (now - nights.look_back(schedule) - timedelta(days=2)).date()
+        first = (now - due_nights.look_back(schedule) - timedelta(days=2)).date()
         known = {(night.night, night.slot) for night in self._store.schedules.nights(schedule.id, first)}
-        found = nights.due(schedule, now, known)
-        newest = nights.last_due(schedule, now) if found else None
+        found = due_nights.due(schedule, now, known)
+        newest = due_nights.last_due(schedule, now) if found else None
         for one in found:
             if newest is not None and one.key == newest.key:
                 why = "it is due"
@@ -154,8 +154,8 @@ class Scheduler:
         return [f"{schedule.name}, night of {night.name}: {text}" for text in said]
 
     def _begin(self, schedule: Schedule, night: Night) -> list[str]:
-        now, due = self._now(), nights.DueNight(night.night, night.due_at, night.slot)
-        verdict = nights.verdict(
+        now, due = self._now(), due_nights.DueNight(night.night, night.due_at, night.slot)
+        verdict = missed_nights.verdict(
             schedule,
             due,
             now,
@@ -174,17 +174,21 @@ class Scheduler:
         self._store.schedules.waits(night, verdict.reason)
         return [verdict.reason]
 
-    def _newest(self, schedule: Schedule, now: datetime) -> nights.DueNight | None:
+    def _newest(self, schedule: Schedule, now: datetime) -> due_nights.DueNight | None:
         """The schedule's latest night whose time has come."""
         if schedule.after is None:
-            return nights.last_due(schedule, now)
+            return due_nights.last_due(schedule, now)
         found = self._store.schedules.nights(schedule.id)
-        return nights.DueNight(found[-1].night, found[-1].due_at, found[-1].slot) if found else None
+        return due_nights.DueNight(found[-1].night, found[-1].due_at, found[-1].slot) if found else None
 
     def _deadline(self, schedule: Schedule, night: Night) -> datetime | None:
         """When a night must be done: what the schedule says, or the job file. Raises OrchError."""
         text = schedule.deadline or file_deadline(Path(schedule.file))
-        return None if text is None else nights.deadline_at(text, night.due_at, nights.zone_of(schedule.tz))
+        return (
+            None
+            if text is None
+            else due_nights.deadline_at(text, night.due_at, cron_expressions.zone_of(schedule.tz))
+        )
 
     def _running(self, schedule: Schedule) -> str | None:
         """An unfinished job of the whole file, that somebody wants to run."""

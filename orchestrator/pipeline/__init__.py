@@ -1,15 +1,16 @@
-"""`advance(job)`: one idempotent step of a job through its stages. One file a stage:
+"""`advance(job)`: one idempotent step of a job through its stages, a folder each:
 
-    build    documents → requests
-    batches  one shard through all that follows, what asks a provider by `provider_calls`:
-      submit   requests → shards → batches, as far as `admission_control` lets them go
-      track    batches polled until they are over
-      fetch    result files, until they are whole
-      collect  result files → outcomes; `leftovers` says what becomes of the others
-    remote_cleanup   what is left at backends: files to delete, and answers that come `late`
-    stages   outcomes of a long document's parts → the request for its answer
-    merge    outcomes → one file in input order
+    build     documents, or a ready batch file → request lines and rows
+    plan      which backend the rows go to, and when that is looked at again
+    submit    rows → shards (`rows_to_shards`) → batches (`batch_creation`, `unanswered_create`), as far as
+              `admission` lets them go
+    collect   batches polled until they are over (`poll`, `track`), result files until they are whole (`fetch`),
+              outcomes of rows (`settling`, `unanswered`, `reask`), the request about a long document's parts
+              (`reduce`), what is left at backends (`remote_cleanup`, `late_answers`)
+    finish    outcomes → one file in input order, put where the job file says
+    gc        what is removed from the home, and when
 
+`shard_steps` takes one shard through submit and collect; what asks a provider goes by `provider_calls`.
 Whatever happened before, calling it again goes on from what the store and the backends say.
 """
 
@@ -40,7 +41,7 @@ from orchestrator.pipeline.predecessors import AFTER
 from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.shard_steps import ShardSteps
-from orchestrator.pipeline.submit import budget, canary, prerequisites, sending
+from orchestrator.pipeline.submit import budget, canary, prerequisites, rows_to_shards
 from orchestrator.policy import row_errors
 from orchestrator.policy.planner.observed import silence
 from orchestrator.settings.home import Home
@@ -204,7 +205,7 @@ class Pipeline:
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
         handle = self._handles.open(order.backend)
-        added = sending.plan_shards(
+        added = rows_to_shards.plan_shards(
             self._store,
             job,
             handle,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from orchestrator.core.errors import InputError, RefusedError, UsageError
 from orchestrator.core.model import Job, JobFault
 from orchestrator.core.schedules import Night, NightState, Schedule
-from orchestrator.policy.nights import LOOK_BACK
+from orchestrator.policy.due_nights import LOOK_BACK
 from orchestrator.store import Store
 
 AFTER = "after"

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.schedules import Night, Schedule
-from orchestrator.policy import nights
+from orchestrator.policy import due_nights
 
 if TYPE_CHECKING:
     from orchestrator.policy.budgets import BudgetStanding
@@ -53,7 +53,7 @@ def held_json(held: Held) -> dict[str, Any]:
 
 def schedule_json(store: Store, one: Schedule, now: datetime) -> dict[str, Any]:
     """The stable form of a schedule; documented in docs/reference/json.md."""
-    following = None if one.paused_at else nights.next_due(one, now)
+    following = None if one.paused_at else due_nights.next_due(one, now)
     last = last_night(store, one)
     return {
         "name": one.name,

@@ -23,7 +23,7 @@ from orchestrator.core.shards import ShardState
 from orchestrator.engine.lock import running_engine
 from orchestrator.engine.telemetry import sent
 from orchestrator.pipeline.submit.budget import SharedBudgets
-from orchestrator.policy import nights
+from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetStanding
 from orchestrator.policy.calibration import calibrate
 from orchestrator.policy.night_figures import foreseen
@@ -201,7 +201,7 @@ def _forecasts(reader: HomeReader) -> Iterator[Metric]:
 
 def _schedules(reader: HomeReader) -> Iterator[Metric]:
     schedules, at = reader.store.schedules.all(), now()
-    due = ((one.name, nights.next_due(one, at)) for one in schedules if one.paused_at is None)
+    due = ((one.name, due_nights.next_due(one, at)) for one in schedules if one.paused_at is None)
     about = "When a schedule runs next, in Unix time."
     samples = (((name,), following.at.timestamp()) for name, following in due if following is not None)
     yield _gauge("orch_schedule_next_timestamp_seconds", about, ("schedule",), samples)

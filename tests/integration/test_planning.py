@@ -16,7 +16,7 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
-from orchestrator.pipeline.submit import sending
+from orchestrator.pipeline.submit import rows_to_shards
 from orchestrator.pipeline.submit.admission import BatchRoom
 from tests.support.hostedjob import HOUR, Desk, cost_of, plain, row
 
@@ -112,7 +112,7 @@ def sent(desk: Desk, job: Job, backend: str, rows: int, avoid: tuple[str, ...] =
     """So many rows that wait in a shard of a backend, as the pipeline plans one."""
     assert desk.engine is not None
     handle, order = desk.engine.open(backend), Sending(rows, backend, avoid, "a test")
-    [shard] = sending.plan_shards(
+    [shard] = rows_to_shards.plan_shards(
         desk.store, desk.store.jobs.get(job.id), handle, order, lambda model: BatchRoom(rows, None), now()
     )
     return shard

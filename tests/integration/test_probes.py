@@ -12,7 +12,7 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
-from orchestrator.pipeline.submit import sending
+from orchestrator.pipeline.submit import rows_to_shards
 from orchestrator.pipeline.submit.admission import BatchRoom
 from tests.support.hostedjob import Desk, Json, plain
 
@@ -54,7 +54,7 @@ def was_used(desk: Desk, backend: str) -> None:
     assert desk.engine is not None
     job = desk.submit(plain(2), backend=backend)
     handle, order = desk.engine.open(backend), Sending(2, backend, None, "a test")
-    [shard] = sending.plan_shards(desk.store, job, handle, order, lambda model: BatchRoom(2, None), now())
+    [shard] = rows_to_shards.plan_shards(desk.store, job, handle, order, lambda model: BatchRoom(2, None), now())
     for state in (ShardState.SUBMITTING, ShardState.SUBMITTED):
         desk.store.shards.move(desk.store.shards.get(shard.id), state, submitted_at=now(), batch_id="b")
     desk.store.shards.move(desk.store.shards.get(shard.id), ShardState.ENDED, ended_at=now())

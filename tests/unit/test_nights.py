@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
-from orchestrator.policy import nights
-from orchestrator.policy.nights import DueNight
+from orchestrator.policy import cron_expressions, due_nights, missed_nights
+from orchestrator.policy.due_nights import DueNight
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC", "Asia/Kathmandu", "Pacific/Apia")
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ def coming(cron: str, tz: str, after: str, number: int) -> list[str]:
     """The next nights, as `date: instant in UTC`."""
     found, at = [], utc(after)
     for _ in range(number):
-        one = nights.next_due(schedule(cron, tz), at)
+        one = due_nights.next_due(schedule(cron, tz), at)
         assert one is not None
         found.append(f"{one.night:%m-%d}: {one.at:%m-%d %H:%M}")
         at = one.at
@@ -99,7 +99,7 @@ DST = {
 
 @pytest.mark.parametrize(("cron", "tz", "after", "expected"), DST.values(), ids=DST.keys())
 def test_when_nights_are_due(cron: str, tz: str, after: str, expected: list[str]) -> None:
-    nights.check_cron(cron)
+    cron_expressions.check_cron(cron)
     assert coming(cron, tz, after, len(expected)) == expected
 
 
@@ -119,7 +119,7 @@ def test_every_date_has_one_night_however_often_it_is_looked(
     found: list[DueNight] = []
     for step in steps:
         now += timedelta(minutes=step)
-        found += nights.due(one, now, {night.key for night in found})
+        found += due_nights.due(one, now, {night.key for night in found})
     zone = ZoneInfo(tz)
     assert [night.night for night in found] == sorted({night.night for night in found})
     assert [night.at for night in found] == sorted(night.at for night in found)
@@ -134,17 +134,17 @@ def test_every_date_has_one_night_however_often_it_is_looked(
 
 def test_a_clock_that_was_set_back_makes_no_night_again() -> None:
     one = schedule(tz="UTC", since=utc("2026-11-20 12:00"))
-    first = nights.due(one, utc("2026-11-21 22:30"), ())
+    first = due_nights.due(one, utc("2026-11-21 22:30"), ())
     assert [night.night.day for night in first] == [20, 21]
-    assert nights.due(one, utc("2026-11-20 22:30"), {night.key for night in first}) == []
-    later = nights.due(one, utc("2026-11-22 22:30"), {(date(2026, 11, 21), "")})
+    assert due_nights.due(one, utc("2026-11-20 22:30"), {night.key for night in first}) == []
+    later = due_nights.due(one, utc("2026-11-22 22:30"), {(date(2026, 11, 21), "")})
     assert [night.night.day for night in later] == [20, 22]
 
 
 def test_nights_of_long_ago_and_of_before_the_schedule_are_not_due() -> None:
-    assert len(nights.due(schedule(tz="UTC"), utc("2026-11-21 21:00"), ())) == 31
-    assert nights.due(schedule(tz="UTC", since=utc("2026-11-21 22:00")), utc("2026-11-22 21:59"), ()) == []
-    assert nights.due(schedule(tz="UTC", since=utc("2027-01-01 00:00")), utc("2026-11-22 21:59"), ()) == []
+    assert len(due_nights.due(schedule(tz="UTC"), utc("2026-11-21 21:00"), ())) == 31
+    assert due_nights.due(schedule(tz="UTC", since=utc("2026-11-21 22:00")), utc("2026-11-22 21:59"), ()) == []
+    assert due_nights.due(schedule(tz="UTC", since=utc("2027-01-01 00:00")), utc("2026-11-22 21:59"), ()) == []
 
 
 def test_which_night_a_moment_belongs_to() -> None:
@@ -155,11 +155,11 @@ def test_which_night_a_moment_belongs_to() -> None:
     assert last(schedule("0 22 1 * *", "UTC"), "2026-11-21 20:59") == "2026-11-01"
     assert last(schedule("0 22 1 1 *", "UTC"), "2026-11-21 20:59") == "2026-01-01"
     assert last(schedule("*/20 * * * *", "UTC"), "2026-11-21 20:59") == "2026-11-21 20:40"
-    assert nights.last_due(schedule("0 22 29 2 *", "UTC"), utc("2026-11-21 20:59")) is None
+    assert due_nights.last_due(schedule("0 22 29 2 *", "UTC"), utc("2026-11-21 20:59")) is None
 
 
 def last(one: Schedule, moment: str) -> str:
-    found = nights.last_due(one, utc(moment))
+    found = due_nights.last_due(one, utc(moment))
     assert found is not None
     return found.name
 
@@ -193,10 +193,10 @@ OFTEN = {
 
 @pytest.mark.parametrize(("cron", "after", "number", "expected"), OFTEN.values(), ids=OFTEN.keys())
 def test_several_runs_a_day(cron: str, after: str, number: int, expected: list[str]) -> None:
-    nights.check_cron(cron)
+    cron_expressions.check_cron(cron)
     one, at, found = schedule(cron), utc(after), list[DueNight]()
     while len(found) < number:
-        coming = nights.next_due(one, at)
+        coming = due_nights.next_due(one, at)
         assert coming is not None
         found.append(coming)
         at = coming.at
@@ -204,8 +204,8 @@ def test_several_runs_a_day(cron: str, after: str, number: int, expected: list[s
     known = {due.key for due in found}
     assert len(known) == number
     later = schedule(cron, since=utc(after), grace=timedelta(days=5))
-    assert nights.due(later, found[-1].at, ()) == found
-    assert nights.due(later, found[-1].at, known) == []
+    assert due_nights.due(later, found[-1].at, ()) == found
+    assert due_nights.due(later, found[-1].at, known) == []
 
 
 @given(
@@ -217,7 +217,7 @@ def test_what_comes_every_hour_comes_every_hour(start: int, tz: str, steps: list
     one, found = schedule("0 * * * *", tz, since=began), list[DueNight]()
     for step in steps:
         now += timedelta(minutes=step)
-        found += nights.due(one, now, {due.key for due in found})
+        found += due_nights.due(one, now, {due.key for due in found})
     at = [due.at for due in found]
     assert at == sorted(at)
     assert len({due.key for due in found}) == len(found)
@@ -226,12 +226,12 @@ def test_what_comes_every_hour_comes_every_hour(start: int, tz: str, steps: list
 
 
 def test_runs_that_nobody_was_there_for_are_not_recorded_without_end() -> None:
-    found = nights.due(schedule("* * * * *", "UTC"), utc("2026-11-21 21:00"), ())
-    assert (len(found), found[-1].name) == (nights.MOST_MISSED, "2026-11-21 21:00")
+    found = due_nights.due(schedule("* * * * *", "UTC"), utc("2026-11-21 21:00"), ())
+    assert (len(found), found[-1].name) == (due_nights.MOST_MISSED, "2026-11-21 21:00")
 
 
 def test_a_night_that_never_comes_is_not_waited_for() -> None:
-    assert nights.next_due(schedule("0 22 31 2 *", "UTC"), BEGAN) is None
+    assert due_nights.next_due(schedule("0 22 31 2 *", "UTC"), BEGAN) is None
 
 
 BAD_CRON = {
@@ -250,23 +250,23 @@ BAD_CRON = {
 @pytest.mark.parametrize(("cron", "problem"), BAD_CRON.items())
 def test_a_cron_that_means_no_nights_is_told(cron: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        nights.check_cron(cron)
+        cron_expressions.check_cron(cron)
 
 
 def test_a_zone_that_is_none_is_told_with_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean Europe/Berlin"):
-        nights.zone_of("Europe/Berln")
+        cron_expressions.zone_of("Europe/Berln")
     for name in ("", "../etc/passwd", "qqqqqq"):
         with pytest.raises(InputError, match="is not a time zone; write one such as"):
-            nights.zone_of(name)
+            cron_expressions.zone_of(name)
 
 
 def test_lengths_of_time() -> None:
-    assert nights.length("90m") == timedelta(minutes=90)
-    assert nights.length("31d") == timedelta(days=31)
+    assert cron_expressions.length("90m") == timedelta(minutes=90)
+    assert cron_expressions.length("31d") == timedelta(days=31)
     for text in ("0h", "32d", "6", "h", "-6h", "6 weeks", ""):
         with pytest.raises(InputError, match="is not a length of time"):
-            nights.length(text)
+            cron_expressions.length(text)
 
 
 DEADLINES = {
@@ -284,18 +284,18 @@ DEADLINES = {
 
 @pytest.mark.parametrize(("text", "due_at", "expected"), DEADLINES.values(), ids=DEADLINES.keys())
 def test_a_deadline_counts_from_when_the_night_is_due(text: str, due_at: str, expected: str) -> None:
-    assert nights.deadline_at(text, utc(due_at), ZoneInfo("Europe/Berlin")) == utc(expected)
+    assert due_nights.deadline_at(text, utc(due_at), ZoneInfo("Europe/Berlin")) == utc(expected)
 
 
 def test_a_deadline_that_is_none_is_told() -> None:
     for text in ("25:00", "soon", "06:00:00:00"):
         with pytest.raises(InputError, match="is not a deadline"):
-            nights.deadline_at(text, BEGAN, ZoneInfo("UTC"))
+            due_nights.deadline_at(text, BEGAN, ZoneInfo("UTC"))
     for text in ("25:00", "2026-12-01T06:00", "x"):
         with pytest.raises(InputError, match="is not a deadline"):
-            nights.check_deadline(text)
-    nights.check_deadline("06:00")
-    nights.check_deadline("8h")
+            due_nights.check_deadline(text)
+    due_nights.check_deadline("06:00")
+    due_nights.check_deadline("8h")
 
 
 DUE_AT = utc("2026-11-21 22:00")
@@ -305,7 +305,7 @@ NIGHT = DUE_AT.date()
 def judged(now: str, *, terms: dict[str, Any] | None = None, **facts: Any) -> tuple[NightState, str]:
     at = utc(f"2026-{now}")
     given = {"found_at": at, "newest": DueNight(NIGHT, DUE_AT), "deadline": None, "running": None, **facts}
-    found = nights.verdict(schedule(tz="UTC", **(terms or {})), DueNight(NIGHT, DUE_AT), at, **given)
+    found = missed_nights.verdict(schedule(tz="UTC", **(terms or {})), DueNight(NIGHT, DUE_AT), at, **given)
     return found.state, found.reason
 
 
@@ -347,5 +347,5 @@ def test_what_becomes_of_a_night(now: str, facts: dict[str, Any], state: NightSt
 
 def test_how_instants_are_told() -> None:
     one = schedule()
-    assert nights.local(one, utc("2026-11-21 21:00")) == "Sat 2026-11-21 22:00"
-    assert nights.ahead(one, utc("2026-11-21 21:00"), utc("2026-11-21 18:00")) == "Sat 2026-11-21 22:00, in 3 h"
+    assert due_nights.local(one, utc("2026-11-21 21:00")) == "Sat 2026-11-21 22:00"
+    assert due_nights.ahead(one, utc("2026-11-21 21:00"), utc("2026-11-21 18:00")) == "Sat 2026-11-21 22:00, in 3 h"

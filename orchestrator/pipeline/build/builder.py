@@ -26,7 +26,7 @@ from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.documents.ignored import Ignored, told
 from orchestrator.pipeline.build import reuse
-from orchestrator.pipeline.build.batch_file import batch_lines
+from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
 from orchestrator.pipeline.build.selection import Scope, Selection
 from orchestrator.policy.cache_keys import line_cache_key

@@ -14,7 +14,6 @@ from orchestrator.core.errors import InputError, OrchError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.documents.ignored import Ignored
 from orchestrator.pipeline.build import builder
-from orchestrator.pipeline.build.batch_file import batch_lines
 from orchestrator.pipeline.build.intake import (
     Options,
     check_deadline,
@@ -23,6 +22,7 @@ from orchestrator.pipeline.build.intake import (
     read_spec,
     sketch,
 )
+from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.scan import CHUNK, chunks
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope, Selection
 from orchestrator.pipeline.plan.routes import check_eligible

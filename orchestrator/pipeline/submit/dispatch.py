@@ -15,7 +15,7 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
-from orchestrator.pipeline.submit import budget, sending
+from orchestrator.pipeline.submit import batch_creation, budget, unanswered_create
 from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy.quota import Split
 
@@ -66,7 +66,7 @@ class Dispatch:
             and self._work.admission_control.refused_for(handle, CallKind.SEND) < BUSY_FOR
         ):
             return False
-        sending.give_up(self._work.store, shard, shard.held or "its backend accepted nothing", now)
+        batch_creation.give_up(self._work.store, shard, shard.held or "its backend accepted nothing", now)
         self._work.polls.forget(shard)
         self._work.note(job, EventKind.ENDED, f"it could not be sent: {shard.held}", shard)
         return True
@@ -115,15 +115,17 @@ class Dispatch:
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
             raise StateConflict(f"shard {shard.id} was given up before it was sent")
         watched = self._work.polls.of(shard, self._work.now())
-        admission = sending.AdmissionCheck(
+        admission = batch_creation.AdmissionCheck(
             self._work.now,
             lambda: self._settles(self._work.store.shards.get(shard.id), handle) or self._over_budget(job, shard),
             lambda: self._work.budgets.no_room(job, shard),
             self._asks,
         )
         models = self._work.handles.models(job)
-        batch = sending.submit(self._work.store, self._work.home, job, shard, handle, models, watched, admission)
-        if isinstance(batch, sending.Waits):
+        batch = batch_creation.submit(
+            self._work.store, self._work.home, job, shard, handle, models, watched, admission
+        )
+        if isinstance(batch, batch_creation.Waits):
             if batch.is_failing:
                 self._work.polls.failed(shard, handle, self._work.now())
             return self._work.hold(job, self._work.store.shards.get(shard.id), batch.why)
@@ -136,7 +138,7 @@ class Dispatch:
         """Find out whether a shard between intent and fact has a batch; whether that is known now."""
         shard = track.check_account(self._work.store, shard, handle)
         now = self._work.now()
-        found = sending.recover(
+        found = unanswered_create.recover(
             self._work.store, self._work.home, shard, handle, self._work.polls.of(shard, now), now
         )
         self._work.polls.looked(shard, handle, now)

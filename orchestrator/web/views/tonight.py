@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job
 from orchestrator.pipeline.submit.budget import SharedBudgets
-from orchestrator.policy import nights
+from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetMark
 from orchestrator.reports import status
 from orchestrator.reports.night import NightReport, night_of
@@ -64,7 +64,7 @@ class Tonight:
                 "coming": sorted(
                     (due.at, one.name, one.tz)
                     for one in schedules
-                    if one.paused_at is None and (due := nights.next_due(one, at)) is not None
+                    if one.paused_at is None and (due := due_nights.next_due(one, at)) is not None
                 )[:3],
                 "is_broken": reader.readable is None,
             },

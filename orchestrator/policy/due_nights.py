@@ -1,4 +1,4 @@
-"""Nights: when a schedule's runs are due, which one a moment belongs to, and what becomes of one that is due.
+"""When a schedule's nights are due, which one a moment belongs to, and what deadline a night has.
 
 A night is named by a date, as clocks in the schedule's time zone have it, and there is one a date; of a schedule that
 comes several times a day, by the date and the time. Cron gives the hands of that clock; which instant they stand for
@@ -13,22 +13,15 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from difflib import get_close_matches
-from functools import lru_cache
-from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+from zoneinfo import ZoneInfo
 
 from orchestrator.core.durations import duration, seconds_of
 from orchestrator.core.errors import InputError
-from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
+from orchestrator.core.schedules import Schedule
+from orchestrator.policy.cron_expressions import LONGEST, comes_often, trigger, zone_of
 
-if TYPE_CHECKING:
-    from apscheduler.triggers.cron import CronTrigger
-
-LOOK_BACK = timedelta(days=31)
+LOOK_BACK = LONGEST
 """Nights that nobody was there for longer ago are not recorded."""
-ON_TIME = timedelta(minutes=15)
-"""A night that is found so late is not late: an engine that builds another job looks up when that is done."""
 MOST_MISSED = 100
 """So many of several runs a day that nobody was there for are recorded, the newest."""
 OFTEN_BACK = timedelta(days=1)
@@ -37,8 +30,6 @@ this, and than their grace."""
 _DAY, _HOURS = timedelta(days=1), timedelta(hours=4)
 _AGAIN = "+"
 """Behind the time of a run that comes when clocks show that time for the second time."""
-_SAMPLE = 400
-_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 Key = tuple[date, str]
@@ -62,32 +53,6 @@ class DueNight:
     def name(self) -> str:
         """What it is called: 2026-11-20, or 2026-11-20 14:00."""
         return f"{self.night} {self.slot}".rstrip()
-
-
-@dataclass(frozen=True, slots=True)
-class NightVerdict:
-    """What becomes of a night that is due: `running` (begin it now), `due` (it waits), or how it ends; and why."""
-
-    state: NightState
-    reason: str
-
-
-def zone_of(name: str) -> ZoneInfo:
-    """A time zone by its name. Raises InputError."""
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        near = get_close_matches(name, available_timezones(), 1)
-        tip = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin or UTC"
-        raise InputError(f"{name!r} is not a time zone; {tip}") from None
-
-
-def length(text: str) -> timedelta:
-    """A length of time such as 90m or 6h. Raises InputError."""
-    seconds = seconds_of(text) or 0.0
-    if not 0 < seconds <= LOOK_BACK.total_seconds():
-        raise InputError(f"{text!r} is not a length of time up to {LOOK_BACK.days}d; write 90m, 6h or 2d")
-    return timedelta(seconds=seconds)
 
 
 def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
@@ -117,28 +82,6 @@ def check_deadline(text: str) -> None:
     if seconds_of(text) is None and not re.fullmatch(r"\d{1,2}:\d{2}", text):
         raise InputError(f"{text!r} is not a deadline for every night; write 06:00, or 8h from when the night is due")
     deadline_at(text, datetime(2026, 1, 1, tzinfo=UTC), ZoneInfo("UTC"))
-
-
-def check_cron(cron: str) -> None:
-    """Whether a cron expression can mean nights. Raises InputError."""
-    if _trigger(cron).get_next_fire_time(None, datetime(2024, 1, 1, tzinfo=UTC)) is None:
-        raise InputError(f"{cron!r} never comes: no month has that day")
-
-
-@lru_cache(maxsize=256)
-def comes_often(cron: str) -> bool:
-    """Whether a cron expression comes more than once on some day."""
-    dates: set[date] = set()
-    at, trigger = datetime(2024, 1, 1, tzinfo=UTC), _trigger(cron)
-    for _ in range(_SAMPLE):
-        fire = trigger.get_next_fire_time(None, at)
-        if fire is None:
-            return False
-        if fire.date() in dates:
-            return True
-        dates.add(fire.date())
-        at = fire + timedelta(seconds=1)
-    return False
 
 
 def look_back(schedule: Schedule) -> timedelta:
@@ -190,14 +133,14 @@ def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[D
 
 def _all_around(schedule: Schedule, after: datetime, until: datetime) -> Iterator[DueNight]:
     """The nights between two moments and some around them, by the hands of the clock."""
-    zone, trigger = zone_of(schedule.tz), _trigger(schedule.cron)
+    zone, fires = zone_of(schedule.tz), trigger(schedule.cron)
     often = comes_often(schedule.cron)
     every_hour = often and schedule.cron.split()[1].startswith("*")
     around = _HOURS if often else _DAY
     # The hands of the clock, as if it stood in UTC: they never jump, so no fire is lost or doubled by the trigger.
     hands = (after.astimezone(zone) - around).replace(tzinfo=UTC)
     end = (until.astimezone(zone) + around).replace(tzinfo=UTC)
-    while (fire := trigger.get_next_fire_time(None, hands)) is not None and fire <= end:
+    while (fire := fires.get_next_fire_time(None, hands)) is not None and fire <= end:
         hands, shown = fire + timedelta(seconds=1), fire.replace(tzinfo=None)
         first, second = (_instant(shown, zone, fold) for fold in (0, 1))
         slot = f"{shown:%H:%M}" if often else ""
@@ -210,90 +153,6 @@ def _all_around(schedule: Schedule, after: datetime, until: datetime) -> Iterato
 
 def _instant(local: datetime, zone: ZoneInfo, fold: int = 0) -> datetime:
     return local.replace(tzinfo=zone, fold=fold).astimezone(UTC)
-
-
-def _trigger(cron: str) -> CronTrigger:
-    fields = cron.split()
-    if len(fields) != 5:
-        raise InputError(
-            f"{cron!r} has {len(fields)} fields, not 5: minute, hour, day, month, day of the week; "
-            'every night at 22:00 is "0 22 * * *"'
-        )
-    if fields[2] != "*" and fields[4] != "*":
-        raise InputError(
-            f"{cron!r} names a day of the month and a day of the week, which cron implementations read differently: "
-            "make a schedule for each"
-        )
-    from apscheduler.triggers.cron import CronTrigger  # half of what this module would take to import
-
-    try:
-        return CronTrigger.from_crontab(" ".join([*fields[:4], _weekdays(fields[4])]), timezone=UTC)
-    except ValueError as error:
-        raise InputError(f"{cron!r} is not a cron expression: {error}") from None
-
-
-def _weekdays(field: str) -> str:
-    """The names of the weekdays that a field means: to cron 0 and 7 are Sunday, to the trigger 0 is Monday."""
-    if field == "*":
-        return field
-    names: list[str] = []
-    for item in field.lower().split(","):
-        found = re.fullmatch(r"(\w+)|(?:\*|(\w+)-(\w+))(?:/([1-9]))?", item)
-        if found is None:
-            raise ValueError(f'"{item}" is not a day of the week; write mon-fri, sat,sun or 1-5')
-        one, begins, ends, step = found.groups()
-        first = _weekday(one or begins or "0")
-        # `sun` ends a range as 7, so that fri-sun is three days.
-        last = first if one else 6 if ends is None else _weekday(ends) or (7 if first else 0)
-        if last < first:
-            raise ValueError(f'"{item}" ends before it begins; a week begins with sun or mon')
-        names += _WEEKDAYS[first : last + 1 : int(step or 1)]
-    return ",".join(dict.fromkeys(names))
-
-
-def _weekday(text: str) -> int:
-    if text in _WEEKDAYS:
-        return _WEEKDAYS.index(text)
-    if re.fullmatch("[0-7]", text):
-        return int(text)
-    raise ValueError(f'"{text}" is not a day of the week; write mon-fri, sat,sun or 1-5')
-
-
-def verdict(
-    schedule: Schedule,
-    one: DueNight,
-    now: datetime,
-    *,
-    found_at: datetime,
-    newest: DueNight,
-    deadline: datetime | None,
-    running: str | None,
-) -> NightVerdict:
-    """What becomes of a night that was found due at `found_at`, and has not begun.
-
-    `newest` is the schedule's latest night whose time has come; `running` names a job of the same file that is
-    unfinished.
-    """
-    late, found_late = now - one.at, found_at - one.at
-    if one.key != newest.key and one.at < newest.at:
-        return NightVerdict(
-            NightState.MISSED, f"not started before the night of {newest.name} was due: only the newest is run"
-        )
-    if late >= schedule.grace:
-        waited = f", waiting for {running}" if running else ""
-        limit = duration(schedule.grace.total_seconds())
-        return NightVerdict(
-            NightState.MISSED, f"not started {_told(late)} after it was due{waited}; the grace is {limit}"
-        )
-    if deadline is not None and deadline <= now:
-        return NightVerdict(NightState.MISSED, f"not started by its deadline, {_told(late)} after it was due")
-    if found_late > ON_TIME and schedule.misfire is Misfire.SKIP:
-        return NightVerdict(NightState.SKIPPED, f"found {_told(found_late)} late; the schedule skips late nights")
-    if running is not None:
-        if schedule.overlap is Overlap.SKIP:
-            return NightVerdict(NightState.SKIPPED, f"job {running} of the same file was still running")
-        return NightVerdict(NightState.DUE, f"waits for job {running} of the same file")
-    return NightVerdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"started {_told(late)} late")
 
 
 def _told(late: timedelta) -> str:

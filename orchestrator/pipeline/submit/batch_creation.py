@@ -1,105 +1,44 @@
-"""Stages 2 and 3: waiting rows become shards, and shards become batches, each paid for once.
+"""A shard becomes a batch, which is paid for once.
 
 The intent to create a batch is committed before the request for it is sent, and the batch carries the shard's id
 where its provider has room for one. So whatever happens in between, the batch is found again, or it is known that
-there is none: for as long as one may still turn up, nothing is sent.
+there is none (`unanswered_create`).
 """
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby, islice
-from pathlib import Path
 
-from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
+from orchestrator.backends import BatchOrder, RemoteBatch
 from orchestrator.backends.profiles import window_for
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
-    BackendError,
     BackendRefused,
-    InputError,
     JobFilesError,
     NotSent,
     StateConflict,
     Uncertain,
 )
 from orchestrator.core.model import Job
-from orchestrator.core.shards import Shard, ShardId, ShardState
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.collect.track import PolledShard
-from orchestrator.pipeline.plan.orders import Sending
-from orchestrator.pipeline.submit.admission import BatchRoom
+from orchestrator.pipeline.submit.shard_input_file import write_input
 from orchestrator.policy.batch_errors import NOT_SENT, input_is_missed
-from orchestrator.policy.evidence import DENIALS
-from orchestrator.policy.model_names import resolve_model, with_model
-from orchestrator.policy.sharding import Range, WaitingRow, pack
+from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 DAY = 86_400
-MODEL_SLACK = 200
 UPLOAD_SETTLES = timedelta(hours=1)
 """An upload that a create does not find is waited for so long, then made again."""
 MOST_UPLOADS = 2
-MOST_SENDS = 8
-LONGEST_APPEAR = 6 * 3600.0
-UNDECIDED_FOR = timedelta(days=2)
-
-
-def plan_shards(
-    store: Store, job: Job, handle: BackendHandle, order: Sending, room: Callable[[str], BatchRoom], now: datetime
-) -> list[Shard]:
-    """Give the waiting rows that an order is about a shard; the shards that are new.
-
-    `room` gives what one batch of a model may hold at this backend.
-    """
-    number = store.shards.next_number(job.id)
-    _, why = window_of(job, now)
-    added = []
-    waiting = store.rows.waiting(job.id, order.avoid, canary=order.canary)
-    for rows in list(_ranges(islice(waiting, order.rows), handle, room)):
-        again = f"; tried {rows.attempts} times before" if rows.attempts else ""
-        shard = Shard(
-            id=ShardId(f"{job.id}.{number:03d}"),
-            job_id=job.id,
-            number=number,
-            backend=handle.name,
-            endpoint=rows.endpoint,
-            model=rows.model,
-            state=ShardState.PENDING,
-            reason=f"{order.reason}{again}{'; ' + why if why else ''}",
-            rows=rows.rows,
-            bytes=rows.bytes,
-            tokens=rows.tokens,
-            max_output=rows.max_output,
-            created_at=now,
-        )
-        store.shards.add(shard, rows, order.avoid, canary=order.canary)
-        added.append(shard)
-        number += 1
-    return added
-
-
-def _ranges(
-    waiting: Iterable[WaitingRow], handle: BackendHandle, room: Callable[[str], BatchRoom]
-) -> Iterator[Range]:
-    for model, rows in groupby(waiting, key=lambda row: row.model):
-        most = room(model)
-        yield from pack(
-            rows,
-            max_rows=most.rows,
-            max_bytes=handle.limits.max_bytes,
-            max_tokens=most.tokens,
-            max_inputs=handle.limits.max_inputs,
-            slack=MODEL_SLACK,
-        )
 
 
 def window_of(job: Job, now: datetime) -> tuple[int, str]:
@@ -189,7 +128,7 @@ def submit(
         held = f"{handle.name} answered the create with batch {batch.id}, which is another shard's"
         store.shards.note(intended, held=held)
         raise Uncertain(held)
-    store.shards.move(intended, ShardState.SUBMITTED, **_facts_of(batch, now()))
+    store.shards.move(intended, ShardState.SUBMITTED, **facts_of(batch, now()))
     if handle.is_own:
         home.shard_input(shard.id).unlink(missing_ok=True)
     return batch
@@ -202,7 +141,7 @@ def _uploaded(
     if shard.input_file_id is not None:
         return shard.input_file_id
     path = home.shard_input(shard.id)
-    _write_input(store, home, shard, path, resolve_model(shard.model, shard.backend, models))
+    write_input(store, home, shard, path, resolve_model(shard.model, shard.backend, models))
     file_id = None
     try:
         file_id = handle.api.upload(path, f"{shard.id}.jsonl")
@@ -256,7 +195,8 @@ def _end_refused(store: Store, shard: Shard, code: str, why: str, now: datetime)
     store.shards.move(shard, ShardState.ENDED, **refused, ended_at=now, held=None)
 
 
-def _facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
+def facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
+    """What a shard records of the batch that was made of it."""
     return {
         "batch_id": batch.id,
         "provider_status": batch.status,
@@ -265,87 +205,3 @@ def _facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
         "seen_at": now,
         "held": None,
     }
-
-
-@dataclass(frozen=True, slots=True)
-class SendOutcome:
-    """What became of a shard between intent and fact: why, and further batches that were made of it."""
-
-    why: str
-    doubles: tuple[RemoteBatch, ...] = ()
-
-
-def _may_appear(
-    store: Store, shard: Shard, handle: BackendHandle, watched: PolledShard, seen: Sighting, now: datetime
-) -> str | None:
-    """Why a batch that its list does not show may exist all the same; None where it does not."""
-    since = shard.intended_at or shard.created_at
-    # The oftener it was asked for in vain, the longer it is looked for: each try may cost what it is about.
-    patience = min(LONGEST_APPEAR, handle.api.appear_seconds * 2 ** max(0, shard.sends - 1))
-    told = "it was created without a confirmation"
-    if seen.is_blank and shard.account is not None and store.shards.of_account(handle.name, shard.account):
-        patience, told = LONGEST_APPEAR, f"{handle.name} lists no batch at all, though this account has some there"
-    appears_until = since + timedelta(seconds=patience)
-    if now < appears_until:
-        return f"{told}; by {appears_until:%H:%M} UTC it shows whether the batch exists"
-    if watched.unseen < DENIALS and not handle.is_own:
-        return f"{told}; its list is read once more"
-    return None
-
-
-def recover(
-    store: Store, home: Home, shard: Shard, handle: BackendHandle, watched: PolledShard, now: datetime
-) -> SendOutcome | None:
-    """A shard found between intent and fact: its batch is adopted, or it is pending again. Says which, and why.
-
-    None while nobody can tell yet; what it waits for stands in `held`. What nobody can tell for two days is not
-    waited for any longer. `watched` counts the lists that did not show it. Raises BackendError.
-    """
-    since = shard.intended_at or shard.created_at
-    intent = Intent(
-        shard.id,
-        shard.rows,
-        since,
-        home.shard_input(shard.id),
-        lambda batch_id: store.shards.asked_at(shard.backend, batch_id),
-    )
-    is_over = now >= since + UNDECIDED_FOR
-    try:
-        seen = handle.api.find(intent)
-    except BackendError as error:
-        if isinstance(error, AccountError) or not is_over:
-            raise
-        seen = Sighting()
-    if seen.batch is not None:
-        store.shards.move(shard, ShardState.SUBMITTED, **_facts_of(seen.batch, now))
-        return SendOutcome(f"batch {seen.batch.id} belongs to this shard: adopted", seen.doubles)
-    watched.unseen += seen.undecided is None
-    if not is_over and (held := seen.undecided or _may_appear(store, shard, handle, watched, seen, now)) is not None:
-        if held != shard.held:
-            store.shards.note(shard, held=held)
-        return None
-    if shard.sends >= MOST_SENDS:
-        give_up(store, shard, f"{shard.sends} creates were not answered, and no batch came of them", now)
-        return SendOutcome("no batch belongs to this shard, and it is not submitted again")
-    store.shards.move(shard, ShardState.PENDING, held=None)
-    return SendOutcome("no batch belongs to this shard: it is submitted again")
-
-
-def _write_input(store: Store, home: Home, shard: Shard, path: Path, model: str | None) -> None:
-    """The shard's lines, in their order, with the model's name at this backend."""
-    rename = model if model is not None and model != shard.model else None
-    source_path = home.requests(shard.job_id)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with source_path.open("rb") as source, path.open("wb") as target:
-            for row in store.rows.of_shard(shard.id):
-                source.seek(row.span.offset)
-                line = source.read(row.span.length)
-                if len(line) != row.span.length:
-                    raise InputError("is shorter than when it was built", file=source_path)
-                target.write((with_model(line, rename) if rename else line) + b"\n")
-            target.flush()
-            os.fsync(target.fileno())
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise JobFilesError(f"cannot write {path}: {error}", hint="free disk space, then run it again") from error

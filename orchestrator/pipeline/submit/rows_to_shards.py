@@ -1,0 +1,67 @@
+"""Rows that wait become shards: each as many rows of one endpoint and model as one batch may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from itertools import groupby, islice
+
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardId, ShardState
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.plan.orders import Sending
+from orchestrator.pipeline.submit.admission import BatchRoom
+from orchestrator.pipeline.submit.batch_creation import window_of
+from orchestrator.policy.sharding import Range, WaitingRow, pack
+from orchestrator.store import Store
+
+MODEL_SLACK = 200
+
+
+def plan_shards(
+    store: Store, job: Job, handle: BackendHandle, order: Sending, room: Callable[[str], BatchRoom], now: datetime
+) -> list[Shard]:
+    """Give the waiting rows that an order is about a shard; the shards that are new.
+
+    `room` gives what one batch of a model may hold at this backend.
+    """
+    number = store.shards.next_number(job.id)
+    _, why = window_of(job, now)
+    added = []
+    waiting = store.rows.waiting(job.id, order.avoid, canary=order.canary)
+    for rows in list(_ranges(islice(waiting, order.rows), handle, room)):
+        again = f"; tried {rows.attempts} times before" if rows.attempts else ""
+        shard = Shard(
+            id=ShardId(f"{job.id}.{number:03d}"),
+            job_id=job.id,
+            number=number,
+            backend=handle.name,
+            endpoint=rows.endpoint,
+            model=rows.model,
+            state=ShardState.PENDING,
+            reason=f"{order.reason}{again}{'; ' + why if why else ''}",
+            rows=rows.rows,
+            bytes=rows.bytes,
+            tokens=rows.tokens,
+            max_output=rows.max_output,
+            created_at=now,
+        )
+        store.shards.add(shard, rows, order.avoid, canary=order.canary)
+        added.append(shard)
+        number += 1
+    return added
+
+
+def _ranges(
+    waiting: Iterable[WaitingRow], handle: BackendHandle, room: Callable[[str], BatchRoom]
+) -> Iterator[Range]:
+    for model, rows in groupby(waiting, key=lambda row: row.model):
+        most = room(model)
+        yield from pack(
+            rows,
+            max_rows=most.rows,
+            max_bytes=handle.limits.max_bytes,
+            max_tokens=most.tokens,
+            max_inputs=handle.limits.max_inputs,
+            slack=MODEL_SLACK,
+        )

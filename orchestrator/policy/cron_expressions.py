@@ -1,0 +1,108 @@
+"""Cron expressions, time zones and lengths of time as schedules have them: which can be meant, and their trigger."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from orchestrator.core.durations import seconds_of
+from orchestrator.core.errors import InputError
+
+if TYPE_CHECKING:
+    from apscheduler.triggers.cron import CronTrigger
+
+LONGEST = timedelta(days=31)
+_SAMPLE = 400
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """A time zone by its name. Raises InputError."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        near = get_close_matches(name, available_timezones(), 1)
+        tip = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin or UTC"
+        raise InputError(f"{name!r} is not a time zone; {tip}") from None
+
+
+def length(text: str) -> timedelta:
+    """A length of time such as 90m or 6h. Raises InputError."""
+    seconds = seconds_of(text) or 0.0
+    if not 0 < seconds <= LONGEST.total_seconds():
+        raise InputError(f"{text!r} is not a length of time up to {LONGEST.days}d; write 90m, 6h or 2d")
+    return timedelta(seconds=seconds)
+
+
+def check_cron(cron: str) -> None:
+    """Whether a cron expression can mean nights. Raises InputError."""
+    if trigger(cron).get_next_fire_time(None, datetime(2024, 1, 1, tzinfo=UTC)) is None:
+        raise InputError(f"{cron!r} never comes: no month has that day")
+
+
+@lru_cache(maxsize=256)
+def comes_often(cron: str) -> bool:
+    """Whether a cron expression comes more than once on some day."""
+    dates: set[date] = set()
+    at, fires = datetime(2024, 1, 1, tzinfo=UTC), trigger(cron)
+    for _ in range(_SAMPLE):
+        fire = fires.get_next_fire_time(None, at)
+        if fire is None:
+            return False
+        if fire.date() in dates:
+            return True
+        dates.add(fire.date())
+        at = fire + timedelta(seconds=1)
+    return False
+
+
+def trigger(cron: str) -> CronTrigger:
+    """When a cron expression comes, by the hands of a clock. Raises InputError."""
+    fields = cron.split()
+    if len(fields) != 5:
+        raise InputError(
+            f"{cron!r} has {len(fields)} fields, not 5: minute, hour, day, month, day of the week; "
+            'every night at 22:00 is "0 22 * * *"'
+        )
+    if fields[2] != "*" and fields[4] != "*":
+        raise InputError(
+            f"{cron!r} names a day of the month and a day of the week, which cron implementations read differently: "
+            "make a schedule for each"
+        )
+    from apscheduler.triggers.cron import CronTrigger  # half of what this module would take to import
+
+    try:
+        return CronTrigger.from_crontab(" ".join([*fields[:4], _weekdays(fields[4])]), timezone=UTC)
+    except ValueError as error:
+        raise InputError(f"{cron!r} is not a cron expression: {error}") from None
+
+
+def _weekdays(field: str) -> str:
+    """The names of the weekdays that a field means: to cron 0 and 7 are Sunday, to the trigger 0 is Monday."""
+    if field == "*":
+        return field
+    names: list[str] = []
+    for item in field.lower().split(","):
+        found = re.fullmatch(r"(\w+)|(?:\*|(\w+)-(\w+))(?:/([1-9]))?", item)
+        if found is None:
+            raise ValueError(f'"{item}" is not a day of the week; write mon-fri, sat,sun or 1-5')
+        one, begins, ends, step = found.groups()
+        first = _weekday(one or begins or "0")
+        # `sun` ends a range as 7, so that fri-sun is three days.
+        last = first if one else 6 if ends is None else _weekday(ends) or (7 if first else 0)
+        if last < first:
+            raise ValueError(f'"{item}" ends before it begins; a week begins with sun or mon')
+        names += _WEEKDAYS[first : last + 1 : int(step or 1)]
+    return ",".join(dict.fromkeys(names))
+
+
+def _weekday(text: str) -> int:
+    if text in _WEEKDAYS:
+        return _WEEKDAYS.index(text)
+    if re.fullmatch("[0-7]", text):
+        return int(text)
+    raise ValueError(f'"{text}" is not a day of the week; write mon-fri, sat,sun or 1-5')

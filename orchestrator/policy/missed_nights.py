@@ -1,0 +1,62 @@
+"""What becomes of a night that is due: it begins, it waits, or it is missed or skipped, by the schedule's rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from orchestrator.core.durations import duration
+from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
+from orchestrator.policy.due_nights import DueNight
+
+ON_TIME = timedelta(minutes=15)
+"""A night that is found so late is not late: an engine that builds another job looks up when that is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class NightVerdict:
+    """What becomes of a night that is due: `running` (begin it now), `due` (it waits), or how it ends; and why."""
+
+    state: NightState
+    reason: str
+
+
+def verdict(
+    schedule: Schedule,
+    one: DueNight,
+    now: datetime,
+    *,
+    found_at: datetime,
+    newest: DueNight,
+    deadline: datetime | None,
+    running: str | None,
+) -> NightVerdict:
+    """What becomes of a night that was found due at `found_at`, and has not begun.
+
+    `newest` is the schedule's latest night whose time has come; `running` names a job of the same file that is
+    unfinished.
+    """
+    late, found_late = now - one.at, found_at - one.at
+    if one.key != newest.key and one.at < newest.at:
+        return NightVerdict(
+            NightState.MISSED, f"not started before the night of {newest.name} was due: only the newest is run"
+        )
+    if late >= schedule.grace:
+        waited = f", waiting for {running}" if running else ""
+        limit = duration(schedule.grace.total_seconds())
+        return NightVerdict(
+            NightState.MISSED, f"not started {_told(late)} after it was due{waited}; the grace is {limit}"
+        )
+    if deadline is not None and deadline <= now:
+        return NightVerdict(NightState.MISSED, f"not started by its deadline, {_told(late)} after it was due")
+    if found_late > ON_TIME and schedule.misfire is Misfire.SKIP:
+        return NightVerdict(NightState.SKIPPED, f"found {_told(found_late)} late; the schedule skips late nights")
+    if running is not None:
+        if schedule.overlap is Overlap.SKIP:
+            return NightVerdict(NightState.SKIPPED, f"job {running} of the same file was still running")
+        return NightVerdict(NightState.DUE, f"waits for job {running} of the same file")
+    return NightVerdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"started {_told(late)} late")
+
+
+def _told(late: timedelta) -> str:
+    return duration(late.total_seconds())
