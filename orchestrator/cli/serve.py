@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cli.serve_on_ray import RayEngines
     from orchestrator.server.engines.supervisor import Supervisor
-    from orchestrator.server.replica.turns import Replica
+    from orchestrator.server.replica.takeover import Replica
     from orchestrator.server.service import Service
     from orchestrator.server.settings import Settings
 
@@ -255,7 +255,7 @@ def _teller(log_format: str) -> Tell:
 
 
 def _turn(replica: str, root: Path, is_over: Callable[[], bool], tell: Tell) -> Replica | None:
-    from orchestrator.server.replica.turns import take_turn
+    from orchestrator.server.replica.takeover import take_turn
 
     return take_turn(replica, root, is_over, tell)
 

@@ -18,8 +18,8 @@ from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.policy.advice import advice_for
+from orchestrator.policy.delay_causes import main_delay
 from orchestrator.policy.diff import Difference, DocumentRun
-from orchestrator.policy.lateness import main_delay
 from orchestrator.policy.night_figures import (
     BackendSpending,
     BookedLine,
@@ -140,7 +140,7 @@ class NeedKind(StrEnum):
 class Need:
     """Something that a person has to see to, and what to do about it where that can be said.
 
-    `code` is the rows' or the output's error code, or the cause of a missed deadline (`lateness.Cause`).
+    `code` is the rows' or the output's error code, or the cause of a missed deadline (`delay_causes.Cause`).
     """
 
     kind: NeedKind

@@ -28,7 +28,7 @@ from orchestrator.server.memory_limits import Calls, NoSpace, Rooms
 from orchestrator.server.merged import Merged
 from orchestrator.server.records import Records
 from orchestrator.server.replica.replicator import Replicator
-from orchestrator.server.replica.turns import Replica
+from orchestrator.server.replica.takeover import Replica
 from orchestrator.server.settings import Settings
 from orchestrator.server.upkeep import Upkeep
 from orchestrator.server.uploads import FOLDER as UPLOADS

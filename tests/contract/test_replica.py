@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.replica import storage as storages
-from orchestrator.server.replica.heads import HOLD_SECONDS, Generation, HeadLog, ReplicaHead, Superseded, seconds
+from orchestrator.server.replica.lease import HOLD_SECONDS, Generation, HeadLog, ReplicaHead, Superseded, seconds
 from orchestrator.server.replica.manifest import first_to_send, read_manifest
 from orchestrator.server.replica.replicator import Replicator
 from orchestrator.server.replica.storage import FolderStorage, Missing, Storage, open_storage
-from orchestrator.server.replica.turns import MARK, Replica, take_turn
+from orchestrator.server.replica.takeover import MARK, Replica, take_turn
 from tests.support.s3 import empty_bucket, s3_environment, s3_server
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ import msgspec
 
 from orchestrator.core.errors import StorageError
 from orchestrator.server.database import ServerDatabase
-from orchestrator.server.replica.heads import Superseded
+from orchestrator.server.replica.lease import Superseded
 from orchestrator.server.replica.manifest import (
     IMAGE_PIECE_BYTES,
     MANIFESTS,
@@ -29,7 +29,7 @@ from orchestrator.server.replica.manifest import (
     first_to_send,
     size_of,
 )
-from orchestrator.server.replica.turns import RENEW_SECONDS, Replica, new_name
+from orchestrator.server.replica.takeover import RENEW_SECONDS, Replica, new_name
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

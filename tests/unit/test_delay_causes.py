@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.model import Forecast, JobId
 from orchestrator.core.shards import ShardState
-from orchestrator.policy.lateness import Cause, main_delay
+from orchestrator.policy.delay_causes import Cause, main_delay
 from orchestrator.store.jobs import Event
 from tests.support.stored import NOW, job, later, shard
 
