@@ -24,7 +24,7 @@ from orchestrator.core.errors import BackendError, OrchError, StorageError, Usag
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
 from orchestrator.server.descriptors import allow_many_files, fitted
-from orchestrator.server.replica.lease import Superseded
+from orchestrator.server.replica.active_server import Superseded
 from orchestrator.server.replica.takeover import Replica
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings

@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.replica import storage as storages
-from orchestrator.server.replica.lease import HOLD_SECONDS, Generation, HeadLog, ReplicaHead, Superseded, seconds
+from orchestrator.server.replica.active_server import (
+    HOLD_SECONDS,
+    Generation,
+    HeadLog,
+    ReplicaHead,
+    Superseded,
+    seconds,
+)
 from orchestrator.server.replica.manifest import first_to_send, read_manifest
 from orchestrator.server.replica.replicator import Replicator
 from orchestrator.server.replica.storage import FolderStorage, Missing, Storage, open_storage

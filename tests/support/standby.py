@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
 
-from orchestrator.server.replica.lease import HeadLog
+from orchestrator.server.replica.active_server import HeadLog
 from orchestrator.server.replica.manifest import read_manifest
 from orchestrator.server.replica.storage import open_storage
 from tests.support.batchapi import create, ended, row, sdk_at

@@ -17,7 +17,7 @@ import msgspec
 
 from orchestrator.core.errors import StorageError
 from orchestrator.server.database import ServerDatabase
-from orchestrator.server.replica.lease import Superseded
+from orchestrator.server.replica.active_server import Superseded
 from orchestrator.server.replica.manifest import (
     IMAGE_PIECE_BYTES,
     MANIFESTS,

@@ -15,7 +15,14 @@ from orchestrator.core.atomic import durable
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.database import FILE_NAME
-from orchestrator.server.replica.lease import LAPSE_SECONDS, Generation, HeadLog, ReplicaHead, Superseded, seconds
+from orchestrator.server.replica.active_server import (
+    LAPSE_SECONDS,
+    Generation,
+    HeadLog,
+    ReplicaHead,
+    Superseded,
+    seconds,
+)
 from orchestrator.server.replica.manifest import MANIFESTS, OBJECTS, Manifest, read_manifest
 from orchestrator.server.replica.restore import Ahead, CopyStopped, FolderCopy
 from orchestrator.server.replica.storage import OPTION, Storage, open_storage
