@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import BATCH_GONE, Intent, LineProblem, RemoteBatch, inline, lenient
-from orchestrator.backends.message_results import result_line
+from orchestrator.backends.anthropic_results import result_line
 from orchestrator.core import wire
 from orchestrator.core.wire import BatchStatus
 

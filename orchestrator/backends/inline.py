@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from orchestrator.backends.message_results import refused_line
-from orchestrator.backends.messages import CHAT, translate
+from orchestrator.backends.anthropic_messages import CHAT, translate
+from orchestrator.backends.anthropic_results import refused_line
 from orchestrator.core import request_lines, wire
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, JobFilesError

@@ -37,7 +37,7 @@ from orchestrator.server.dispatch.rate_limiter import (
     read_standings,
     reset_seconds,
 )
-from orchestrator.server.dispatch.resultlines import MAX_MESSAGE, error_body
+from orchestrator.server.dispatch.result_lines import MAX_MESSAGE, error_body
 from orchestrator.server.dispatch.retry import Action, End, RetryVerdict, account_problem
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.leftovers import CAUSES, copy_leftovers

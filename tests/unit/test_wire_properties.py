@@ -16,7 +16,7 @@ from orchestrator.core import answers, request_lines, wire
 from orchestrator.core.answers import AnswerHead, TokenCounts
 from orchestrator.core.request_lines import CheckedLine
 from orchestrator.core.wire import LineError, ResultLine
-from orchestrator.server.dispatch.resultlines import answer_line, error_line
+from orchestrator.server.dispatch.result_lines import answer_line, error_line
 
 CHAT = "/v1/chat/completions"
 CODES = {

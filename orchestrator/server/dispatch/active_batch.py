@@ -21,7 +21,7 @@ from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.inputs import Input, InputLine, Unreadable
 from orchestrator.server.dispatch.outcomes import outcome_of
 from orchestrator.server.dispatch.plan import InputRows
-from orchestrator.server.dispatch.resultlines import error_line, unfinished_line
+from orchestrator.server.dispatch.result_lines import error_line, unfinished_line
 from orchestrator.server.dispatch.retry import Action, RetryVerdict
 from orchestrator.server.dispatch.send_log import FILE_NAME, SendLog
 from orchestrator.server.dispatch.tally import Note, Tally, note_of

@@ -10,7 +10,7 @@ from orchestrator.core import answers, wire
 from orchestrator.core.answers import NO_TOKENS, TokenCounts
 from orchestrator.core.wire import MAX_LINE_BYTES, LineError
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.resultlines import answer_line, error_body, error_line
+from orchestrator.server.dispatch.result_lines import answer_line, error_body, error_line
 from orchestrator.server.dispatch.retry import Action, RetryVerdict
 from orchestrator.server.dispatch.stats import Stats
 

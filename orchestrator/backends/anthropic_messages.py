@@ -1,4 +1,4 @@
-"""OpenAI's chat completions as Anthropic's Messages. Pure; the way back is in `message_results`.
+"""OpenAI's chat completions as Anthropic's Messages. Pure; the way back is in `anthropic_results`.
 
 What has no counterpart there is named, never dropped in silence: what would change the answer is refused, and what
 says nothing about it (a label, a hint for OpenAI's cache) is left out and told by name.
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends.message_schema import fitted
+from orchestrator.backends.anthropic_schema import fitted
 from orchestrator.core import wire
 from orchestrator.core.errors import InputError
 
