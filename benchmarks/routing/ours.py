@@ -35,7 +35,7 @@ from orchestrator.policy.planner import (
     probed,
     replan,
 )
-from orchestrator.policy.planner.orders import lying, to_reroute
+from orchestrator.policy.planner.job_orders import lying, to_reroute
 from orchestrator.policy.planner.returning import returning, seconds_beside
 from orchestrator.policy.planner.stints import Sight
 

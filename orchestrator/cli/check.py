@@ -24,7 +24,7 @@ from orchestrator.core.money import per_hour
 from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
-from orchestrator.engine.in_force import differences
+from orchestrator.engine.settings_in_force import differences
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of

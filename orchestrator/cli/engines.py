@@ -78,7 +78,7 @@ def _fleets(context: Context, backend: str | None) -> dict[str, FleetBackend]:
 
 def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
     from orchestrator.engine.loop import running_engine
-    from orchestrator.engine.wishes import Wished, read_wishes, write_wishes
+    from orchestrator.engine.wanted_engines import Wished, read_wishes, write_wishes
     from orchestrator.policy.fleet import EngineWish
 
     with opened() as context:

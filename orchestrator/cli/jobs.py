@@ -26,9 +26,9 @@ from orchestrator.core.extras import require_parquet
 from orchestrator.core.model import Job, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
-from orchestrator.engine import by_hand
-from orchestrator.engine.in_force import differences
+from orchestrator.engine import manual_actions
 from orchestrator.engine.lock import running_engine
+from orchestrator.engine.settings_in_force import differences
 from orchestrator.pipeline.build.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of, writing
@@ -201,7 +201,7 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
     """Cancel a job; finished rows are kept and can be fetched."""
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.job(job_name, tell=not as_json)
-        by_hand.cancel(context.store, job, by_hand.USER, now())
+        manual_actions.cancel(context.store, job, manual_actions.USER, now())
         if job.home != context.home.identity():
             say("orch: the job belongs to another home, whose engine will end it")
         else:
@@ -269,7 +269,9 @@ def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, tas
     """Make a job's rows pending again; how many. None for a job that failed while it was built: it is built again."""
     _check_task(job, task)
     others = () if failed else (RequestState.CANCELLED, RequestState.EXPIRED)
-    number = by_hand.retry(context.store, job, [RequestState.FAILED, *others], task, by_hand.USER, now())
+    number = manual_actions.retry(
+        context.store, job, [RequestState.FAILED, *others], task, manual_actions.USER, now()
+    )
     of_task = "" if task is None else f" to the task {task}"
     if number:
         view.say(f"orch: {number:,} rows of {job.id}{of_task} will be retried")

@@ -26,8 +26,8 @@ from orchestrator.cli.context import Context, log_to, opened
 from orchestrator.cli.output import say
 from orchestrator.cli.pages import PagesOptions, access_at, serve_pages
 from orchestrator.cli.terminal import make_output_safe
+from orchestrator.core.ends_with_parent import end_with
 from orchestrator.core.errors import BackendError, OrchError
-from orchestrator.core.lifeline import end_with
 from orchestrator.server.engines.supervisor import RestartPolicy
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import Place

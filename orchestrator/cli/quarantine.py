@@ -11,7 +11,7 @@ from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
-from orchestrator.engine import by_hand
+from orchestrator.engine import manual_actions
 from orchestrator.reports.listings import held_json
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def release(document: str | None, job_id: str | None, everything: bool, as_json:
             raise UsageError(
                 f"no row of the document {document!r} is in quarantine", hint="`orch quarantine list` shows them"
             )
-        number = by_hand.release(context.store, held, by_hand.USER, now())
+        number = manual_actions.release(context.store, held, manual_actions.USER, now())
         if as_json:
             print_json([held_json(one) for one in held])
         say(f"orch: {number:,} rows are released; the next run of their job file retries them")

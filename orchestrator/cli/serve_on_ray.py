@@ -16,11 +16,11 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
 from orchestrator.engine.drivers import driver_for
 from orchestrator.engine.fleets import FleetController
+from orchestrator.server.engine_control import SteeredServer
 from orchestrator.server.engines.options import check_options, value_of
 from orchestrator.server.engines.ray_process import require_ray
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
-from orchestrator.server.steered import SteeredServer
 from orchestrator.settings.backends import ClusterModel, RayBackend
 
 NAME = "ray"

@@ -98,8 +98,8 @@ def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int
 
 def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
     """Whether an engine runs, and when the next night is."""
-    from orchestrator.engine.in_force import differences
     from orchestrator.engine.lock import running_engine
+    from orchestrator.engine.settings_in_force import differences
 
     holder = running_engine(settings.home)
     show(f"engine: {holder} runs" if holder else "engine: not running; start it with `orch up`")

@@ -24,7 +24,7 @@ from orchestrator.core.errors import BackendError, OrchError, RefusedError, Usag
 from orchestrator.pipeline.build.intake import Options, rehearse
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.selection import Scope
-from orchestrator.pipeline.plan.at_once import at_once
+from orchestrator.pipeline.plan.synchronous_backends import at_once
 from orchestrator.reports.trials import Trial, WholeJob, trial_rows
 
 DOCUMENTS = 5

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.addresses import is_address
 from orchestrator.core.errors import InputError
 from orchestrator.core.extras import require_parquet
-from orchestrator.documents import files, remote, stamps, tables
+from orchestrator.documents import files, remote, tables, unchanged_files
 from orchestrator.documents.confined import unreadable
 from orchestrator.documents.encoding import check_name
 from orchestrator.documents.files import DocumentFile
@@ -215,7 +215,7 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
     wanted = None
     if source.sample is not None:
         wanted = frozenset(heapq.nsmallest(source.sample, _keys(opened, readers), key=_rank))
-    way = stamps.way_of(source)
+    way = unchanged_files.way_of(source)
     is_empty = True
     for entry in opened.entries(with_info=True):
         relative = printable(entry.relative)
@@ -246,7 +246,7 @@ def _order(found: FoundFile, order: DocumentFile | TableRows) -> Order:
 def _stamp(found: FoundFile, way: str, now_ns: int) -> str | None:
     if found.remote is not None:
         return remote.stamp(found.remote, way, now_ns)
-    return stamps.stamp(found.path, way, now_ns)
+    return unchanged_files.stamp(found.path, way, now_ns)
 
 
 def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:

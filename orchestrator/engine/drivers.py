@@ -10,7 +10,7 @@ from typing import assert_never
 from orchestrator.policy.fleet import ModelTerms
 from orchestrator.policy.fleet_size import RateWatch
 from orchestrator.server.engines.driver import EngineDriver
-from orchestrator.server.engines.here import HereDriver, HereModel, HereTerms
+from orchestrator.server.engines.local_driver import LocalDriver, LocalEngineModel, LocalTerms
 from orchestrator.server.engines.ray_driver import RayDriver, RayModel, RayTerms
 from orchestrator.settings.backends import EnginesBackend, RayBackend
 
@@ -25,20 +25,20 @@ def driver_for(name: str, settings: AnyFleet, folder: Path, tell: Callable[[str]
 
     match settings:
         case EnginesBackend():
-            return HereDriver(folder, _here_terms(settings), os.environ, told)
+            return LocalDriver(folder, _local_terms(settings), os.environ, told)
         case RayBackend():
             return RayDriver(folder, _ray_terms(settings), os.environ, told)
         case _:
             assert_never(settings)
 
 
-def _here_terms(settings: EnginesBackend) -> HereTerms:
+def _local_terms(settings: EnginesBackend) -> LocalTerms:
     models = tuple(
-        HereModel(one, model.model, model.tensor_parallel, model.swap == "sleep", model.options)
+        LocalEngineModel(one, model.model, model.tensor_parallel, model.swap == "sleep", model.options)
         for one, model in settings.models.items()
     )
     python = None if settings.vllm_python is None else Path(settings.vllm_python).expanduser()
-    return HereTerms(models, settings.gpus, settings.vram, python)
+    return LocalTerms(models, settings.gpus, settings.vram, python)
 
 
 def _ray_terms(settings: RayBackend) -> RayTerms:

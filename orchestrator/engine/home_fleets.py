@@ -48,7 +48,7 @@ class HomeFleets:
             if isinstance(settings, RayBackend) and any(model.engines[0] for model in settings.models.values()):
                 yield name
             elif isinstance(settings, FleetBackend):
-                from orchestrator.engine.wishes import read_wishes
+                from orchestrator.engine.wanted_engines import read_wishes
 
                 since = now() - timedelta(seconds=settings.idle)
                 found = read_wishes(self._home.server(name)).values()

@@ -35,7 +35,6 @@ from orchestrator.engine.handles import check, hosted_handle, own_handle, server
 from orchestrator.engine.health import fetch_health as fetch_health
 from orchestrator.engine.health import lost
 from orchestrator.engine.home_fleets import HomeFleets
-from orchestrator.engine.in_force import digest_of, keep
 from orchestrator.engine.lock import Holder as Holder
 from orchestrator.engine.lock import engine_lock as engine_lock
 from orchestrator.engine.lock import running_engine as running_engine
@@ -43,6 +42,7 @@ from orchestrator.engine.monitor import Monitor, Obstacle, Standstill
 from orchestrator.engine.notices import Notices
 from orchestrator.engine.open_backends import OpenBackends, Opened
 from orchestrator.engine.reloading import Reloader
+from orchestrator.engine.settings_in_force import digest_of, keep
 from orchestrator.engine.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles, down_for

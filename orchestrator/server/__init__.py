@@ -8,7 +8,7 @@
     records      what files and batches there are, and whose
     keys         who may use the server, and how much of it; endpoints: what may be reached at upstreams
     uploads      files that come in parts; multipart: bodies streamed to disk
-    batches      the life of a batch, from validating to its end; troubles: what keeps one from going on
+    batches      the life of a batch, from validating to its end; batch_problems: what keeps one from going on
     leftovers    a finished batch's rows that did not succeed, as a new batch
     merged       results in input order
     webhooks     who is notified of a batch's end

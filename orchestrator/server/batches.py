@@ -20,6 +20,7 @@ import msgspec
 from orchestrator.core import wire
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.wire import Batch, BatchStatus, LineErrors, RequestCounts
+from orchestrator.server.batch_problems import NotAsItWas, Troubles
 from orchestrator.server.dispatch import bodies, results
 from orchestrator.server.dispatch.active_batch import ActiveBatch
 from orchestrator.server.dispatch.dispatcher import Dispatcher
@@ -28,7 +29,6 @@ from orchestrator.server.dispatch.send_log import read_doubts
 from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 from orchestrator.server.logs import told
 from orchestrator.server.records import BatchRecord, FileRecord, Records
-from orchestrator.server.troubles import NotAsItWas, Troubles
 
 log = logging.getLogger(__name__)
 

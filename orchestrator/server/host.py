@@ -17,9 +17,9 @@ from orchestrator.core.errors import BackendError, OrchError
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
 from orchestrator.server.descriptors import allow_many_files, fitted
+from orchestrator.server.engine_control import SteeredServer
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
-from orchestrator.server.steered import SteeredServer
 
 MAX_SOCKET_PATH = 100
 START_SECONDS = 60.0

@@ -30,7 +30,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.store.verbs import Store
+    from orchestrator.store.store import Store
 
 __all__ = ["Store"]
 
@@ -39,6 +39,6 @@ def __getattr__(name: str) -> Any:
     # Imported when it is used: `glance` has no need of it, nor of the database library.
     if name != "Store":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from orchestrator.store.verbs import Store
+    from orchestrator.store.store import Store
 
     return Store

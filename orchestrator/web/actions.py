@@ -11,7 +11,7 @@ from urllib.parse import quote
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.model import Job, JobId, RequestState
-from orchestrator.engine import by_hand
+from orchestrator.engine import manual_actions
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.reports.status import outlook_json
 from orchestrator.settings.deadlines import deadline_at
@@ -42,7 +42,7 @@ def cancel(reader: HomeReader, form: Form, who: str) -> str:
     """Cancel a job."""
     job = _job(reader, form)
     if job.cancel_requested_at is None:
-        by_hand.cancel(reader.store, job, who, now())
+        manual_actions.cancel(reader.store, job, who, now())
     return _page(job)
 
 
@@ -50,7 +50,7 @@ def retry(reader: HomeReader, form: Form, who: str) -> str:
     """Ask the failed rows of a finished job again."""
     job = _job(reader, form)
     if job.finished_at is not None or job.error is not None:
-        by_hand.retry(reader.store, job, [RequestState.FAILED], None, who, now())
+        manual_actions.retry(reader.store, job, [RequestState.FAILED], None, who, now())
     return _page(job)
 
 
@@ -59,7 +59,7 @@ def release(reader: HomeReader, form: Form, who: str) -> str:
     wanted = (form.get("job", ""), form.get("custom_id", ""))
     job = _job(reader, form)
     held = reader.store.quarantine.held(reader.home.identity(), is_passing, job.series)
-    by_hand.release(reader.store, [one for one in held if (one.job, one.custom_id) == wanted], who, now())
+    manual_actions.release(reader.store, [one for one in held if (one.job, one.custom_id) == wanted], who, now())
     return "/quarantine"
 
 
@@ -68,14 +68,14 @@ def run_now(reader: HomeReader, form: Form, who: str) -> str:
     schedule = reader.store.schedules.find(form.get("schedule", ""))
     if schedule is None:
         raise UsageError(f"there is no schedule {form.get('schedule', '')}")
-    by_hand.make_due(reader.store, schedule, who, now())
+    manual_actions.make_due(reader.store, schedule, who, now())
     return "/nights"
 
 
 def revise(reader: HomeReader, form: Form, who: str) -> str:
     """Give an open job another deadline or budget."""
     job = _job(reader, form)
-    by_hand.revise(reader.store, job, *_terms(form), who, now())
+    manual_actions.revise(reader.store, job, *_terms(form), who, now())
     return _page(job)
 
 

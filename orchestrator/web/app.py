@@ -30,7 +30,7 @@ from orchestrator.web.guard import FORM, VISITOR, Guard, form_of
 from orchestrator.web.live import LivePages
 from orchestrator.web.loop_health import LoopHealth
 from orchestrator.web.metrics import CONTENT_TYPE, HomeMetrics
-from orchestrator.web.outlooks import Outlooks
+from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader, Readers
 from orchestrator.web.views import Page, PageAddress, View, jobs, others
 from orchestrator.web.views.tonight import Tonight

@@ -29,7 +29,7 @@ from orchestrator.policy.calibration import calibrate
 from orchestrator.policy.night_figures import foreseen
 from orchestrator.reports import status
 from orchestrator.web.loop_health import LoopHealth
-from orchestrator.web.outlooks import Outlooks
+from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader, Readers
 
 CONTENT_TYPE = exposition.CONTENT_TYPE_PLAIN_0_0_4

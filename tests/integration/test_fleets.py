@@ -19,11 +19,10 @@ import pytest
 from orchestrator.engine import fleets
 from orchestrator.engine.drivers import driver_for
 from orchestrator.engine.fleets import FleetController
-from orchestrator.engine.wishes import Wished, write_wishes
+from orchestrator.engine.wanted_engines import Wished, write_wishes
 from orchestrator.policy import degradation
 from orchestrator.policy.fleet import EngineWish
-from orchestrator.server.engines import here as here_module
-from orchestrator.server.engines import here_engine
+from orchestrator.server.engines import local_driver, local_engine
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import EnginesBackend
@@ -78,7 +77,7 @@ def settings_of(tmp_path: Path, *upstream: str, **given: Any) -> EnginesBackend:
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(here_module, "AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(local_driver, "AGAIN_SECONDS", 0.2)
     monkeypatch.setattr(fleets, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(fleets, "GATHER_SECONDS", 0.3)
 
@@ -289,7 +288,7 @@ def test_one_that_becomes_slow_starts_anew_once_and_costs_no_row(
 def test_one_that_takes_too_much_memory_starts_anew_once(
     tmp_path: Path, fleet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(here_engine, "MEMORY_SECONDS", 0.1)
+    monkeypatch.setattr(local_engine, "MEMORY_SECONDS", 0.1)
     night = Night()
     with fleet(settings_of(tmp_path, "--latency-ms", "100", host_memory="1MB"), night) as running:
         batch = create(running.sdk, rows("small"))

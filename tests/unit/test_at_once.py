@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.pipeline.plan.at_once import at_once
+from orchestrator.pipeline.plan.synchronous_backends import at_once
 from orchestrator.settings import config
 from orchestrator.settings.discovery import Place
 from tests.support.process import Upstream

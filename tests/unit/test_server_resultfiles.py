@@ -17,13 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.results import (
-    MAX_WAITING_BYTES,
-    ResultFile,
-    Writer,
-    cut_torn_tail,
-    recover,
-)
+from orchestrator.server.dispatch.results import MAX_WAITING_BYTES, ResultFile, Writer
+from orchestrator.server.dispatch.torn_result_lines import cut_torn_tail, recover
 
 
 def line(custom_id: str) -> bytes:

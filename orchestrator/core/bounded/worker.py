@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.core.bounded import messages
 from orchestrator.core.bounded.messages import HEAD, MessageKind, packed
-from orchestrator.core.lifeline import end_with
+from orchestrator.core.ends_with_parent import end_with
 
 OUT_OF_MEMORY = 77
 FLUSH_BYTES = 64 * 1024

@@ -27,9 +27,9 @@ from orchestrator.pipeline.build.selection import EVERYTHING, Scope
 from orchestrator.pipeline.finish import delivery, outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE
 from orchestrator.pipeline.gc import disk
-from orchestrator.pipeline.plan.at_once import AT_ONCE
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import check_eligible
+from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.pipeline.submit import canary
 from orchestrator.policy.planner import Plan
 from orchestrator.settings.config import Config

@@ -28,7 +28,7 @@ from orchestrator.policy.planner import (
     SynchronousOption,
     Terms,
 )
-from orchestrator.policy.planner.orders import lying, to_reroute
+from orchestrator.policy.planner.job_orders import lying, to_reroute
 from orchestrator.settings.backends import OwnServer, TimedBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import RungStanding

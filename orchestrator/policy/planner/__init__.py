@@ -10,7 +10,7 @@ from __future__ import annotations
 from orchestrator.policy.planner.plan import plan
 from orchestrator.policy.planner.probes import ProbeRule, probed
 from orchestrator.policy.planner.replan import replan
-from orchestrator.policy.planner.values import (
+from orchestrator.policy.planner.types import (
     BatchOption,
     Claim,
     Cost,

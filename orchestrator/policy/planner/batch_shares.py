@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.policy.planner.values import BatchOption
+from orchestrator.policy.planner.types import BatchOption
 
 _MOST_WAVES = 24
 """More times than that no quota is filled for one job."""

@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.capacity import Capacity, Rows, excess
-from orchestrator.policy.planner.values import SLIPS, Terms
+from orchestrator.policy.planner.types import SLIPS, Terms
 
 HOUR = 3600.0
 WORTH = 0.1

@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from orchestrator.core.durations import HOUR
 from orchestrator.policy.forecast import NORMAL
-from orchestrator.policy.planner.values import Claim, SynchronousOption
+from orchestrator.policy.planner.types import Claim, SynchronousOption
 
 UNKNOWN = 1 / 3
 """The part of what may fail by the target that known paces may use up; the rest is left for what is not known."""

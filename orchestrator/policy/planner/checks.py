@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from orchestrator.policy.planner.values import BatchOption, Option, Terms
+from orchestrator.policy.planner.types import BatchOption, Option, Terms
 
 
 def check(options: Sequence[Option], terms: Terms, *counts: int) -> None:

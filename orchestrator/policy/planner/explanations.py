@@ -10,9 +10,9 @@ from orchestrator.core.money import amount, money
 from orchestrator.policy.planner.batch_shares import BatchShare, most_rows
 from orchestrator.policy.planner.candidate_plans import CandidatePlan
 from orchestrator.policy.planner.capacity import Capacity, capacity
+from orchestrator.policy.planner.planning_problem import after, objection, reroute_of
 from orchestrator.policy.planner.search import Chosen
-from orchestrator.policy.planner.setting import after, objection, reroute_of
-from orchestrator.policy.planner.values import BatchOption, Cost, Option, Refusal, Route, Terms
+from orchestrator.policy.planner.types import BatchOption, Cost, Option, Refusal, Route, Terms
 
 
 def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> list[Route]:

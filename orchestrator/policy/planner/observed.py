@@ -18,7 +18,7 @@ from orchestrator.policy import forecast
 from orchestrator.policy.forecast import Assumed, Pace, SeenBatch, Speeds, Turnaround, Wait
 from orchestrator.policy.planner.batch_shares import BatchShare
 from orchestrator.policy.planner.stints import OUTPUT_WEIGHT, Sight, starts_of, stints_of, unfinished
-from orchestrator.policy.planner.values import SLIPS, BatchOption, Claim
+from orchestrator.policy.planner.types import SLIPS, BatchOption, Claim
 
 ASSUMED_CANCEL, OWN_CANCEL = 600.0, 60.0
 """Seconds until the rows of a cancelled batch are free, at a provider and at our own server."""

@@ -11,8 +11,7 @@ from orchestrator.core.money import amount
 from orchestrator.policy.planner.capacity import Capacity
 from orchestrator.policy.planner.checks import check
 from orchestrator.policy.planner.explanations import clock, refusals_of, routes_of
-from orchestrator.policy.planner.search import Chosen, Position, best, holding
-from orchestrator.policy.planner.setting import (
+from orchestrator.policy.planner.planning_problem import (
     after,
     batches_of,
     capacity_of,
@@ -23,7 +22,8 @@ from orchestrator.policy.planner.setting import (
     objection,
     reroute_of,
 )
-from orchestrator.policy.planner.values import Claim, Cost, Option, Plan, PlanVerdict, Terms
+from orchestrator.policy.planner.search import Chosen, Position, best, holding
+from orchestrator.policy.planner.types import Claim, Cost, Option, Plan, PlanVerdict, Terms
 
 FURTHEST = timedelta(days=8)
 """How far a nearest deadline is looked for."""

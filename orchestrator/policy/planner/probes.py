@@ -10,9 +10,9 @@ from decimal import Decimal
 
 from orchestrator.core.durations import DAY, MINUTE, duration
 from orchestrator.core.money import up_to
+from orchestrator.policy.planner.planning_problem import objection
 from orchestrator.policy.planner.replan import replan
-from orchestrator.policy.planner.setting import objection
-from orchestrator.policy.planner.values import (
+from orchestrator.policy.planner.types import (
     BatchOption,
     Decision,
     Open,

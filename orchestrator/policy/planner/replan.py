@@ -13,8 +13,7 @@ from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, Sources, arrival, chance_of
 from orchestrator.policy.planner.capacity import DETECTED, Capacity, Rows
 from orchestrator.policy.planner.checks import check
-from orchestrator.policy.planner.search import LITTLE, Chosen, Position, best
-from orchestrator.policy.planner.setting import (
+from orchestrator.policy.planner.planning_problem import (
     batches_of,
     capacity_of,
     cost_of_later,
@@ -23,7 +22,8 @@ from orchestrator.policy.planner.setting import (
     objection,
     reroute_of,
 )
-from orchestrator.policy.planner.values import BatchOption, Decision, Open, Option, Running, Send, Terms
+from orchestrator.policy.planner.search import LITTLE, Chosen, Position, best
+from orchestrator.policy.planner.types import BatchOption, Decision, Open, Option, Running, Send, Terms
 
 SPARE = 0.03
 """Rows leave an option for a batch where they are more than this part of what it holds, and it saves as much."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from orchestrator.policy.planner.setting import capacity_of, objection
-from orchestrator.policy.planner.values import Open, Option, SynchronousOption, Terms
+from orchestrator.policy.planner.planning_problem import capacity_of, objection
+from orchestrator.policy.planner.types import Open, Option, SynchronousOption, Terms
 
 SOONEST = 0.3
 """Rows on their way back are there after this part of the longest time, where they come soon."""

@@ -22,7 +22,7 @@ from orchestrator.policy.planner.candidate_plans import (
     lateness,
 )
 from orchestrator.policy.planner.capacity import Capacity, Rows
-from orchestrator.policy.planner.values import BatchOption, Terms
+from orchestrator.policy.planner.types import BatchOption, Terms
 
 PARTS = 8
 """Into how many parts rows are cut to be shared by batches and synchronous routes."""

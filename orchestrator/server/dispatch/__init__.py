@@ -12,5 +12,6 @@ upstreams      one endpoint: rows and health; gauges, pages: what it says of its
 concurrency_limiter  how many rows it is given at once; rate_limiter: how many in a minute
 send_log       what left for an upstream that bills each request
 unreachable    what is said where none of them answers
-results        append-only result files: group commit, and recovery after a kill; result_lines: their lines
+results        append-only result files, durable in groups; result_lines: their lines
+torn_result_lines  what a kill left of a file, cut off at the next start
 """

@@ -16,7 +16,7 @@ from orchestrator.core.answers import NO_TOKENS, TokenCounts
 from orchestrator.core.errors import StorageError
 from orchestrator.core.request_lines import id_key
 from orchestrator.core.wire import BatchStatus, RequestCounts
-from orchestrator.server.dispatch import bodies, packing, results
+from orchestrator.server.dispatch import bodies, packing, results, torn_result_lines
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.inputs import Input, InputLine, Unreadable
 from orchestrator.server.dispatch.outcomes import outcome_of
@@ -75,8 +75,8 @@ class ActiveBatch(RowSource):
         """Count what the result files hold, after mending them; gives the `id_key` of each row that is done."""
         self.tally = Tally()
         for kind in ("output", "error"):
-            for row in results.recover(self.path(kind)):
-                if kind == "error" and results.is_expired(row):
+            for row in torn_result_lines.recover(self.path(kind)):
+                if kind == "error" and torn_result_lines.is_expired(row):
                     self.stopping = BatchStatus.EXPIRED
                 self.tally.add([note_of(row, succeeded=kind == "output")])
                 yield id_key(row.custom_id or "")

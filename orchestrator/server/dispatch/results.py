@@ -9,24 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from orchestrator.core.atomic import durable
-from orchestrator.core.request_lines import lines
-from orchestrator.core.wire import JSON_ERRORS, MAX_LINE_BYTES, ResultLine
-
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 GROUP_SECONDS = 0.02
 RETRY_SECONDS = 1.0
-LONGEST_LINE = MAX_LINE_BYTES + 64 * 1024
-"""An answer's line is no longer than a request's may be; that of an error may hold an id as long as a request."""
-
-_decode = msgspec.json.Decoder(ResultLine).decode
 
 
 class ResultFile:
@@ -173,61 +163,3 @@ def _append(file: ResultFile, lines: list[bytes]) -> tuple[int, OSError | None]:
         except OSError as error:
             return number, error
     return len(lines), None
-
-
-def recover(path: Path) -> Iterator[ResultLine]:
-    """Each row of a result file, after cutting what a kill left behind: half a line, or one that is not JSON.
-
-    A file that is not there has no rows. Raises OSError.
-    """
-    if not path.exists():
-        return
-    cut_torn_tail(path)
-    broken = False
-    with path.open("rb") as file:
-        for _, _, raw in lines(file, LONGEST_LINE):
-            row = _parse(raw)
-            if row is None:
-                broken = True
-            else:
-                yield row
-    if broken:
-        _drop_broken_lines(path)
-
-
-def is_expired(row: ResultLine) -> bool:
-    """Whether a row was given up because its batch's window had passed."""
-    return isinstance(row.error, dict) and row.error.get("code") == "batch_expired"
-
-
-def cut_torn_tail(path: Path) -> None:
-    """Cut the bytes behind the last newline: a line is durable with its newline or not at all."""
-    with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        end = size
-        while end > 0:
-            start = max(0, end - 65_536)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
-        if end < size:
-            file.truncate(end)
-            os.fsync(file.fileno())
-
-
-def _drop_broken_lines(path: Path) -> None:
-    with path.open("rb") as source, durable(path) as target:
-        for _, _, raw in lines(source, LONGEST_LINE):
-            if _parse(raw) is not None:
-                target.write(raw + b"\n")
-
-
-def _parse(raw: bytes) -> ResultLine | None:
-    try:
-        row = _decode(raw)
-    except JSON_ERRORS:
-        return None
-    return row if row.custom_id is not None else None

@@ -25,7 +25,7 @@ from orchestrator.reports.exchanges import Exchange, exchange_at
 from orchestrator.reports.status import JobDetail
 from orchestrator.store.lookups import RowFilter
 from orchestrator.web.figures import NOTHING, CommandJson
-from orchestrator.web.outlooks import Outlooks
+from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader
 from orchestrator.web.views import PageAddress, View
 

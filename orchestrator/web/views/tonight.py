@@ -16,7 +16,7 @@ from orchestrator.reports import status
 from orchestrator.reports.night import NightReport, night_of
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.glances import Glances
-from orchestrator.web.outlooks import Outlooks
+from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader
 from orchestrator.web.views import PageAddress, View
 

@@ -27,7 +27,7 @@ _STATES = {
 }
 
 
-class HereEngine:
+class LocalEngine:
     """Started when it is made. `memory` says how many bytes of its GPUs are in use."""
 
     def __init__(

@@ -22,7 +22,7 @@ from orchestrator.server.engines.fleet import (
     slug,
 )
 from orchestrator.server.engines.gpus import Gpu, Group, find_gpus
-from orchestrator.server.engines.here_engine import HereEngine
+from orchestrator.server.engines.local_engine import LocalEngine
 from orchestrator.server.engines.options import check_options, value_of
 from orchestrator.server.engines.supervisor import RestartPolicy
 from orchestrator.server.listen import outlived
@@ -34,7 +34,7 @@ UTILIZATION, MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class HereModel:
+class LocalEngineModel:
     """A model of a fleet: `weights` is a folder, a file or a name on the Hub; `options` are vLLM's."""
 
     name: str
@@ -45,10 +45,10 @@ class HereModel:
 
 
 @dataclass(frozen=True, slots=True)
-class HereTerms:
+class LocalTerms:
     """What a fleet may use: `gpus` None means all; `vram` is a quota in bytes of each."""
 
-    models: tuple[HereModel, ...]
+    models: tuple[LocalEngineModel, ...]
     gpus: tuple[int, ...] | None = None
     vram: int | None = None
     python: Path | None = None
@@ -62,13 +62,13 @@ class _Refused:
     since: float
 
 
-class HereDriver:
+class LocalDriver:
     """`root` is the server's folder: logs, the compile cache and the lock are there. `tell` gets lines for people."""
 
     def __init__(
         self,
         root: Path,
-        terms: HereTerms,
+        terms: LocalTerms,
         environ: Mapping[str, str],
         tell: Callable[[str], None],
         patience: RestartPolicy | None = None,
@@ -80,7 +80,7 @@ class HereDriver:
         self._patience = patience or RestartPolicy()
         self._models = {model.name: model for model in terms.models}
         self._stack = ExitStack()
-        self._engines: dict[tuple[str, Slots], HereEngine] = {}
+        self._engines: dict[tuple[str, Slots], LocalEngine] = {}
         self._refused: dict[tuple[str, Slots], _Refused] = {}
         self._ports: dict[tuple[str, Slots], int] = {}
         self._slots: Slots | None = None
@@ -136,12 +136,12 @@ class HereDriver:
             return
         self._refused.pop(key, None)
         self._tell(f"starting {model} on {found.name} (log: {found.log})")
-        self._engines[key] = HereEngine(
+        self._engines[key] = LocalEngine(
             model, slots, found, self._patience, self._tell, (self._held,),
             self._models[model].sleeps and not self._is_cpu, self._memory,
         )  # fmt: skip
 
-    def _planned(self, model: HereModel, slots: Slots) -> tuple[Planned, fits.DoesNotFit | None]:
+    def _planned(self, model: LocalEngineModel, slots: Slots) -> tuple[Planned, fits.DoesNotFit | None]:
         """How it is started, and what speaks against doing so now."""
         weights = find_weights(model.weights)
         gpus: Group = () if self._is_cpu else tuple(gpu for gpu in find_gpus(self._environ) if gpu.index in slots)
@@ -226,5 +226,5 @@ class HereDriver:
         return sum(used) if len(used) == len(slots) else None
 
 
-def _named(model: HereModel) -> tuple[str, ...]:
+def _named(model: LocalEngineModel) -> tuple[str, ...]:
     return ("--served-model-name", model.name)

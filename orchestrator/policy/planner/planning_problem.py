@@ -13,7 +13,7 @@ from orchestrator.policy.forecast import NORMAL
 from orchestrator.policy.planner.batch_shares import done_by
 from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, arrival, is_in_time
 from orchestrator.policy.planner.capacity import Capacity, capacity
-from orchestrator.policy.planner.values import BatchOption, Claim, Cost, Option, Reroute, SynchronousOption, Terms
+from orchestrator.policy.planner.types import BatchOption, Claim, Cost, Option, Reroute, SynchronousOption, Terms
 
 NOT_LOCAL = 'the job is local only, and this backend does not have location = "local"'
 NOTHING = Cost(Decimal(0), Decimal(0))

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from orchestrator.core.shards import Shard
 from orchestrator.policy.planner.observed import AHEAD
 from orchestrator.policy.planner.stints import unfinished, waits_for_answers
-from orchestrator.policy.planner.values import Claim, Decision, Open, Running
+from orchestrator.policy.planner.types import Claim, Decision, Open, Running
 
 OVERDUE = 0.5
 A_GOOD_PART = 0.05
