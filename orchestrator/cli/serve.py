@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import socket
 
     from orchestrator.cli.serve_on_ray import RayEngines
+    from orchestrator.core.replica.takeover import Replica
     from orchestrator.server.engines.supervisor import Supervisor
-    from orchestrator.server.replica.takeover import Replica
     from orchestrator.server.service import Service
     from orchestrator.server.settings import Settings
 
@@ -255,9 +255,10 @@ def _teller(log_format: str) -> Tell:
 
 
 def _turn(replica: str, root: Path, is_over: Callable[[], bool], tell: Tell) -> Replica | None:
-    from orchestrator.server.replica.takeover import take_turn
+    from orchestrator.core.replica.takeover import take_turn
+    from orchestrator.server.replicated_folder import LAYOUT
 
-    return take_turn(replica, root, is_over, tell)
+    return take_turn(replica, root, LAYOUT, is_over, tell)
 
 
 def _doors(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:

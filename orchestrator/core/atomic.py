@@ -35,7 +35,7 @@ def durable(path: Path, *, for_user: bool = False) -> Iterator[BinaryIO]:
             permissions.give_to_user(file.fileno(), like=target)
         beside.replace(target)
     if not for_user:  # what it was made of may be deleted next: the name must survive a power cut too
-        _sync(target.parent)
+        sync_folder(target.parent)
 
 
 def write_once(path: Path, data: bytes) -> bool:
@@ -54,7 +54,7 @@ def write_once(path: Path, data: bytes) -> bool:
             return False
     finally:
         beside.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync_folder(path.parent)
     return True
 
 
@@ -97,7 +97,8 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
         return False
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

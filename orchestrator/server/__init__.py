@@ -14,7 +14,7 @@
     webhooks     who is notified of a batch's end
     upkeep       removes what is over its time
     health, metrics, logs  what operators look at
-    replica/     a copy of all of it, from which another server takes over
+    replicated_folder  what of it all is on its replica, from which another server takes over
     dispatch/    how rows reach upstreams and come back as durable results
 
 The server knows nothing of jobs: it meets the orchestrator on a socket.

@@ -22,10 +22,10 @@ import uvicorn
 
 from orchestrator.core.errors import BackendError, OrchError, StorageError, UsageError
 from orchestrator.core.guarded_server import Server
+from orchestrator.core.replica.takeover import Replica
+from orchestrator.core.replica.who_is_active import Superseded
 from orchestrator.server.app import configuration
 from orchestrator.server.descriptors import allow_many_files, fitted
-from orchestrator.server.replica.active_server import Superseded
-from orchestrator.server.replica.takeover import Replica
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 

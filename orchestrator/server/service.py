@@ -15,6 +15,8 @@ from orchestrator.core import wire
 from orchestrator.core.connections import Connections
 from orchestrator.core.engines import EngineProgress, ModelDemand
 from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.replica.replicator import Replicator
+from orchestrator.core.replica.takeover import Replica
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.demand import demand_of
@@ -27,8 +29,7 @@ from orchestrator.server.keys import Keys
 from orchestrator.server.memory_limits import Calls, NoSpace, Rooms
 from orchestrator.server.merged import Merged
 from orchestrator.server.records import Records
-from orchestrator.server.replica.replicator import Replicator
-from orchestrator.server.replica.takeover import Replica
+from orchestrator.server.replicated_folder import ServerContents
 from orchestrator.server.settings import Settings
 from orchestrator.server.upkeep import Upkeep
 from orchestrator.server.uploads import FOLDER as UPLOADS
@@ -115,9 +116,8 @@ class Service:
             expected_models=settings.expected_models,
         )
         if self._replica is not None:
-            self.replicator = Replicator(
-                self._replica, self.root, self.database, self._recorded, self.batches.growing, self._dispatcher.top_up
-            )
+            contents = ServerContents(self.root, self.database, self._recorded, self.batches.growing)
+            self.replicator = Replicator(self._replica, contents, self._dispatcher.top_up)
             self.replicator.start()
         for upstream in self.upstreams:
             await self._begin(upstream)

@@ -17,9 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.server.database import FILE_NAME, ServerDatabase
-from orchestrator.server.replica import storage as storages
-from orchestrator.server.replica.active_server import (
+from orchestrator.core.replica import storage as storages
+from orchestrator.core.replica.manifest import first_to_send, read_manifest
+from orchestrator.core.replica.replicator import Replicator
+from orchestrator.core.replica.storage import FolderStorage, Missing, Storage, open_storage
+from orchestrator.core.replica.takeover import MARK, Replica, take_turn
+from orchestrator.core.replica.who_is_active import (
     HOLD_SECONDS,
     Generation,
     HeadLog,
@@ -27,10 +30,8 @@ from orchestrator.server.replica.active_server import (
     Superseded,
     seconds,
 )
-from orchestrator.server.replica.manifest import first_to_send, read_manifest
-from orchestrator.server.replica.replicator import Replicator
-from orchestrator.server.replica.storage import FolderStorage, Missing, Storage, open_storage
-from orchestrator.server.replica.takeover import MARK, Replica, take_turn
+from orchestrator.server.database import FILE_NAME, ServerDatabase
+from orchestrator.server.replicated_folder import LAYOUT, ServerContents
 from tests.support.s3 import empty_bucket, s3_environment, s3_server
 
 T = TypeVar("T")
@@ -219,7 +220,7 @@ class Desk:
         self.root = root
         self.said: list[str] = []
         root.mkdir(exist_ok=True)
-        found = take_turn(url, root, lambda: False, self.said.append, lapse)
+        found = take_turn(url, root, LAYOUT, lambda: False, self.said.append, lapse)
         assert found is not None
         self.replica: Replica = found
         self.database = ServerDatabase(root / FILE_NAME)
@@ -247,17 +248,14 @@ class Desk:
         def recorded() -> dict[str, int]:
             return dict(self.database.query("SELECT path, bytes FROM files"))
 
-        return Replicator(self.replica, self.root, self.database, recorded, lambda: self.growing, lambda: None)
+        contents = ServerContents(self.root, self.database, recorded, lambda: self.growing)
+        return Replicator(self.replica, contents, lambda: None)
 
     def replicate(self, *steps: Callable[[], None], release: bool = False) -> Replicator:
         """Do these steps, each replicated before the next; what they leave is as after a kill, or after an end."""
 
         async def run() -> Replicator:
-            files = self.database
-            replicator = Replicator(
-                self.replica, self.root, files,
-                lambda: dict(files.query("SELECT path, bytes FROM files")), lambda: self.growing, lambda: None,
-            )  # fmt: skip
+            replicator = self.replicator()
             replicator.start()
             try:
                 for step in steps:
@@ -310,7 +308,7 @@ def test_another_folder_gets_all_of_it(url: str, storage: Storage, tmp_path: Pat
     assert files_of(tmp_path / "b") == {
         "files/large": large, "batches/b1/output.jsonl": result * 4000, "batches/b1/error.jsonl": b"",
     }  # fmt: skip
-    manifest = read_manifest(storage, other.replica.generation.head.manifest)
+    manifest = read_manifest(storage, other.replica.generation.head.manifest, LAYOUT)
     needed = {name.removeprefix("objects/") for name in manifest.names()}
     assert set(storage.names("objects")) == needed, "nothing is kept that nobody needs"
     assert len(storage.names("manifests")) == 1
@@ -360,7 +358,7 @@ def test_who_was_superseded_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Superseded):
         paused.replicate(lambda: paused.add("files/three", b"3\n"))
     assert HeadLog(storage).latest() == head
-    assert "files/three" not in read_manifest(storage, other.replica.generation.head.manifest).files
+    assert "files/three" not in read_manifest(storage, other.replica.generation.head.manifest, LAYOUT).files
     other.replicate(lambda: other.add("files/four", b"4\n"), release=True)
     Desk(url, tmp_path / "c")
     assert recorded(tmp_path / "c") == ["files/four", "files/one", "files/two"]
@@ -487,7 +485,7 @@ def test_a_standby_fetches_ahead(tmp_path: Path) -> None:
         active.replica.generation.renew(0.5)
         return there.exists() and there.read_bytes() == large
 
-    assert take_turn(url, tmp_path / "b", is_over, [].append) is None
+    assert take_turn(url, tmp_path / "b", LAYOUT, is_over, [].append) is None
     assert not (tmp_path / "b" / FILE_NAME).exists(), "it has no state before it is active"
     active.replicate(lambda: active.append("batches/b/output.jsonl", b"2\n"), lambda: active.remove("files/one"))
     Desk(url, tmp_path / "b", lapse=0)
@@ -499,7 +497,7 @@ def test_a_kill_while_a_folder_is_restored_begins_again(tmp_path: Path) -> None:
     active = Desk(url, tmp_path / "a")
     active.replicate(lambda: active.add("files/one", b"1\n"), release=True)
     (tmp_path / "b").mkdir()
-    assert take_turn(url, tmp_path / "b", lambda: False, [].append) is not None
+    assert take_turn(url, tmp_path / "b", LAYOUT, lambda: False, [].append) is not None
     mark = json.loads((tmp_path / "b" / MARK).read_bytes())
     (tmp_path / "b" / MARK).write_text(json.dumps({**mark, "generation": 0}))
     (tmp_path / "b" / "files" / "one").write_bytes(b"half")
@@ -521,8 +519,17 @@ def test_a_replica_that_lacks_an_object_is_told(tmp_path: Path, broken: str) -> 
 def test_a_manifest_names_no_path_outside(tmp_path: Path) -> None:
     storage = FolderStorage(tmp_path)
     storage.put("manifests/m", msgspec.json.encode({"database": [], "files": {"files/../../x": []}}))
-    with pytest.raises(StorageError, match="not a server's"):
-        read_manifest(storage, "manifests/m")
+    with pytest.raises(StorageError, match=r"files/\.\./\.\./x, which is not replicated"):
+        read_manifest(storage, "manifests/m", LAYOUT)
+
+
+def test_a_manifest_of_an_earlier_orch_is_read(tmp_path: Path) -> None:
+    storage = FolderStorage(tmp_path)
+    files = {"files/x": [["objects/b", 1, "e"]]}
+    storage.put("manifests/m", msgspec.json.encode({"database": [["objects/a", 3, "d"]], "files": files}))
+    found = read_manifest(storage, "manifests/m", LAYOUT)
+    assert list(found.names()) == ["objects/a", "objects/b"]
+    assert list(found.images) == [FILE_NAME]
 
 
 @pytest.mark.parametrize(

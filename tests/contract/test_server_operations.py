@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
+from orchestrator.core.replica.takeover import take_turn
 from orchestrator.server import logs
-from orchestrator.server.replica.takeover import take_turn
 from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
 from tests.contract.conftest import Served, over_tcp

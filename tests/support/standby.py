@@ -12,9 +12,11 @@ from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
 
-from orchestrator.server.replica.active_server import HeadLog
-from orchestrator.server.replica.manifest import read_manifest
-from orchestrator.server.replica.storage import open_storage
+from orchestrator.core.replica.manifest import read_manifest
+from orchestrator.core.replica.storage import open_storage
+from orchestrator.core.replica.who_is_active import HeadLog
+from orchestrator.server.database import FILE_NAME
+from orchestrator.server.replicated_folder import LAYOUT
 from tests.support.batchapi import create, ended, row, sdk_at
 from tests.support.cli import Orch, kill_group
 from tests.support.process import Upstream, wait_until
@@ -109,10 +111,10 @@ class Pair:
         storage = open_storage(self._replica)
         head = HeadLog(storage).latest()
         assert head is not None
-        manifest = read_manifest(storage, head.manifest)
+        manifest = read_manifest(storage, head.manifest, LAYOUT)
         with closing(sqlite3.connect(":memory:")) as database:
             # Its header says that it has a log beside it, which a database in memory has not.
-            image = bytearray(b"".join(storage.get(piece.name) for piece in manifest.database))
+            image = bytearray(b"".join(storage.get(piece.name) for piece in manifest.images[FILE_NAME]))
             image[18:20] = b"\1\1"
             database.deserialize(bytes(image))
             ((found,),) = database.execute(f"SELECT object FROM {table} WHERE id = ?", (wanted,)).fetchall()

@@ -7,10 +7,10 @@ from typing import Any
 from starlette.requests import Request
 
 from orchestrator.core.errors import StorageError
+from orchestrator.core.replica.who_is_active import Superseded
 from orchestrator.server.api import http
 from orchestrator.server.api.access import OPEN_PATHS
 from orchestrator.server.api.http import ApiError
-from orchestrator.server.replica.active_server import Superseded
 from orchestrator.server.service import Service
 
 RECORDED = ("/v1/files", "/v1/uploads", "/v1/batches")

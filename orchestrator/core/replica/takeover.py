@@ -1,4 +1,4 @@
-"""Waiting until this server is the active one, and taking over: its folder is then as the replica, or ahead."""
+"""Waiting until this process is the active one, and taking over: its folder is then as the replica, or ahead."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import msgspec
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.core.wire import JSON_ERRORS
-from orchestrator.server.database import FILE_NAME
-from orchestrator.server.replica.active_server import (
+from orchestrator.core.replica.contents import Layout
+from orchestrator.core.replica.manifest import MANIFESTS, OBJECTS, Manifest
+from orchestrator.core.replica.restore import Ahead, CopyStopped, FolderCopy
+from orchestrator.core.replica.storage import OPTION, Storage, open_storage
+from orchestrator.core.replica.who_is_active import (
     LAPSE_SECONDS,
     Generation,
     HeadLog,
@@ -23,9 +25,7 @@ from orchestrator.server.replica.active_server import (
     Superseded,
     seconds,
 )
-from orchestrator.server.replica.manifest import MANIFESTS, OBJECTS, Manifest, read_manifest
-from orchestrator.server.replica.restore import Ahead, CopyStopped, FolderCopy
-from orchestrator.server.replica.storage import OPTION, Storage, open_storage
+from orchestrator.core.wire import JSON_ERRORS
 
 MARK = "replica.json"
 LOOK_SECONDS = 1.0
@@ -44,25 +44,26 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica whose active server is this one."""
+    """A replica whose active process is this one. `is_restored`: the folder was made as the replica has it."""
 
     storage: Storage
     generation: Generation
     manifest: Manifest
+    is_restored: bool = False
 
 
 _decode = msgspec.json.Decoder(Mark).decode
 
 
 def take_turn(
-    url: str, root: Path, is_over: Callable[[], bool], tell: Tell, lapse: float = LAPSE_SECONDS
+    url: str, root: Path, layout: Layout, is_over: Callable[[], bool], tell: Tell, lapse: float = LAPSE_SECONDS
 ) -> Replica | None:
-    """Stand by until no other server is active, then be the active one; None where `is_over` comes first.
+    """Stand by until no other process is active, then be the active one; None where `is_over` comes first.
 
-    A server counts as active until so many seconds have brought no new head. The caller has the folder's lock. Raises
-    UsageError, StorageError.
+    A process counts as active until so many seconds have brought no new head. The caller has the folder's lock.
+    Raises UsageError, StorageError.
     """
-    turns = _Turns(open_storage(url), root, _read_mark(root), is_over, tell, lapse)
+    turns = _Turns(open_storage(url), root, layout, is_over, tell, lapse)
     try:
         while True:
             last = turns.wait()
@@ -75,23 +76,24 @@ def take_turn(
 
 
 class _Turns:
-    """A server at a replica, up to its being the active one."""
+    """A process at a replica, up to its being the active one."""
 
     def __init__(
-        self, storage: Storage, root: Path, mark: Mark, is_over: Callable[[], bool], tell: Tell, lapse: float
+        self, storage: Storage, root: Path, layout: Layout, is_over: Callable[[], bool], tell: Tell, lapse: float
     ) -> None:
         self._storage = storage
         self._heads = HeadLog(storage)
         self._root = root
-        self._mark = mark
+        self._layout = layout
+        self._mark = _read_mark(root, layout)
         self._is_over = is_over
         self._tell = tell
         self._lapse = lapse
-        self._copy = FolderCopy(storage, root)
+        self._copy = FolderCopy(storage, root, layout)
 
     def wait(self) -> ReplicaHead | None:
         """Wait until nobody is active; the newest head then. Raises CopyStopped where the end comes first."""
-        ahead = Ahead(self._copy, self._storage)
+        ahead = Ahead(self._copy)
         try:
             return self._wait(ahead)
         finally:
@@ -124,17 +126,17 @@ class _Turns:
 
     def _is_mine(self, head: ReplicaHead) -> bool:
         """Whether nobody else is active. Raises UsageError where a state of this folder's own would be lost."""
-        if self._mark.replica != head.replica and (self._root / FILE_NAME).exists():
+        if self._mark.replica != head.replica and self._layout.has_state(self._root):
             raise UsageError(
-                f"{self._root} has files, batches or keys of its own, and {OPTION} {self._storage.url} has others",
-                hint="name an empty folder with --dir, or another replica",
+                f"{self._root} has {self._layout.holds} of its own, and {OPTION} {self._storage.url} has others",
+                hint=f"{self._layout.elsewhere}, or another replica",
             )
         return head.is_released or head.folder == self._mark.folder
 
     def take(self, last: ReplicaHead | None) -> Replica:
-        """Write the head that makes this server the active one, and bring its folder to where the last one was.
+        """Write the head that makes this process the active one, and bring its folder to where the last one was.
 
-        Raises Superseded where another server was first, CopyStopped where the end comes before the folder is whole.
+        Raises Superseded where another process was first, CopyStopped where the end comes before the folder is whole.
         """
         is_ahead = last is None or (self._mark.replica, self._mark.generation) == (last.replica, last.generation)
         began = seconds()
@@ -148,7 +150,7 @@ class _Turns:
             nonce=os.urandom(4).hex(),
         )
         generation = Generation(self._heads, self._heads.write(head), began)
-        manifest = read_manifest(self._storage, head.manifest)
+        manifest = self._copy.read(head.manifest)
         if not is_ahead:
             self._note(head.replica, 0)
             self._copy.finish(manifest, lambda: self._step(generation))
@@ -157,7 +159,7 @@ class _Turns:
         _remove_unnamed(self._storage, manifest, generation)
         source = "from this folder" if is_ahead else f"from {self._storage.url}"
         self._tell(f"active, generation {head.generation}, {source}")
-        return Replica(self._storage, generation, manifest)
+        return Replica(self._storage, generation, manifest, is_restored=not is_ahead)
 
     def _step(self, generation: Generation) -> None:
         if self._is_over():
@@ -192,13 +194,16 @@ def _generation_of(name: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _read_mark(root: Path) -> Mark:
+def has_replica(root: Path) -> bool:
+    """Whether a folder has a replica: its state may be older than what another process has made of it since."""
+    return (root / MARK).exists()
+
+
+def _read_mark(root: Path, layout: Layout) -> Mark:
     """What the folder knows; a new name where it knows nothing. Raises StorageError."""
     try:
         return _decode((root / MARK).read_bytes())
     except FileNotFoundError:
         return Mark(replica="", folder=os.urandom(8).hex(), generation=0)
     except (OSError, *JSON_ERRORS) as error:
-        raise StorageError(
-            f"{root / MARK} cannot be read: {error}", hint="name an empty folder with --dir"
-        ) from error
+        raise StorageError(f"{root / MARK} cannot be read: {error}", hint=layout.elsewhere) from error

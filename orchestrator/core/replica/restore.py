@@ -1,26 +1,24 @@
-"""A server's folder, made as the replica has it: most of it while it stands by, the rest when it takes over."""
+"""A folder, made as the replica has it: most of it while its process stands by, the rest when it takes over."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
-from orchestrator.core.atomic import durable
+from orchestrator.core.atomic import sync_folder
 from orchestrator.core.errors import StorageError
-from orchestrator.server.database import FILE_NAME
-from orchestrator.server.replica.manifest import FOLDERS, Manifest, ReplicaPiece, digest, read_manifest, size_of
-from orchestrator.server.replica.storage import Missing, Storage
+from orchestrator.core.replica.contents import Layout
+from orchestrator.core.replica.manifest import Manifest, Pieces, ReplicaPiece, digest, read_manifest, size_of
+from orchestrator.core.replica.storage import Missing, Storage
 
-AT_ONCE = 4
+AT_ONCE = 8
 STEP_SECONDS = 1.0
 AHEAD_SECONDS = 10.0
 """How often what is new is fetched while another server is active."""
-
-Files = Mapping[str, Sequence[ReplicaPiece]]
 
 
 class CopyStopped(Exception):
@@ -30,27 +28,35 @@ class CopyStopped(Exception):
 class FolderCopy:
     """A folder that becomes what a replica holds; bytes that are there are not fetched. One thread at a time."""
 
-    def __init__(self, storage: Storage, root: Path) -> None:
+    def __init__(self, storage: Storage, root: Path, layout: Layout) -> None:
         self._storage = storage
         self._root = root
+        self._layout = layout
         self._held: set[tuple[str, int, str]] = set()
         """Path, start and digest of what is known to lie in the folder."""
 
     def clear_state(self) -> None:
-        """Remove the database: without it the folder has no state, whatever files it has."""
-        for suffix in ("", "-wal", "-shm"):
-            (self._root / f"{FILE_NAME}{suffix}").unlink(missing_ok=True)
+        """Remove the images: without them the folder has no state, whatever files it has."""
+        for pattern in self._layout.images:
+            for suffix in ("", "-wal", "-shm"):
+                for path in self._root.glob(f"{pattern}{suffix}"):
+                    path.unlink(missing_ok=True)
 
-    def fetch(self, files: Files, step: Callable[[], None]) -> None:
-        """Make the folder hold these files and no others. `step` is called about once a second, and may raise.
+    def read(self, manifest: str) -> Manifest:
+        """The manifest that a head names. Raises StorageError."""
+        return read_manifest(self._storage, manifest, self._layout)
 
-        Raises StorageError or OSError.
+    def fetch(self, manifest: Manifest, step: Callable[[], None]) -> None:
+        """Make the folder hold the files of a manifest and no others, and its images beside where they belong.
+
+        `step` is called about once a second, and may raise. Raises StorageError or OSError.
         """
-        _remove_others(self._root, files)
+        wanted = {**manifest.files, **{_beside(path): pieces for path, pieces in manifest.images.items()}}
+        self._remove_others(wanted)
         with ThreadPoolExecutor(AT_ONCE, "orch-restore") as pool:
             tasks = [
                 pool.submit(self._fetch, path, start, piece)
-                for path, pieces in files.items()
+                for path, pieces in wanted.items()
                 for start, piece in self._missing(path, pieces)
             ]
             try:
@@ -60,19 +66,27 @@ class FolderCopy:
                     task.cancel()
 
     def finish(self, manifest: Manifest, step: Callable[[], None]) -> None:
-        """Make the folder hold all that the manifest says, durable; the database comes last. Raises as `fetch`."""
+        """Make the folder hold all that the manifest says, durable; images come last. Raises as `fetch`."""
         self.clear_state()
-        self.fetch(manifest.files, step)
-        for path in manifest.files:
+        self.fetch(manifest, step)
+        images = [_beside(path) for path in manifest.images]
+        for path in (*manifest.files, *images):
             with (self._root / path).open("rb") as file:
                 os.fsync(file.fileno())
             step()
-        if manifest.database:
-            with durable(self._root / FILE_NAME) as target:
-                for piece in manifest.database:
-                    target.write(_content(self._storage, piece))
-                    step()
-            (self._root / FILE_NAME).chmod(0o600)
+        for path, beside in zip(manifest.images, images, strict=True):
+            (self._root / beside).replace(self._root / path)
+        for folder in {(self._root / path).parent for path in manifest.images}:
+            sync_folder(folder)
+
+    def _remove_others(self, wanted: Pieces) -> None:
+        for folder in self._layout.folders:
+            for path in sorted((self._root / folder).rglob("*"), reverse=True):
+                if path.is_dir() and not path.is_symlink():
+                    with suppress(OSError):  # one that is not empty stays
+                        path.rmdir()
+                elif path.relative_to(self._root).as_posix() not in wanted:
+                    path.unlink(missing_ok=True)
 
     def _missing(self, path: str, pieces: Sequence[ReplicaPiece]) -> list[tuple[int, ReplicaPiece]]:
         """Give a file its size; the pieces that it may not hold, each with its start."""
@@ -100,9 +114,8 @@ class FolderCopy:
 class Ahead:
     """Fetches files while another server is active, so that little is left to fetch at a take-over."""
 
-    def __init__(self, copy: FolderCopy, storage: Storage) -> None:
+    def __init__(self, copy: FolderCopy) -> None:
         self._copy = copy
-        self._storage = storage
         self._manifest = ""
         self._is_over = Event()
         self._thread = Thread(target=self._run, name="orch-ahead", daemon=True)
@@ -126,7 +139,7 @@ class Ahead:
             wanted = self._manifest
             try:
                 if wanted != held:
-                    self._copy.fetch(read_manifest(self._storage, wanted).files, self._step)
+                    self._copy.fetch(self._copy.read(wanted), self._step)
                     held = wanted
             except CopyStopped:
                 return
@@ -148,14 +161,10 @@ def _finish(tasks: Sequence[Future[None]], step: Callable[[], None]) -> None:
         step()
 
 
-def _remove_others(root: Path, files: Files) -> None:
-    for folder in FOLDERS:
-        for path in (root / folder).rglob("*"):
-            if path.is_file() and str(path.relative_to(root)) not in files:
-                path.unlink(missing_ok=True)
-    for path in (root / "batches").glob("*"):
-        if not any(path.iterdir()):
-            shutil.rmtree(path)
+def _beside(path: str) -> str:
+    """Where an image is kept until the folder is whole."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.ahead" if folder else f".{name}.ahead"
 
 
 def _content(storage: Storage, piece: ReplicaPiece) -> bytes:

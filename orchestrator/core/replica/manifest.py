@@ -1,19 +1,17 @@
-"""What a replica holds at one moment: files and the server's database as pieces, each an object."""
+"""What a replica holds at one moment: files, and images of databases, as pieces, each an object."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from pathlib import PurePosixPath
 
 import msgspec
 
 from orchestrator.core.errors import StorageError
+from orchestrator.core.replica.contents import Layout
+from orchestrator.core.replica.storage import Missing, Storage
 from orchestrator.core.wire import JSON_ERRORS
-from orchestrator.server.replica.storage import Missing, Storage
 
-FOLDERS = ("files", "uploads", "batches")
-"""Under the server's folder, what of it is replicated."""
 OBJECTS, MANIFESTS = "objects", "manifests"
 PIECE_BYTES = 8 * 1024 * 1024
 IMAGE_PIECE_BYTES = 256 * 1024
@@ -27,19 +25,29 @@ class ReplicaPiece(msgspec.Struct, frozen=True, array_like=True):
     digest: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The pieces of the database's image, and of each file by its path under the server's folder."""
+Pieces = Mapping[str, Sequence[ReplicaPiece]]
 
-    database: Sequence[ReplicaPiece] = ()
-    files: Mapping[str, Sequence[ReplicaPiece]] = msgspec.field(default_factory=dict)
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The pieces of each image, and of each file, by its path under the folder."""
+
+    images: Pieces = msgspec.field(default_factory=dict)
+    files: Pieces = msgspec.field(default_factory=dict)
 
     def names(self) -> Iterator[str]:
         """The objects it needs."""
-        for pieces in (self.database, *self.files.values()):
+        for pieces in (*self.images.values(), *self.files.values()):
             yield from (piece.name for piece in pieces)
 
 
-_decode = msgspec.json.Decoder(Manifest).decode
+class _Written(Manifest, frozen=True, kw_only=True):
+    """A manifest as it may be found: the first ones had one image, of a server's database."""
+
+    database: Sequence[ReplicaPiece] = ()
+
+
+FORMER_IMAGE = "server.db"
+_decode = msgspec.json.Decoder(_Written).decode
 
 
 def digest(data: bytes) -> str:
@@ -52,7 +60,7 @@ def size_of(pieces: Sequence[ReplicaPiece]) -> int:
     return sum(piece.size for piece in pieces)
 
 
-def read_manifest(storage: Storage, name: str) -> Manifest:
+def read_manifest(storage: Storage, name: str, layout: Layout) -> Manifest:
     """The manifest that a head names; an empty one for an empty name. Raises StorageError."""
     if not name:
         return Manifest()
@@ -62,13 +70,14 @@ def read_manifest(storage: Storage, name: str) -> Manifest:
         raise StorageError(f"the replica {storage.url} lacks its manifest {name}") from None
     except JSON_ERRORS as error:
         raise StorageError(f"the manifest {name} of the replica {storage.url} cannot be read: {error}") from error
-    for path in found.files:
-        parts = PurePosixPath(path).parts
-        if not parts or parts[0] not in FOLDERS or ".." in parts:
+    images = {FORMER_IMAGE: found.database} if found.database else found.images
+    for path in (*images, *found.files):
+        if not layout.has(path):
             raise StorageError(
-                f"the manifest {name} of the replica {storage.url} names a path that is not a server's"
+                f"the manifest {name} of the replica {storage.url} names {path}, which is not replicated here",
+                hint="one replica is for the servers of one folder, or for the engines of one home",
             )
-    return found
+    return Manifest(images=images, files=found.files)
 
 
 def first_to_send(sizes: Sequence[int], more: int) -> int:

@@ -1,6 +1,6 @@
-"""What changes in the server's folder, sent to its replica: at once where an answer waits, else every two seconds.
+"""What changes in a folder, sent to its replica: at once where somebody waits for that, else every two seconds.
 
-Everything but the sending itself happens on the event loop of the server.
+Everything but the sending itself happens on the event loop that made the replicator.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -16,9 +18,8 @@ from typing import TypeVar
 import msgspec
 
 from orchestrator.core.errors import StorageError
-from orchestrator.server.database import ServerDatabase
-from orchestrator.server.replica.active_server import Superseded
-from orchestrator.server.replica.manifest import (
+from orchestrator.core.replica.contents import Contents, Cut, Image
+from orchestrator.core.replica.manifest import (
     IMAGE_PIECE_BYTES,
     MANIFESTS,
     OBJECTS,
@@ -29,12 +30,15 @@ from orchestrator.server.replica.manifest import (
     first_to_send,
     size_of,
 )
-from orchestrator.server.replica.takeover import RENEW_SECONDS, Replica, new_name
+from orchestrator.core.replica.takeover import RENEW_SECONDS, Replica, new_name
+from orchestrator.core.replica.who_is_active import Superseded
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EVERY_SECONDS = 2.0
+CUT_SHARE = 10.0
+"""A folder that takes long to be looked at is looked at less often: for a tenth of the time at most."""
 AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 0.5
 CLOSE_SECONDS = 20.0
@@ -53,31 +57,15 @@ class Replicator:
     `start` and `close` belong to the event loop that made it.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        root: Path,
-        database: ServerDatabase,
-        files: Callable[[], Mapping[str, int]],
-        growing: Callable[[], Mapping[str, int | None]],
-        on_held: Callable[[], None],
-    ) -> None:
-        """`files` gives the path under `root` and the size of every file that is recorded; `growing` how much of each
-        result file of a running batch is durable, None where that is not known yet. `on_held` is called when rows may
-        go out again.
-        """
+    def __init__(self, replica: Replica, contents: Contents, on_held: Callable[[], None]) -> None:
+        """`on_held` is called when the folder's work may go on."""
         self._storage = replica.storage
         self.generation = replica.generation
         self._manifest = replica.manifest
-        self._root = root
-        self._db = database
-        self._files = files
-        self._growing = growing
+        self._contents = contents
         self._on_held = on_held
-        self._is_checked: set[str] = set()
-        """Result files whose bytes were compared with what was sent of them before this start."""
-        self._sent_version: tuple[int, int] | None = None
-        self._recorded: Mapping[str, int] = {}
+        self._sent_version: Hashable = None
+        self._pause = EVERY_SECONDS
         self.problem: str | None = None
         self.superseded: Superseded | None = None
         self._wake = asyncio.Event()
@@ -104,8 +92,8 @@ class Replicator:
         return self.superseded is None and self.generation.is_held
 
     async def settled(self) -> None:
-        """Return when all that the database holds now is on the replica. Raises Superseded or NotReplicated."""
-        if self.superseded is None and self._db.version() == self._sent_version and self.is_held:
+        """Return when all that is recorded now is on the replica. Raises Superseded or NotReplicated."""
+        if self.superseded is None and self._contents.version() == self._sent_version and self.is_held:
             return
         self._asked += 1
         mine = self._asked
@@ -137,7 +125,7 @@ class Replicator:
     async def _run(self) -> None:
         while self.superseded is None and not self._is_closing:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), EVERY_SECONDS)
+                await asyncio.wait_for(self._wake.wait(), self._pause)
             self._wake.clear()
             if not await self.send():
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -193,62 +181,62 @@ class Replicator:
             self._moved.notify_all()
 
     async def _round(self, *, is_last: bool) -> None:
-        # What the database says of a batch must not be ahead of its results: their lengths are looked at behind it.
-        version = self._db.version()
-        image = None if version == self._sent_version else self._db.image()
-        files = self._recorded if image is None else self._files()
-        growing = self._growing()
-        manifest = await self._apart(lambda: self._send(image, files, growing))
+        version, began = self._contents.version(), time.monotonic()
+        cut = await self._contents.cut(is_new=version != self._sent_version)
+        self._pause = max(EVERY_SECONDS, CUT_SHARE * (time.monotonic() - began))
+        manifest = await self._apart(lambda: self._send(cut))
         if manifest != self._manifest:
             await self._apart(lambda: self._commit(manifest, is_last))
         elif is_last or not self.generation.is_held:
             await self._apart(lambda: self.generation.write(is_released=is_last))
-        self._sent_version, self._recorded = version, files
+        self._sent_version = version
+        self._contents.sent(cut)
 
     async def _apart(self, work: Callable[[], T]) -> T:
         """Do what waits for the storage in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _send(self, image: bytes | None, recorded: Mapping[str, int], growing: Mapping[str, int | None]) -> Manifest:
+    def _send(self, cut: Cut) -> Manifest:
         before = self._manifest
-        database = before.database if image is None else self._send_image(image, before.database)
+        images = before.images if cut.images is None else {
+            path: self._send_image(image, before.images.get(path, ())) for path, image in cut.images.items()
+        }  # fmt: skip
         files: dict[str, Sequence[ReplicaPiece]] = {}
-        for path, size in {**recorded, **growing}.items():
+        for path, size in cut.files.items():
             pieces = before.files.get(path, ())
-            if path in growing and size is not None and path not in self._is_checked:
-                pieces = self._checked(path, pieces, size)
+            if path in cut.unsure and size is not None:
+                pieces = _that_hold(cut.root / path, pieces, size)
             if size is not None and size != size_of(pieces):
-                pieces = self._send_file(path, size, pieces if size > size_of(pieces) else ())
+                pieces = self._send_file(cut.root / path, size, pieces if size > size_of(pieces) else ())
             if pieces or size is not None:
                 files[path] = pieces
-        return Manifest(database=database, files=files)
+        return Manifest(images=images, files=files)
 
-    def _send_image(self, image: bytes, before: Sequence[ReplicaPiece]) -> Sequence[ReplicaPiece]:
+    def _send_image(self, image: Image, before: Sequence[ReplicaPiece]) -> Sequence[ReplicaPiece]:
         known = {piece.digest: piece for piece in before}
-        blocks = [image[start : start + IMAGE_PIECE_BYTES] for start in range(0, len(image), IMAGE_PIECE_BYTES)]
-        return list(self._pool.map(lambda block: known.get(digest(block)) or self._put(block), blocks))
 
-    def _checked(self, path: str, pieces: Sequence[ReplicaPiece], size: int) -> Sequence[ReplicaPiece]:
-        """The pieces that hold what the file holds now: what a damaged disk lost of it is taken out at a start."""
-        self._is_checked.add(path)
-        good = 0
-        with (self._root / path).open("rb") as file:
-            while good < len(pieces) and digest(file.read(pieces[good].size)) == pieces[good].digest:
-                good += 1
-        return pieces[:good] if size_of(pieces[:good]) <= size else ()
+        def sent(block: bytes) -> ReplicaPiece:
+            return known.get(digest(block)) or self._put(block)
 
-    def _send_file(self, path: str, size: int, before: Sequence[ReplicaPiece]) -> Sequence[ReplicaPiece]:
+        if isinstance(image, bytes):
+            starts = range(0, len(image), IMAGE_PIECE_BYTES)
+            return list(self._pool.map(lambda start: sent(image[start : start + IMAGE_PIECE_BYTES]), starts))
+        with image.open("rb") as file:
+            starts = range(0, image.stat().st_size, IMAGE_PIECE_BYTES)
+            return list(self._pool.map(lambda start: sent(os.pread(file.fileno(), IMAGE_PIECE_BYTES, start)), starts))
+
+    def _send_file(self, source: Path, size: int, before: Sequence[ReplicaPiece]) -> Sequence[ReplicaPiece]:
         first = first_to_send([piece.size for piece in before], size - size_of(before))
         kept = before[:first]
         starts = range(size_of(kept), size, PIECE_BYTES)
-        with (self._root / path).open("rb") as file:
+        with source.open("rb") as file:
             file.seek(starts.start)
             lengths = [min(PIECE_BYTES, size - start) for start in starts]
             sent: list[ReplicaPiece] = []
             for some in _by(lengths, AT_ONCE):
                 sent += self._pool.map(self._put, [file.read(length) for length in some])
         if size_of(sent) + size_of(kept) != size:
-            raise StorageError(f"{self._root / path} is shorter than it was")
+            raise StorageError(f"{source} is shorter than it was")
         return [*kept, *sent]
 
     def _put(self, data: bytes) -> ReplicaPiece:
@@ -268,6 +256,15 @@ class Replicator:
             self._storage.remove([*gone, *([before] if before else [])])
         except StorageError as error:
             log.warning("what the replica needs no more could not be removed: %s", error)
+
+
+def _that_hold(source: Path, pieces: Sequence[ReplicaPiece], size: int) -> Sequence[ReplicaPiece]:
+    """The pieces that hold what the file holds now."""
+    good = 0
+    with source.open("rb") as file:
+        while good < len(pieces) and digest(file.read(pieces[good].size)) == pieces[good].digest:
+            good += 1
+    return pieces[:good] if size_of(pieces[:good]) <= size else ()
 
 
 def _by(items: Sequence[int], most: int) -> Iterator[Sequence[int]]:

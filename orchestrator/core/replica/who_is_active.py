@@ -1,6 +1,6 @@
 """Numbered heads: each says who is active, and which manifest holds. Nobody can write one number twice.
 
-To write the next head is the commit, the renewal, the take-over and the release. A server whose next number another
+To write the next head is the commit, the renewal, the take-over and the release. A process whose next number another
 one has written is superseded, whatever it thinks of itself.
 """
 
@@ -14,15 +14,15 @@ from threading import Lock
 import msgspec
 
 from orchestrator.core.errors import StorageError
+from orchestrator.core.replica.storage import Missing, Storage
 from orchestrator.core.wire import JSON_ERRORS
-from orchestrator.server.replica.storage import Missing, Storage
 
 FOLDER = "heads"
 DIGITS = 12
 KEPT = 5
 """So many heads before the newest one stay: who reads finds one even while others are written."""
 HOLD_SECONDS = 8.0
-"""So long a server may take itself for the active one behind the beginning of its last write."""
+"""So long a process may take itself for the active one behind the beginning of its last write."""
 LAPSE_SECONDS = 10.0
 """So long another one must have seen the same head; more than HOLD_SECONDS, as clocks run a little differently."""
 
@@ -44,14 +44,14 @@ class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Superseded(StorageError):
-    """Another server is the active one."""
+    """Another process is the active one."""
 
     kind = "superseded"
 
     def __init__(self, head: ReplicaHead) -> None:
         super().__init__(
             f"{head.holder} has taken over as generation {head.generation}; nothing more is done here",
-            hint="start this server again: it stands by",
+            hint="start it again: it stands by",
         )
 
 
@@ -83,7 +83,7 @@ class HeadLog:
     def write(self, wanted: ReplicaHead) -> ReplicaHead:
         """Write a head behind the newest one; what has its number now: `wanted`, or an earlier attempt of the same.
 
-        Raises Superseded where another server has that number, or a higher one.
+        Raises Superseded where another process has that number, or a higher one.
         """
         try:
             there = self._read(self._storage.create(_name(wanted.number), msgspec.json.encode(wanted)))
@@ -114,7 +114,7 @@ def _name(number: int) -> str:
 
 
 class Generation:
-    """The time in which this server is the active one: from the head that made it so, as long as it writes the next.
+    """The time in which this process is the active one: from the head that made it so, as long as it writes the next.
 
     Any thread may call.
     """
