@@ -67,9 +67,19 @@ class AnthropicBatches:
 
     appear_seconds: float = 600.0
 
-    def __init__(self, name: str, client: anthropic.Anthropic, max_tokens: int, silent: float | None = None) -> None:
-        """`silent` is for how many seconds a transfer may bring nothing, None for as long as any other call."""
+    def __init__(
+        self,
+        name: str,
+        client: anthropic.Anthropic,
+        max_tokens: int,
+        silent: float | None = None,
+        root: Path = inline.ANYWHERE,
+    ) -> None:
+        """`silent` is for how many seconds a transfer may bring nothing, None for as long as any other call; `root`
+        the folder of input files that may be moved.
+        """
         self._name = name
+        self._root = root
         # A create that is sent twice is paid twice, and a client that waits by itself holds up others.
         self._client = client.with_options(max_retries=0)
         self._files = self._client if silent is None else self._client.with_options(timeout=calls.timeouts(silent))
@@ -91,10 +101,10 @@ class AnthropicBatches:
         if left_out:
             fields = ", ".join(f"{field} ({rows:,} rows)" for field, rows in sorted(left_out.items()))
             log.warning("%s: %s: left out, as Anthropic has no counterpart: %s", self._name, name, fields)
-        return inline.file_id(path)
+        return inline.file_id(path, self._root)
 
     def create(self, order: BatchOrder) -> RemoteBatch:
-        path = inline.path_of(order.input_file_id)
+        path = inline.path_of(order.input_file_id, self._root)
         if inline.refused_rows(path) == order.rows:
             return all_refused(order.shard, order.rows)
         with (
@@ -255,7 +265,7 @@ class AnthropicBatches:
 
     def forget_file(self, file_id: str) -> None:
         """Delete what `upload` has left; results go away by themselves, 29 days after the batch was made."""
-        inline.forget(file_id)
+        inline.forget(file_id, self._root)
 
     def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
         try:

@@ -1,7 +1,8 @@
 """Input files whose requests go out inline: their translation, which lies beside them, and the ids back.
 
 A row goes out as `TAG-NUMBER`: sixteen digits that stand for the shard, and the line's number from 1. So every id
-says whose it is, and no table is needed to find the row that it stands for. The file's own id is its path.
+says whose it is, and no table is needed to find the row that it stands for. The file's own id is its path under the
+home, which may lie elsewhere when it is next asked for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, JobFilesError
 
 _INLINE = "inline:"
+ANYWHERE = Path("/")
 _HEAD = b'{"requests":['
 _THEIR_ID = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})")
 
@@ -108,21 +110,23 @@ class Ids:
         return _decode_identity(self._source.readline()).custom_id
 
 
-def file_id(path: Path) -> str:
-    """What an input file is called once it is translated."""
-    return f"{_INLINE}{path.absolute()}"
+def file_id(path: Path, root: Path = ANYWHERE) -> str:
+    """What an input file is called once it is translated, where `root` is the folder that may be moved."""
+    path = path.absolute()
+    return f"{_INLINE}{path.relative_to(root) if path.is_relative_to(root) else path}"
 
 
-def path_of(file_id: str) -> Path:
+def path_of(file_id: str, root: Path = ANYWHERE) -> Path:
     """The input file of an id."""
-    return Path(file_id.removeprefix(_INLINE))
+    return root / file_id.removeprefix(_INLINE)
 
 
-def forget(file_id: str) -> None:
+def forget(file_id: str, root: Path = ANYWHERE) -> None:
     """Delete what lies beside an input file; an id of anything else is left as it is."""
     if file_id.startswith(_INLINE):
-        for path in (requests(path_of(file_id)), _refusals(path_of(file_id))):
-            path.unlink(missing_ok=True)
+        path = path_of(file_id, root)
+        requests(path).unlink(missing_ok=True)
+        _refusals(path).unlink(missing_ok=True)
 
 
 def requests(path: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import (
@@ -21,9 +22,14 @@ from orchestrator.settings.backends import Backend as AnyBackend
 
 
 def open_backend(
-    name: str, settings: HostedBackend | AnthropicBackend, environ: Mapping[str, str] = os.environ
+    name: str,
+    settings: HostedBackend | AnthropicBackend,
+    environ: Mapping[str, str] = os.environ,
+    root: Path = Path("/"),
 ) -> Backend:
-    """The backend, with the key that the environment holds; nothing is sent yet. Raises UsageError."""
+    """The backend, with the key that the environment holds; nothing is sent yet. `root` is the home with the input
+    files. Raises UsageError.
+    """
     from orchestrator.backends import calls
 
     key = key_of(name, settings.api_key_env, environ)
@@ -48,7 +54,7 @@ def open_backend(
                 anthropic.DefaultHttpxClient(timeout=timeout, verify=calls.certificates()), stay=True
             ),
         )
-        return messages.AnthropicBatches(name, claude, settings.max_tokens, silent)
+        return messages.AnthropicBatches(name, claude, settings.max_tokens, silent, root)
     import openai
 
     from orchestrator.backends.openai import OpenAIBatches

@@ -13,7 +13,7 @@ import click
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import BatchLimits
 from orchestrator.cli.console_progress import progress
-from orchestrator.cli.context import say_keys
+from orchestrator.cli.context import is_current, say_keys
 from orchestrator.cli.options import scope_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
@@ -203,6 +203,10 @@ def _examine_home(config: settings.Config) -> Iterator[Found]:
 
     home = Home(config.home)
     try:
+        if home.has_replica:
+            yield from _examine_replica(home)
+            if not is_current(home):
+                return
         identity = home.identity()
         holder = running_engine(home)
         yield "home", True, f"{home.root} ({identity}); engine: {holder or 'none runs'}", 0
@@ -215,6 +219,16 @@ def _examine_home(config: settings.Config) -> Iterator[Found]:
             yield "database", True, f"{len(store.jobs.newest())} jobs", 0
     except OrchError as error:
         yield "home", False, str(error), error.exit_code
+
+
+def _examine_replica(home: Home) -> Iterator[Found]:
+    from orchestrator.engine.replica.status_file import read_status
+
+    status = read_status(home)
+    if status is None or not is_current(home):
+        yield "replica", True, "another machine may be the active one; run doctor there for the rest", 0
+    else:
+        yield "replica", True, f"{status.url}, generation {status.generation}; this machine is the active one", 0
 
 
 def _examine_hosted(

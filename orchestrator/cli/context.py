@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.output import say
 from orchestrator.core.clock import now
-from orchestrator.core.errors import InputError, OrchError
+from orchestrator.core.errors import InputError, OrchError, UsageError
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.core.shards import Shard, ShardState
@@ -161,12 +161,44 @@ class Context(CommandSettings):
 
 @contextmanager
 def opened(place: Place | None = None) -> Iterator[Context]:
-    """The context of a command. Raises InputError or StorageError."""
+    """The context of a command. What it records is on the home's replica, where it has one, when the block ends.
+
+    Raises InputError, StorageError, or UsageError where another machine goes on with the home.
+    """
     from orchestrator.store import Store
 
     place = place or locate()
+    home = Home(place.home)
+    require_current(home)
     with Store.open(place.database_url, timeout=place.database_timeout) as store:
+        if home.has_replica and store.is_shared:
+            store.before_naming_files(lambda: _wait_until_sent(home))
         yield Context(place, store)
+        if home.has_replica and store.has_written:
+            _wait_until_sent(home)
+
+
+def require_current(home: Home) -> None:
+    """Raises UsageError where a home has a replica, and its active engine is not on this machine."""
+    if home.has_replica:
+        from orchestrator.engine.replica.status_file import require_active
+
+        require_active(home)
+
+
+def is_current(home: Home) -> bool:
+    """Whether what is here is what holds: the home has no replica, or its active engine is on this machine."""
+    try:
+        require_current(home)
+    except UsageError:
+        return False
+    return True
+
+
+def _wait_until_sent(home: Home) -> None:
+    from orchestrator.engine.replica.status_file import wait_until_sent
+
+    wait_until_sent(home)
 
 
 @contextmanager

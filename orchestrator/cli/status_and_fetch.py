@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.context import CommandSettings, Context, opened
+from orchestrator.cli.context import CommandSettings, Context, opened, require_current
 from orchestrator.cli.failures import CommandInterrupted
 from orchestrator.cli.options import fail_on_option
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
@@ -77,6 +77,7 @@ def _looked(
 ) -> tuple[CommandSettings, Lines, Schedules]:
     """What is seen at a glance where that will do, else by the store."""
     settings = CommandSettings(locate())
+    require_current(settings.home)
     with suppress(CannotGlance), glance(settings.place.database_url, settings.place.database_timeout) as seen:
         return settings, *look(settings, seen)
     with opened() as context:

@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 import click
 
 from orchestrator.backends import webhooks
-from orchestrator.cli.context import Context, log_to, opened, say_exposure
+from orchestrator.cli.active_home import active_home
+from orchestrator.cli.context import Context, log_to, say_exposure
 from orchestrator.cli.options import Address, actions_option, names_option, web_option
 from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible
@@ -23,6 +24,8 @@ from orchestrator.engine.loop import Engine
 from orchestrator.engine.scheduler import Scheduler
 from orchestrator.pipeline.gc import sweep
 from orchestrator.settings.config import Config
+from orchestrator.settings.discovery import locate
+from orchestrator.settings.home import Home
 
 log = logging.getLogger(__name__)
 
@@ -35,29 +38,43 @@ log = logging.getLogger(__name__)
     metavar="HOST:PORT",
     help="Accept providers' webhooks here, at /webhooks/BACKEND.",
 )
+@click.option(
+    "--replica",
+    metavar="URL",
+    help="Copy the home here all the time (s3://BUCKET/FOLDER, or a folder that other machines mount), and stand by"
+    " while the engine of another machine is active.",
+)
 @web_option
 @names_option
 @actions_option
 @quiet_option
 def up(
-    address: tuple[str, int] | None, web: tuple[str, int] | None, names: tuple[str, ...], acts: bool, quiet: bool
+    address: tuple[str, int] | None,
+    replica: str | None,
+    web: tuple[str, int] | None,
+    names: tuple[str, ...],
+    acts: bool,
+    quiet: bool,
 ) -> int:
     """Run the engine until stopped (Ctrl-C or SIGTERM): queued jobs, new ones as they come, and schedules.
 
     With --webhooks, a provider's event that a batch ended triggers an immediate poll. With --web, pages are served
-    as by `orch view`. Port 0 picks a free port.
+    as by `orch view`. Port 0 picks a free port. With --replica, run it on two machines: one works, and the other
+    takes over when that one is lost.
     """
-    with (
-        opened() as context,
-        interruptible() as interrupted,
-        engine_lock(context.home) as holder,
-        ExitStack() as stack,
-    ):
+    place = locate()
+    with interruptible() as interrupted, engine_lock(Home(place.home)) as holder, ExitStack() as stack:
         if holder is not None:
             raise UsageError(f"{holder} is already this home's engine")
+        home = active_home(place, replica, interrupted)
+        if home is None:
+            say("orch: stopped while standing by")
+            return 0
+        context = stack.enter_context(home)
+        sent = context.replica
         say_exposure(context)
         log_to(context.home)
-        engine = stack.enter_context(Engine(context.config, context.store))
+        engine = stack.enter_context(Engine(context.config, context.store, replica=sent))
         if address is not None:
             secrets = webhooks.secrets_of(context.config)
             engine.listeners.append(lambda config: _keep_secrets(secrets, config))
@@ -76,6 +93,9 @@ def up(
                 told.say(scheduler.tick())
 
         def tick(engine: Engine) -> None:
+            if not engine.may_act:
+                told.tick(engine)
+                return
             nights()
             with engine.notices.apart("gc"):
                 daily.tick(now())
@@ -86,7 +106,9 @@ def up(
         with suppress(Interrupted):
             # Before any round: a job that a night had made when it was cut off is the night's, not another's.
             nights()
-            engine.run(interrupted, tick)
+            engine.run(lambda: interrupted() or (sent is not None and sent.superseded is not None), tick)
+    if sent is not None and sent.superseded is not None:
+        raise sent.superseded
     say("orch: stopped; nothing is lost")
     return 0
 

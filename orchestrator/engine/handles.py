@@ -55,7 +55,7 @@ def hosted_handle(name: str, settings: HostedBackend | AnthropicBackend, config:
     profile = profile_for(settings)
     return BackendHandle(
         name=name,
-        api=open_backend(name, settings, os.environ),
+        api=open_backend(name, settings, os.environ, config.home),
         profile=profile,
         limits=limits_of(settings, profile),
         poll_seconds=settings.poll_seconds or profile.poll_seconds,

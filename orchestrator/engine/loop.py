@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -31,7 +30,9 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
-from orchestrator.engine.handles import check, hosted_handle, own_handle, server_settings
+from orchestrator.core.replica.replicator import NotReplicated
+from orchestrator.engine.backend_opener import BackendOpener
+from orchestrator.engine.handles import check
 from orchestrator.engine.health import fetch_health as fetch_health
 from orchestrator.engine.health import lost
 from orchestrator.engine.home_fleets import HomeFleets
@@ -40,8 +41,9 @@ from orchestrator.engine.lock import engine_lock as engine_lock
 from orchestrator.engine.lock import running_engine as running_engine
 from orchestrator.engine.monitor import Monitor, Obstacle, Standstill
 from orchestrator.engine.notices import Notices
-from orchestrator.engine.open_backends import OpenBackends, Opened
+from orchestrator.engine.open_backends import OpenBackends
 from orchestrator.engine.reloading import Reloader
+from orchestrator.engine.replica.home_replica import HomeReplica
 from orchestrator.engine.settings_in_force import digest_of, keep
 from orchestrator.engine.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
@@ -56,9 +58,7 @@ from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
 from orchestrator.pipeline.submit.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
-from orchestrator.server.host import ServerThread
-from orchestrator.server.settings import Settings
-from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer, RayBackend
+from orchestrator.settings.backends import OwnBackend, OwnServer
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
@@ -76,24 +76,31 @@ class Engine:
     """Runs jobs of a home; make it only while holding the home's lock.
 
     `dispatch=False` serves what is there and cancels batches, but sends no row. `provider_calls` ask the providers;
-    without one, threads of its own do. `problem` is what keeps rows from being run now, for people.
+    without one, threads of its own do. With a `replica`, it acts only while it is the active engine of that.
+    `problem` is what keeps rows from being run now, for people.
     """
 
     def __init__(
-        self, config: Config, store: Store, *, dispatch: bool = True, provider_calls: ProviderCalls | None = None
+        self,
+        config: Config,
+        store: Store,
+        *,
+        dispatch: bool = True,
+        provider_calls: ProviderCalls | None = None,
+        replica: HomeReplica | None = None,
     ) -> None:
         self._config = config
         self._store = store
         self._home = Home(config.home)
-        self._dispatch = dispatch
-        self._backends = OpenBackends(config, self._make, self._serves)
+        self._news: list[str] = []
         self._stack = ExitStack()
+        self._fleets = HomeFleets(self._home, store, self._news.append)
+        self._opener = BackendOpener(store, config, self._stack, self._fleets, replica, dispatch=dispatch)
+        self._backends = OpenBackends(config, self._opener.make, self._opener.serves)
         self._reloader = Reloader(config, check)
         self._look_at = 0.0
         self._faults = Faults()
         self.notices = Notices(now)
-        self._news: list[str] = []
-        self._fleets = HomeFleets(self._home, store, self._news.append)
         self.listeners: list[Callable[[Config], None]] = []
         """Who else is notified of settings that hold from now on."""
         self.rounds: list[Callable[[], None]] = []
@@ -120,6 +127,10 @@ class Engine:
         self.pipeline = Pipeline(store, self._home, handles, budgets, now, self._provider_calls)
         self._monitor = Monitor(store, config)
         self._telemetry = TelemetrySwitch(store, self._home, config, self._news.append)
+        self._replica = replica
+        if replica is not None:
+            replica.follow(self._backends.durable_bytes)
+            replica.on_held = self._backends.resume
 
     def __enter__(self) -> Engine:
         return self
@@ -151,6 +162,11 @@ class Engine:
         keep(self._home, self._reloader.in_force)
         while not until():
             began = time.monotonic()
+            if not self.may_act:
+                self.problem = None if self._replica is None else self._replica.problem
+                tick(self)
+                self._provider_calls.wait(LONGEST_WAIT)
+                continue
             self._reload()
             moved = self._round(only, mine)
             self.pipeline.remote_cleanup.tick()
@@ -169,7 +185,13 @@ class Engine:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
                 self._provider_calls.wait(wait)  # a batch is asked how it is by the clock; it cannot call
-        self.tidy_up()
+        if self.may_act:
+            self.tidy_up()
+
+    @property
+    def may_act(self) -> bool:
+        """Whether no other engine can have taken over; without a replica none can."""
+        return self._replica is None or self._replica.is_held
 
     def tidy_up(self) -> None:
         """Do what is left to do at backends, as far as a moment reaches; the next start does the rest."""
@@ -219,6 +241,9 @@ class Engine:
                 return self._caught(job, error, JobFault.INPUT)
             self._fail(job, JobFault.INPUT, str(error))
             return True
+        except NotReplicated as error:
+            self._say(job, _code_of(error), str(error))
+            return False
         except StorageError:
             raise  # the home's
         except Exception as error:  # noqa: BLE001  (a defect harms its own job alone; it is logged, told and counted)
@@ -291,7 +316,7 @@ class Engine:
     def use(self, config: Config) -> None:
         """These settings hold from now on."""
         self._config = config
-        for part in (self._budgets, self._monitor, self._backends, self._telemetry):
+        for part in (self._budgets, self._monitor, self._opener, self._backends, self._telemetry):
             part.use(config)
         self.pipeline.settings_changed()
         for listener in self.listeners:
@@ -363,34 +388,6 @@ class Engine:
     def open(self, name: str) -> BackendHandle:
         """A backend, its server started at the first use. Raises BackendError, UsageError."""
         return self._backends.handle(name)
-
-    def _make(self, name: str, settings: Backend) -> Opened:
-        if not isinstance(settings, OwnServer):
-            return Opened(self._closing(hosted_handle(name, settings, self._config)), settings)
-        measured = self._store.engine_rates.of(self._home.identity(), name)
-        limits = {model: rates.best_limit for model, rates in measured.items()}
-        told = replace(server_settings(name, settings, dispatch=self._dispatch), measured_limits=limits)
-        fleet = None
-        if isinstance(settings, EnginesBackend | RayBackend) and self._dispatch:
-            fleet = self._fleets.make(name, settings)
-        if fleet is not None:
-            self._stack.callback(self._fleets.note_holds)
-            self._stack.callback(fleet.close)
-        server = self._stack.enter_context(ServerThread(self._home.server(name), told))
-        handle = self._closing(own_handle(name, settings, self._config, server.socket))
-        if fleet is not None:
-            fleet.begin(server)
-            self._stack.callback(fleet.end)
-        return Opened(handle, settings, server, told, fleet)
-
-    def _serves(self, name: str, settings: Backend) -> Settings | None:
-        if not isinstance(settings, OwnServer):
-            return None
-        return server_settings(name, settings, dispatch=self._dispatch)
-
-    def _closing(self, handle: BackendHandle) -> BackendHandle:
-        self._stack.callback(handle.api.close)
-        return handle
 
 
 def _code_of(error: OrchError) -> str:

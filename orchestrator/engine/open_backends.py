@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,25 @@ class OpenBackends:
         for name, found in [*self._opened.items()]:
             if found.ending is None and isinstance(found.settings, OwnServer):
                 yield name, found.settings
+
+    def durable_bytes(self) -> dict[str, int | None]:
+        """How much of each result file of our servers' running batches is durable, by its path under the home; None
+        where that is not known yet.
+        """
+        found: dict[str, int | None] = {}
+        for name, opened in [*self._opened.items()]:
+            if opened.server is not None:
+                with suppress(BackendError):  # it has ended: its files are as they stay
+                    there = opened.server.durable_bytes()
+                    found |= {f"servers/{name}/{path}": size for path, size in there.items()}
+        return found
+
+    def resume(self) -> None:
+        """Our servers may send rows again."""
+        for opened in [*self._opened.values()]:
+            if opened.server is not None:
+                with suppress(BackendError):
+                    opened.server.resume()
 
     def leaves(self, name: str) -> str | None:
         """Why rows are to come back from one of our servers that still runs; None where they may stay."""

@@ -1,4 +1,4 @@
-"""A server that runs, as those reach it who steer its engines from another thread."""
+"""A server that runs, as those reach it who steer it and its engines from another thread."""
 
 from __future__ import annotations
 
@@ -45,6 +45,22 @@ class SteeredServer:
 
         async def asked() -> list[EngineProgress]:
             return self._service.progress()
+
+        return self._call(asked())
+
+    def resume(self) -> None:
+        """Rows may go out again."""
+
+        async def asked() -> None:
+            self._service.resume()
+
+        self._call(asked())
+
+    def durable_bytes(self) -> dict[str, int | None]:
+        """How much of each result file of a running batch is durable, by its path; None where it is not known yet."""
+
+        async def asked() -> dict[str, int | None]:
+            return self._service.durable_bytes()
 
         return self._call(asked())
 

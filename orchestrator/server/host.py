@@ -7,6 +7,7 @@ import hashlib
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from socket import socket
 from types import TracebackType
@@ -58,9 +59,12 @@ class _Uvicorn(Server):
 class ServerThread(SteeredServer):
     """`with ServerThread(root, settings) as server:` serves on `server.socket` until the block ends."""
 
-    def __init__(self, root: Path, settings: Settings) -> None:
+    def __init__(self, root: Path, settings: Settings, may_send: Callable[[], bool] = lambda: True) -> None:
+        """`may_send`: whether rows may go out now."""
+        self.root = root
         self.socket = socket_path(root)
-        super().__init__(Service(root, fitted(settings, allow_many_files())), lambda: self._server.loop)
+        service = Service(root, fitted(settings, allow_many_files()), may_send=may_send)
+        super().__init__(service, lambda: self._server.loop)
         self._failure: BaseException | None = None
 
     def __enter__(self) -> ServerThread:

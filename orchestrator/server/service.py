@@ -50,8 +50,17 @@ class Service:
     Raises UsageError for settings that cannot be meant.
     """
 
-    def __init__(self, root: Path, settings: Settings, replica: Replica | None = None) -> None:
-        """`replica`: where the folder is replicated, by this server as the active one."""
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        replica: Replica | None = None,
+        may_send: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`replica`: where the folder is replicated, by this server as the active one. `may_send`: whether whoever
+        runs this server is the active one, where it is part of something that is replicated.
+        """
+        self._may_send = may_send
         self.root = root
         self.settings = settings
         self._replica = replica
@@ -285,7 +294,15 @@ class Service:
     @property
     def is_active(self) -> bool:
         """Whether no other server can have taken over; without a replica none can."""
-        return self.replicator is None or self.replicator.is_held
+        return self._may_send() if self.replicator is None else self.replicator.is_held
+
+    def resume(self) -> None:
+        """Rows may go out again."""
+        self._dispatcher.top_up()
+
+    def durable_bytes(self) -> dict[str, int | None]:
+        """How much of each result file of a running batch is durable, by its path; None where it is not known yet."""
+        return self.batches.growing()
 
     async def settled(self) -> None:
         """Return when all that is recorded now is on the replica, where there is one. Raises StorageError."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from orchestrator.core.atomic import write_once
 from orchestrator.core.errors import StorageError
 from orchestrator.core.model import JobId
+from orchestrator.core.replica.contents import MARK
 from orchestrator.core.shards import ShardId
 
 
@@ -37,6 +38,36 @@ class Home:
     def telemetry(self) -> Path:
         """What of this home was sent to its OpenTelemetry receiver."""
         return self.root / "telemetry.json"
+
+    @property
+    def has_replica(self) -> bool:
+        """Whether another machine may go on with it: then what is here may be old."""
+        return self.mark.exists()
+
+    @property
+    def mark(self) -> Path:
+        """What the home knows of its replica."""
+        return self.root / MARK
+
+    @property
+    def database(self) -> Path:
+        """Its SQLite database, where it has no other."""
+        return self.root / "orch.db"
+
+    @property
+    def replica(self) -> Path:
+        """How far the home's replica is, while its engine is the active one."""
+        return self.root / "replica-status.json"
+
+    @property
+    def replica_asked(self) -> Path:
+        """Made by who waits for the replica."""
+        return self.root / "replica.asked"
+
+    @property
+    def replica_stage(self) -> Path:
+        """Second names of files that are on their way to the replica."""
+        return self.root / ".replica"
 
     def server(self, backend: str) -> Path:
         """The folder of the batch server that stands for a backend."""

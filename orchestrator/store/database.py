@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from sqlalchemy import (
@@ -28,19 +28,29 @@ from sqlalchemy import (
 from orchestrator.core.errors import DataRefused, OrchError, StorageError
 from orchestrator.store.schema import HEAD
 
+if TYPE_CHECKING:
+    from orchestrator.store.engine_leases import EngineLease
+
 
 class Database:
     """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else.
 
-    One that is not `ours` is somebody else's: its settings stay as they are.
+    One that is not `ours` is somebody else's: its settings stay as they are. With a `lease`, nothing is written once
+    another engine has taken over.
     """
 
-    def __init__(self, url: str, *, timeout: float = 10.0, ours: bool = True) -> None:
+    def __init__(
+        self, url: str, *, timeout: float = 10.0, ours: bool = True, lease: EngineLease | None = None
+    ) -> None:
         self._url = _parsed(url)
+        self._lease = lease
+        self.has_written = False
+        self.before_naming_files: Callable[[], None] = lambda: None
+        """Called before a transaction that names bytes of files of the home: returns when these cannot be lost."""
         self.is_sqlite = url.startswith("sqlite")
         self._streams: WeakSet[Generator[Row[Any], None, None]] = WeakSet()
         with self._translated():
-            self._engine = _sqlite(url, timeout, ours) if self.is_sqlite else _postgres(url, timeout)
+            self._engine = _sqlite(url, timeout, ours) if self.is_sqlite else _postgres(url, timeout, lease)
 
     def open(self) -> None:
         """Create or migrate the schema. Raises StorageError, also where a newer orch has been at it."""
@@ -93,6 +103,9 @@ class Database:
         with self._translated(), self._engine.connect() as plain:
             connection = plain.execution_options(orch_write=True)
             with connection.begin():
+                self.has_written = True
+                if self._lease is not None:
+                    self._lease.require(connection)
                 yield connection
 
     @contextmanager
@@ -224,10 +237,11 @@ def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
     return engine
 
 
-def _postgres(url: str, timeout: float) -> Engine:
+def _postgres(url: str, timeout: float, lease: EngineLease | None) -> Engine:
     # Compiling a query takes longer than most of ours, and is begun for what the planner believes of the rows.
     options = f"-c lock_timeout={int(timeout * 1000)} -c jit=off"
-    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10, "options": options})
+    told = {} if lease is None else {"application_name": lease.name}
+    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10, "options": options, **told})
 
 
 def _parsed(text: str) -> URL:

@@ -34,6 +34,7 @@ class Escalations:
         if not failed:
             return 0
         c = requests.c
+        self._db.before_naming_files()
         with self._db.write() as tx:
             seqs = self._booked(tx, shard, failed, "escalated", now)
             going = update(requests).where(c.job_id == shard.job_id, c.seq == bindparam("b_seq"))
@@ -54,6 +55,7 @@ class Escalations:
         if not failed:
             return 0
         c = requests.c
+        self._db.before_naming_files()
         with self._db.write() as tx:
             seqs = self._booked(tx, shard, failed, "reasked", now)
             going = (

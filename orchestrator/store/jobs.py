@@ -135,6 +135,7 @@ class Jobs:
 
     def mark_built(self, job_id: JobId, now: datetime) -> None:
         """The requests of the job are complete. Raises StateConflict where they already were."""
+        self._db.before_naming_files()
         self._set(job_id, jobs.c.built_at.is_(None), built_at=now)
 
     def ignored(self, job_id: JobId, found: Mapping[str, Any]) -> None:
@@ -159,6 +160,7 @@ class Jobs:
     ) -> None:
         """Every row has its outcome, and the result file is written; with an error, not where it belongs."""
         values = {"finished_at": now, "output_path": output_path, "error": error, "error_code": code}
+        self._db.before_naming_files()
         self._set(job_id, jobs.c.finished_at.is_(None), **values)
 
     def fail(self, job_id: JobId, error: str, code: str = JobFault.INTERNAL) -> None:

@@ -171,6 +171,7 @@ class Rows:
         if not settled:
             return 0
         by_seq = {row.outcome.seq: row for row in settled}
+        self._db.before_naming_files()
         with self._db.write() as tx:
             fresh = [by_seq[seq] for seq in open_rows(tx, None if anywhere else shard_id, job_id, by_seq)]
             values = {row.outcome.seq: records.settled(shard_id, row, now, model) for row in fresh}

@@ -94,6 +94,7 @@ class Stages:
             for fault in faults
         ]
         moved = 0
+        self._db.before_naming_files()
         with self._db.write() as tx:
             for statement, values in ((waits, spans), (ends, ended)):
                 if values:

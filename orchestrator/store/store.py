@@ -15,9 +15,12 @@ from orchestrator.store.shards import Shards
 from orchestrator.store.sizes import Sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.store.alerts import AlertRecords
     from orchestrator.store.comparisons import Comparisons
     from orchestrator.store.engine_holds import EngineHolds
+    from orchestrator.store.engine_leases import EngineLease, EngineLeases
     from orchestrator.store.engine_rates import MeasuredRates
     from orchestrator.store.escalations import Escalations
     from orchestrator.store.failures import Failures
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
 class Store:
     """All verbs on one database."""
 
-    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
-        self._database = Database(url, timeout=timeout)
+    def __init__(self, url: str, *, timeout: float = 10.0, lease: EngineLease | None = None) -> None:
+        self._database = Database(url, timeout=timeout, lease=lease)
         self.jobs = Jobs(self._database)
         self.rows = Rows(self._database)
         self.known = Known(self._database)
@@ -160,10 +163,38 @@ class Store:
 
         return Traces(self._database)
 
+    @cached_property
+    def engine_leases(self) -> EngineLeases:
+        """Which engine of a home may write."""
+        from orchestrator.store.engine_leases import EngineLeases
+
+        return EngineLeases(self._database)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other machines reach the same database."""
+        return not self._database.is_sqlite
+
+    @property
+    def has_written(self) -> bool:
+        """Whether anything was written by this store."""
+        return self._database.has_written
+
+    def before_naming_files(self, wait: Callable[[], None]) -> None:
+        """Have `wait` return before it is recorded that bytes of a file of the home are there."""
+        self._database.before_naming_files = wait
+
     @classmethod
-    def open(cls, url: str, *, timeout: float = 10.0) -> Store:
-        """A store whose schema is current. Raises StorageError."""
-        store = cls(url, timeout=timeout)
+    def open(cls, url: str, *, timeout: float = 10.0, lease: EngineLease | None = None) -> Store:
+        """A store whose schema is current. With a `lease`, that of the home's engine from now on.
+
+        Raises StorageError.
+        """
+        if lease is not None:
+            # Without it at first: what is left of earlier engines may hold up whatever needs the lease.
+            with cls.open(url, timeout=timeout) as store:
+                store.engine_leases.take(lease)
+        store = cls(url, timeout=timeout, lease=lease)
         try:
             store._database.open()
         except BaseException:

@@ -378,3 +378,11 @@ engine_rates = Table(
     Column("vram_bytes", BigInteger),
     Column("measured_at", Instant, nullable=False),
 )
+
+# Which engine of a home may write, where a database is reached by several machines.
+engine_leases = Table(
+    "engine_leases",
+    metadata,
+    Column("home", String(32), primary_key=True),
+    Column("generation", Integer, nullable=False),
+)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+MARK = "replica.json"
+"""In a folder that has a replica: what it knows of that."""
 Image = bytes | Path
 """The whole of a file that is replaced as one: its bytes, or a copy of it that nobody else writes."""
 
@@ -15,9 +18,9 @@ Image = bytes | Path
 class Layout:
     """Which paths under a folder are replicated.
 
-    Files under `folders` grow, or come and go. `images` (patterns) are replaced as a whole, and are restored last:
-    databases. `has_state` says of a folder whether something would be lost if it became a copy of another one: it
-    `holds` that, and `elsewhere` says what to do about it.
+    Files under `folders` (patterns) grow, or come and go. `images` (patterns) are replaced as a whole, and restored
+    last: databases. `has_state` says of a folder whether something would be lost if it became a copy of another one:
+    it `holds` that, and `elsewhere` says what to do about it.
     """
 
     folders: tuple[str, ...]
@@ -28,13 +31,13 @@ class Layout:
 
     def is_image(self, path: str) -> bool:
         """Whether a path under the folder is that of an image."""
-        return any(PurePosixPath(path).match(pattern) for pattern in self.images)
+        return any(fnmatchcase(path, pattern) for pattern in self.images)
 
     def has(self, path: str) -> bool:
         """Whether a path under the folder is replicated."""
-        parts = PurePosixPath(path).parts
-        inside = bool(parts) and not path.startswith("/") and ".." not in parts
-        return inside and (parts[0] in self.folders or self.is_image(path))
+        is_inside = not path.startswith("/") and ".." not in PurePosixPath(path).parts
+        is_file = any(fnmatchcase(path, f"{pattern}/?*") for pattern in self.folders)
+        return is_inside and (is_file or self.is_image(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,8 @@ class FolderCopy:
             sync_folder(folder)
 
     def _remove_others(self, wanted: Pieces) -> None:
-        for folder in self._layout.folders:
-            for path in sorted((self._root / folder).rglob("*"), reverse=True):
+        for folder in [top for pattern in self._layout.folders for top in self._root.glob(pattern)]:
+            for path in sorted(folder.rglob("*"), reverse=True):
                 if path.is_dir() and not path.is_symlink():
                     with suppress(OSError):  # one that is not empty stays
                         path.rmdir()

@@ -13,7 +13,7 @@ import msgspec
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.core.replica.contents import Layout
+from orchestrator.core.replica.contents import MARK, Layout
 from orchestrator.core.replica.manifest import MANIFESTS, OBJECTS, Manifest
 from orchestrator.core.replica.restore import Ahead, CopyStopped, FolderCopy
 from orchestrator.core.replica.storage import OPTION, Storage, open_storage
@@ -27,7 +27,6 @@ from orchestrator.core.replica.who_is_active import (
 )
 from orchestrator.core.wire import JSON_ERRORS
 
-MARK = "replica.json"
 LOOK_SECONDS = 1.0
 RENEW_SECONDS = 2.0
 
@@ -90,6 +89,8 @@ class _Turns:
         self._tell = tell
         self._lapse = lapse
         self._copy = FolderCopy(storage, root, layout)
+        # Looked at before anything is fetched: nobody else writes there.
+        self._has_state = layout.has_state(root)
 
     def wait(self) -> ReplicaHead | None:
         """Wait until nobody is active; the newest head then. Raises CopyStopped where the end comes first."""
@@ -126,7 +127,7 @@ class _Turns:
 
     def _is_mine(self, head: ReplicaHead) -> bool:
         """Whether nobody else is active. Raises UsageError where a state of this folder's own would be lost."""
-        if self._mark.replica != head.replica and self._layout.has_state(self._root):
+        if self._mark.replica != head.replica and self._has_state:
             raise UsageError(
                 f"{self._root} has {self._layout.holds} of its own, and {OPTION} {self._storage.url} has others",
                 hint=f"{self._layout.elsewhere}, or another replica",
@@ -192,11 +193,6 @@ def new_name(folder: str, generation: int) -> str:
 def _generation_of(name: str) -> int:
     number, _, _ = name.partition("-")
     return int(number) if number.isdecimal() else 0
-
-
-def has_replica(root: Path) -> bool:
-    """Whether a folder has a replica: its state may be older than what another process has made of it since."""
-    return (root / MARK).exists()
 
 
 def _read_mark(root: Path, layout: Layout) -> Mark:

@@ -210,6 +210,7 @@ def build(
     path = home.requests(job.id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # a file of this name only grows, or is another one
         with path.open("wb") as file:
             for chunk in made_chunks(lines):
                 recorder.record(file, chunk)

@@ -122,18 +122,20 @@ def _link(root: Path, stage: Path) -> None:
     """Give each file of jobs and servers a second name in the stage: what happens to the first no longer matters."""
     for top in ("jobs", *SERVERS):
         for parent, folders, names in os.walk(root / top):
-            folders[:] = [name for name in folders if not name.startswith(GONE)]
+            folders[:] = [name for name in folders if is_kept(name)]
             to = stage / Path(parent).relative_to(root)
             to.mkdir(parents=True, exist_ok=True)
             for name in names:
                 path = Path(parent, name)
-                if _is_kept(name) and path.is_file() and not path.is_symlink():
+                if is_kept(name) and path.is_file() and not path.is_symlink():
                     with suppress(FileNotFoundError):
                         os.link(path, to / name)
 
 
-def _is_kept(name: str) -> bool:
-    return not (name.endswith((".partial", ".lock")) or name.startswith(SERVER_DATABASE) or name == GOING)
+def is_kept(name: str) -> bool:
+    """Whether what has this name below the folders of jobs and servers belongs in a copy of its home."""
+    is_passing = name.endswith((".partial", ".lock")) or name.startswith((SERVER_DATABASE, GONE)) or name == GOING
+    return not is_passing
 
 
 def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:

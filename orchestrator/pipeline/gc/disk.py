@@ -15,7 +15,8 @@ from orchestrator.settings.config import Retention
 from orchestrator.settings.home import Home
 
 SERVERS = ("servers", "serve")
-DATABASE = "orch.db"
+STAGE = Home(Path()).replica_stage.name
+DATABASE = Home(Path()).database.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,12 @@ def _kind(path: Path) -> str:
 
 
 def files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Each regular file below a folder, with its size; one that goes meanwhile is left out."""
-    for parent, _, names in os.walk(folder):
+    """Each regular file below a folder, with its size; one that goes meanwhile is left out.
+
+    Second names that a replica gives to files take no room.
+    """
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != STAGE]
         for name in names:
             path = Path(parent, name)
             try:

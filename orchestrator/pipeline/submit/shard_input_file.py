@@ -18,6 +18,7 @@ def write_input(store: Store, home: Home, shard: Shard, path: Path, model: str |
     source_path = home.requests(shard.job_id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # what copies the home may hold the former one by another name
         with source_path.open("rb") as source, path.open("wb") as target:
             for row in store.rows.of_shard(shard.id):
                 source.seek(row.span.offset)

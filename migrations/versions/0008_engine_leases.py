@@ -1,0 +1,21 @@
+"""which engine of a home may write to a database that several machines reach"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """No home that is there has had a second engine."""
+    op.create_table(
+        "engine_leases",
+        sa.Column("home", sa.String(length=32), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("home", name=op.f("pk_engine_leases")),
+    )

@@ -1,0 +1,87 @@
+"""The home that an `orch up` works in: its own, or one with a replica, once no other machine's engine is active."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.context import Context
+from orchestrator.cli.output import say
+from orchestrator.core.errors import UsageError
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.core.replica.takeover import Replica
+    from orchestrator.engine.replica.home_replica import HomeReplica
+
+
+class EngineContext(Context):
+    """What an engine needs; `replica` where its home has one."""
+
+    def __init__(self, place: Place, store: Store, replica: HomeReplica | None) -> None:
+        super().__init__(place, store)
+        self.replica = replica
+
+
+def active_home(
+    place: Place, replica: str | None, is_over: Callable[[], bool]
+) -> AbstractContextManager[EngineContext] | None:
+    """The context of the engine of a home, to be opened by who holds its lock.
+
+    With a replica, stands by first until no other engine is active; None where `is_over` comes before that. Raises
+    UsageError, InputError, StorageError.
+    """
+    home = Home(place.home)
+    if replica is None:
+        if home.has_replica:
+            raise UsageError(
+                f"{home.root} has a replica, and another machine may have gone on with it",
+                hint=f"start `orch up --replica URL`; or, to use this home alone from now on, remove {home.mark}",
+            )
+        return _alone(place)
+    turn = _turn(place, home, replica, is_over)
+    return None if turn is None else _replicated(place, home, turn)
+
+
+@contextmanager
+def _alone(place: Place) -> Iterator[EngineContext]:
+    with Store.open(place.database_url, timeout=place.database_timeout) as store:
+        yield EngineContext(place, store, None)
+
+
+def _turn(place: Place, home: Home, replica: str, is_over: Callable[[], bool]) -> Replica | None:
+    """Stand by, and take over."""
+    # Libraries that few need, and orch.toml, so that a mistake in it is not first seen at a take-over.
+    from orchestrator.core.replica.takeover import take_turn
+    from orchestrator.engine.replica.home_contents import LAYOUT
+    from orchestrator.settings.config import load
+
+    load(place)
+    if _is_file(place) and place.database_url != f"sqlite:///{home.database}":
+        raise UsageError(
+            f"the database {place.database_url} is not in {home.root}, and would not be on the replica",
+            hint="leave database_url out, or use Postgres, which both machines reach",
+        )
+    home.replica.unlink(missing_ok=True)
+    return take_turn(replica, home.root, LAYOUT, is_over, lambda text: say(f"orch: {text}"))
+
+
+@contextmanager
+def _replicated(place: Place, home: Home, turn: Replica) -> Iterator[EngineContext]:
+    from orchestrator.engine.replica.home_replica import HomeReplica
+    from orchestrator.store.engine_leases import EngineLease
+
+    is_shared = not _is_file(place)
+    with HomeReplica(home, turn, is_shared=is_shared) as sent:
+        lease = EngineLease(home.identity(), sent.generation) if is_shared else None
+        with Store.open(place.database_url, timeout=place.database_timeout, lease=lease) as store:
+            if is_shared:
+                store.before_naming_files(sent.settled)
+            yield EngineContext(place, store, sent)
+
+
+def _is_file(place: Place) -> bool:
+    return place.database_url.startswith("sqlite")

@@ -1,0 +1,83 @@
+"""How an engine opens a backend: a provider's API, or a batch server of its own with the engines behind it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+from orchestrator.engine.handles import hosted_handle, own_handle, server_settings
+from orchestrator.engine.home_fleets import HomeFleets
+from orchestrator.engine.open_backends import Opened
+from orchestrator.engine.replica.home_replica import HomeReplica
+from orchestrator.engine.replica.paid_calls import behind_replica
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.server.host import ServerThread
+from orchestrator.server.settings import Settings
+from orchestrator.settings.backends import Backend, EnginesBackend, OwnServer, RayBackend
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+
+class BackendOpener:
+    """Opens backends of a home; what it opens is closed with `stack`. Without `dispatch`, no row is sent."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        stack: ExitStack,
+        fleets: HomeFleets,
+        replica: HomeReplica | None,
+        *,
+        dispatch: bool,
+    ) -> None:
+        self._store = store
+        self._home = Home(config.home)
+        self._config = config
+        self._stack = stack
+        self._fleets = fleets
+        self._replica = replica
+        self._dispatch = dispatch
+
+    def use(self, config: Config) -> None:
+        """These settings hold from now on."""
+        self._config = config
+
+    def make(self, name: str, settings: Backend) -> Opened:
+        """A backend, open. Raises BackendError, UsageError."""
+        if not isinstance(settings, OwnServer):
+            return Opened(self._hosted(self._closing(hosted_handle(name, settings, self._config))), settings)
+        measured = self._store.engine_rates.of(self._home.identity(), name)
+        limits = {model: rates.best_limit for model, rates in measured.items()}
+        told = replace(server_settings(name, settings, dispatch=self._dispatch), measured_limits=limits)
+        fleet = None
+        if isinstance(settings, EnginesBackend | RayBackend) and self._dispatch:
+            fleet = self._fleets.make(name, settings)
+        if fleet is not None:
+            self._stack.callback(self._fleets.note_holds)
+            self._stack.callback(fleet.close)
+        server = self._stack.enter_context(ServerThread(self._home.server(name), told, self._may_send))
+        handle = self._closing(own_handle(name, settings, self._config, server.socket))
+        if fleet is not None:
+            fleet.begin(server)
+            self._stack.callback(fleet.end)
+        return Opened(handle, settings, server, told, fleet)
+
+    def serves(self, name: str, settings: Backend) -> Settings | None:
+        """What the server of a backend is told; None where it has none of ours."""
+        if not isinstance(settings, OwnServer):
+            return None
+        return server_settings(name, settings, dispatch=self._dispatch)
+
+    def _may_send(self) -> bool:
+        return self._replica is None or self._replica.is_held
+
+    def _hosted(self, handle: BackendHandle) -> BackendHandle:
+        if self._replica is None:
+            return handle
+        return replace(handle, api=behind_replica(handle.api, self._replica.settled))
+
+    def _closing(self, handle: BackendHandle) -> BackendHandle:
+        self._stack.callback(handle.api.close)
+        return handle

@@ -1,0 +1,240 @@
+"""What of a home is on its replica: databases, and the files of jobs and servers, as they are at one moment.
+
+A home has several databases: its own one (unless that is Postgres), and one of each batch server. All are read from a
+moment on in which nothing was written to the home's own: so what it says of batches agrees with what the servers know
+of them. Files are looked at behind that. Those that have changed get a second name in the folder `.replica`, under
+which they stay as they were, whatever is removed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from orchestrator.core.errors import StorageError
+from orchestrator.core.replica.contents import Cut, Image, Layout
+from orchestrator.core.replica.who_is_active import seconds
+from orchestrator.pipeline.gc.backup import is_kept
+from orchestrator.pipeline.gc.disk import DATABASE
+from orchestrator.server.database import FILE_NAME as SERVER_DATABASE
+from orchestrator.server.merged import INDEX_NAME
+from orchestrator.server.replicated_folder import LAYOUT as SERVER_LAYOUT
+from orchestrator.settings.home import Home
+from orchestrator.store.database_images import WatchedDatabase, has_rows, reading_at_once
+
+SERVER_DATABASES = f"servers/*/{SERVER_DATABASE}"
+SMALL_FILES = ("home.id", "telemetry.json")
+TRIES = 20
+APPENDED = ("output.jsonl", "error.jsonl", "requests.jsonl", "sent")
+"""Files that only grow, as long as they are the same files."""
+
+
+def _has_jobs(root: Path) -> bool:
+    if has_rows(root / DATABASE, ("jobs", "schedules")):
+        return True
+    # Where the database is elsewhere, files of jobs are its own once it has a name there.
+    with suppress(FileNotFoundError):
+        return (root / "home.id").exists() and any((root / "jobs").iterdir())
+    return False
+
+
+LAYOUT = Layout(
+    folders=("jobs", *(f"servers/*/{folder}" for folder in SERVER_LAYOUT.folders)),
+    images=(DATABASE, SERVER_DATABASES, *SMALL_FILES),
+    has_state=_has_jobs,
+    holds="jobs or schedules",
+    elsewhere="set ORCH_HOME to an empty folder",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A file as it was: which one, when it was last written, how much of it counts."""
+
+    inode: int
+    modified: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The files of a home at one moment. `size` is None where what was sent stays; `gone` are those that were removed
+    in that moment."""
+
+    size: dict[str, int | None]
+    seen: dict[str, _Seen] = field(default_factory=dict)
+    unsure: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+
+
+class HomeContents:
+    """The home of an engine. `is_shared`: its own database is not in it, and other machines reach that one."""
+
+    def __init__(self, home: Home, known: Mapping[str, int], *, is_shared: bool, as_of: float) -> None:
+        """`known` has the size of each file as its replica has it: a file of that size that nobody has touched since
+        `as_of` (seconds since 1970) is the same.
+        """
+        self.root = home.root
+        self._is_shared = is_shared
+        self._stage = home.replica_stage
+        shutil.rmtree(self._stage, ignore_errors=True)
+        self._lock = threading.Lock()
+        self._databases: dict[str, WatchedDatabase] = {}
+        self._versions = count(1)
+        self._sent = {
+            path: seen
+            for path, seen, changed in self._files()
+            if known.get(path) == seen.size and max(changed, seen.modified) < as_of * 1e9
+        }
+        self._next: Mapping[str, _Seen] = {}
+        self._looked_at = self._began = self.sent_to = (0.0, 0.0)
+        """All that was recorded before `sent_to` is on the replica: in `who_is_active.seconds`, and since 1970."""
+        self.durable: Callable[[], Mapping[str, int | None]] = dict
+        """How much of each result file that grows is durable, by its path; None where that is not known yet."""
+        self.on_sent: Callable[[], None] = lambda: None
+
+    def close(self) -> None:
+        """Let go of databases and files."""
+        for database in self._databases.values():
+            database.close()
+        shutil.rmtree(self._stage, ignore_errors=True)
+
+    def version(self) -> Hashable:
+        """Changes with each transaction of a database in the home.
+
+        Of one that is elsewhere nobody knows whether it has come to name other files: every look is a new version.
+        """
+        self._looked_at = seconds(), time.time()
+        with self._lock:
+            seen = tuple((path, database.version()) for path, database in self._open_databases().items())
+        return (seen, next(self._versions)) if self._is_shared else seen
+
+    async def cut(self, *, is_new: bool) -> Cut:
+        """The home now."""
+        self._began = self._looked_at
+        return await asyncio.to_thread(self._cut, is_new)
+
+    def sent(self, cut: Cut) -> None:
+        """All of a cut is on the replica."""
+        self._sent, self.sent_to = dict(self._next), self._began
+        self.on_sent()
+
+    def _cut(self, is_new: bool) -> Cut:
+        with self._lock:
+            self._stage.mkdir(mode=0o700, exist_ok=True)
+            for attempt in range(TRIES):
+                if (found := self._at_one_moment(is_new, is_last=attempt == TRIES - 1)) is not None:
+                    return found
+        raise StorageError(f"{self.root} changes faster than it can be copied")
+
+    def _at_one_moment(self, is_new: bool, *, is_last: bool) -> Cut | None:
+        """None where so much was written and removed meanwhile that the parts may not fit together."""
+        before = {path for path, _, _ in self._files()}
+        if not is_new:
+            return self._of(None, self._look(before))
+        databases = self._open_databases()
+        own = databases.get(DATABASE)
+        with reading_at_once(own, [one for one in databases.values() if one is not own]) as is_quiet:
+            if not is_quiet:
+                return None
+            found = self._look(before)
+            # What is gone, and may be named in a database, has to be on the replica by now.
+            if not found.gone <= self._sent.keys() and not is_last:
+                return None
+            images: dict[str, Image] = {
+                path: database.image(self._stage / path.replace("/", "-")) for path, database in databases.items()
+            }
+        images |= {name: (self.root / name).read_bytes() for name in SMALL_FILES if (self.root / name).is_file()}
+        return self._of(images, found)
+
+    def _of(self, images: Mapping[str, Image] | None, found: _Found) -> Cut:
+        self._next = found.seen
+        return Cut(images, found.size, found.unsure, self._stage)
+
+    def _look(self, before: Collection[str]) -> _Found:
+        """The files now; those that differ from what was sent are staged. `before`: which there were a moment ago."""
+        durable = self.durable()
+        found = _Found(dict.fromkeys(before))
+        for path, seen, _ in self._files():
+            size = durable.get(path, seen.size)
+            last = self._sent.get(path)
+            if size is None:
+                found.size[path] = None
+                if last is not None:
+                    found.seen[path] = last
+                continue
+            now = _Seen(seen.inode, seen.modified, min(seen.size, size))
+            if now != last:
+                is_same_file = self._is_staged(path, now.inode)
+                if not is_same_file and not self._staged(path):
+                    continue
+                has_grown = last is not None and is_same_file and now.size >= last.size and path.endswith(APPENDED)
+                if not has_grown:
+                    found.unsure.add(path)
+            found.size[path], found.seen[path] = now.size, now
+        found.gone.update(path for path in before if path not in found.seen and durable.get(path, 0) is not None)
+        self._unstage(found.size)
+        return found
+
+    def _is_staged(self, path: str, inode: int) -> bool:
+        """Whether the second name is that of this file: as long as a file has one, no other gets its number."""
+        with suppress(FileNotFoundError):
+            return (self._stage / path).stat().st_ino == inode
+        return False
+
+    def _staged(self, path: str) -> bool:
+        """Give a file its second name; whether it was still there."""
+        staged = self._stage / path
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        staged.unlink(missing_ok=True)
+        try:
+            os.link(self.root / path, staged)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _unstage(self, sizes: Mapping[str, int | None]) -> None:
+        """Free the bytes of what is gone from the home."""
+        for parent, _, names in os.walk(self._stage):
+            for name in names:
+                path = Path(parent, name)
+                if sizes.get(path.relative_to(self._stage).as_posix()) is None:
+                    path.unlink(missing_ok=True)
+
+    def _files(self) -> Iterator[tuple[str, _Seen, int]]:
+        """Each file of jobs and servers: its path, what is seen of it, when its name or mode was changed last."""
+        for pattern in LAYOUT.folders:
+            for top in self.root.glob(pattern):
+                for parent, folders, names in os.walk(top):
+                    folders[:] = [name for name in folders if is_kept(name)]
+                    for name in names:
+                        path = Path(parent, name)
+                        if not is_kept(name) or name.startswith((".", INDEX_NAME)):
+                            continue
+                        with suppress(FileNotFoundError):
+                            found = path.lstat()
+                            if stat.S_ISREG(found.st_mode):
+                                seen = _Seen(found.st_ino, found.st_mtime_ns, found.st_size)
+                                yield path.relative_to(self.root).as_posix(), seen, found.st_ctime_ns
+
+    def _open_databases(self) -> dict[str, WatchedDatabase]:
+        """The databases that there are now, by path."""
+        own = [] if self._is_shared else [self.root / DATABASE]
+        paths = [path for path in (*own, *sorted(self.root.glob(SERVER_DATABASES))) if path.exists()]
+        names = {path.relative_to(self.root).as_posix(): path for path in paths}
+        for name, database in list(self._databases.items()):
+            if name not in names or not database.is_there:
+                self._databases.pop(name).close()
+        for name, path in names.items():
+            if name not in self._databases:
+                self._databases[name] = WatchedDatabase(path)
+        return {name: self._databases[name] for name in names}

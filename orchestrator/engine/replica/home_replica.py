@@ -1,0 +1,126 @@
+"""A home's replica while its engine works: what changes is sent there, and this engine may act as long as it is.
+
+It runs in a thread with an event loop of its own, so that nothing that the engine does keeps it from being renewed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+
+from orchestrator.core.errors import StorageError
+from orchestrator.core.replica.manifest import size_of
+from orchestrator.core.replica.replicator import NotReplicated, Replicator
+from orchestrator.core.replica.takeover import Replica
+from orchestrator.core.replica.who_is_active import Superseded
+from orchestrator.engine.replica.home_contents import HomeContents
+from orchestrator.engine.replica.status_file import ReplicaStatus, read_status, write_status
+from orchestrator.settings.home import Home
+
+log = logging.getLogger(__name__)
+
+ASKED_SECONDS = 0.1
+
+
+class HomeReplica:
+    """`with HomeReplica(home, replica, is_shared=…) as sent:` sends what changes until the block ends.
+
+    `is_shared`: the home's own database is not in it. Leaving the block sends what is left, and lets another engine
+    take over at once. Any thread may call.
+    """
+
+    def __init__(self, home: Home, replica: Replica, *, is_shared: bool) -> None:
+        self._home = home
+        self._replica = replica
+        last = read_status(home)
+        as_of = time.time() if replica.is_restored else 0.0 if last is None else last.as_of
+        known = {path: size_of(pieces) for path, pieces in replica.manifest.files.items()}
+        self._contents = HomeContents(home, known, is_shared=is_shared, as_of=as_of)
+        self._contents.on_sent = self._tell
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="orch-home-replica")
+        self.on_held: Callable[[], None] = lambda: None
+        """Called when the engine may act again."""
+
+    def __enter__(self) -> HomeReplica:
+        self._tell()
+        self._thread.start()
+        self._is_ready.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+        self._contents.close()
+        self._home.replica.unlink(missing_ok=True)
+
+    @property
+    def generation(self) -> int:
+        """In which this engine is the active one."""
+        return self._replica.generation.number
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this engine is the active one for certain."""
+        return self._replicator.is_held
+
+    @property
+    def superseded(self) -> Superseded | None:
+        """Who has taken over, None where nobody has."""
+        return self._replicator.superseded
+
+    @property
+    def problem(self) -> str:
+        """What keeps the replica from being written, for people."""
+        return self._replicator.problem or f"the replica {self._replicator.url} has not been written for too long"
+
+    def follow(self, durable: Callable[[], Mapping[str, int | None]]) -> None:
+        """`durable` says how much of each result file that grows is durable, by its path under the home."""
+        self._contents.durable = durable
+
+    def settled(self) -> None:
+        """Return when all that is recorded now is on the replica. Raises Superseded or NotReplicated."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._replicator.settled(), self._loop).result()
+        except RuntimeError as error:  # the loop has ended
+            raise NotReplicated("the engine is stopping") from error
+
+    async def _run(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        self._replicator = Replicator(self._replica, self._contents, lambda: self.on_held())
+        self._replicator.start()
+        asking = asyncio.create_task(self._asked())
+        self._is_ready.set()
+        await self._end.wait()
+        asking.cancel()
+        await self._replicator.close()
+
+    async def _asked(self) -> None:
+        """Send at once for who waits in another process."""
+        while True:
+            await asyncio.sleep(ASKED_SECONDS)
+            try:
+                self._home.replica_asked.unlink()
+            except OSError:
+                continue
+            with suppress(StorageError):
+                await self._replicator.settled()
+
+    def _tell(self) -> None:
+        """What was recorded before the cut that was sent last is safe."""
+        sent_to, as_of = self._contents.sent_to
+        status = ReplicaStatus(
+            pid=os.getpid(), url=self._replica.storage.url, generation=self.generation, sent_to=sent_to, as_of=as_of
+        )
+        try:
+            write_status(self._home, status)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._home.replica, error.strerror)

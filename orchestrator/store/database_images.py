@@ -1,0 +1,99 @@
+"""SQLite databases that others write to, each as it is at one moment: for copies that agree with each other."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+from orchestrator.core.errors import StorageError
+
+LARGEST_IN_MEMORY = 32 * 1024 * 1024
+"""A larger database is copied to disk."""
+
+
+class WatchedDatabase:
+    """A database that other connections write to. Any thread may call; every call may raise StorageError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _told(path):
+            self._inode = path.stat().st_ino
+            # Two: a connection that reads in a transaction does not see what changes.
+            self._watch, self._read = _connected(path), _connected(path)
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._watch.close()
+        self._read.close()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its file is the one that was opened."""
+        with suppress(FileNotFoundError):
+            return self._path.stat().st_ino == self._inode
+        return False
+
+    def version(self) -> int:
+        """What changes with every transaction."""
+        with _told(self._path):
+            return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While the block lasts, `image` is of the moment in which it began."""
+        with _told(self._path):
+            self._read.execute("BEGIN")
+            try:
+                # The transaction begins with the first look at a table.
+                self._read.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                yield
+            finally:
+                self._read.rollback()
+
+    def image(self, target: Path) -> bytes | Path:
+        """The bytes of its file; of a large one `target`, to which it was copied."""
+        pages, size = (self._number(f"PRAGMA {name}") for name in ("page_count", "page_size"))
+        if pages * size <= LARGEST_IN_MEMORY:
+            return self._read.serialize()
+        target.unlink(missing_ok=True)
+        with closing(sqlite3.connect(target)) as copy:
+            copy.execute("PRAGMA synchronous=OFF")
+            self._read.backup(copy)
+        return target
+
+    def _number(self, query: str) -> int:
+        return int(self._read.execute(query).fetchone()[0])
+
+
+@contextmanager
+def reading_at_once(first: WatchedDatabase | None, others: Iterable[WatchedDatabase]) -> Iterator[bool]:
+    """Read them all; gives whether all began while nothing was written to the first one."""
+    with ExitStack() as stack:
+        before = None if first is None else first.version()
+        for database in (*([] if first is None else [first]), *others):
+            stack.enter_context(database.reading())
+        yield first is None or first.version() == before
+
+
+def has_rows(path: Path, tables: Iterable[str]) -> bool:
+    """Whether a database is there, and one of these tables has a row."""
+    if not path.exists():
+        return False
+    with _told(path), closing(_connected(path)) as database:
+        there = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        return any(database.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() for name in tables if name in there)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    url = f"{path.absolute().as_uri()}?mode=rw"
+    return sqlite3.connect(url, uri=True, timeout=10, isolation_level=None, check_same_thread=False)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise StorageError(f"the database {path} cannot be read: {error}") from error

@@ -1,0 +1,82 @@
+"""Which engine of a home may write to a database that several machines reach: the one with the newest generation.
+
+Of a home with a replica (`engine/replica`), on Postgres. Every transaction of its engine looks whether its generation
+is still the newest, under a lock that keeps the next generation from beginning before it has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select, text
+
+from orchestrator.core.errors import StorageError
+from orchestrator.store.database import Database
+from orchestrator.store.tables import engine_leases
+
+
+class LeaseLost(StorageError):
+    """Another engine of the home has a newer generation."""
+
+    kind = "superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLease:
+    """The right to write as the engine of a home, as long as no other has a newer generation."""
+
+    home: str
+    generation: int
+
+    @property
+    def name(self) -> str:
+        """What the database calls this engine's connections."""
+        return f"{_name(self.home)}{self.generation}"
+
+    def require(self, tx: Connection) -> None:
+        """Raises LeaseLost; until `tx` ends, no other engine can begin."""
+        table = engine_leases
+        query = select(table.c.generation).where(table.c.home == self.home).with_for_update(read=True)
+        self._check(tx.scalar(query))
+
+    def _check(self, newest: int | None) -> None:
+        if newest != self.generation:
+            raise LeaseLost(
+                f"another engine of this home has taken over as generation {newest}; nothing more is written here",
+                hint="start it again: it stands by",
+            )
+
+
+class EngineLeases:
+    """Verbs on leases."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def take(self, lease: EngineLease) -> None:
+        """From now on no engine with an older generation writes. Raises LeaseLost where there is a newer one."""
+        table, add = engine_leases, self._db.upsert(engine_leases)
+        newer = func.coalesce(add.excluded.generation, 0)
+        row = {"home": lease.home, "generation": lease.generation}
+        begin = add.values(row).on_conflict_do_update(
+            index_elements=["home"], set_={"generation": newer}, where=table.c.generation <= newer
+        )
+        self._end_others(lease)
+        with self._db.write() as tx:
+            tx.execute(begin)
+            lease._check(tx.scalar(select(table.c.generation).where(table.c.home == lease.home)))
+
+    def _end_others(self, lease: EngineLease) -> None:
+        """End what earlier engines have open: one that is paused in a transaction would hold up this one for ever."""
+        if self._db.is_sqlite:
+            return
+        end = text(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE starts_with(application_name, :mine) AND application_name <> :this AND pid <> pg_backend_pid()"
+        )
+        with self._db.read() as tx:
+            tx.execute(end, {"mine": _name(lease.home), "this": lease.name}).all()
+
+
+def _name(home: str) -> str:
+    return f"orch engine {home} "
