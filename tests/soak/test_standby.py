@@ -9,8 +9,6 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from tests.conftest import MakeUpstream
 from tests.support.batchapi import create, ended, row, sdk_at
 from tests.support.cli import Orch
 from tests.support.process import wait_until
-from tests.support.s3 import empty_bucket, s3_environment, s3_server
+from tests.support.s3 import replica_place
 from tests.support.several import Several
 from tests.support.standby import Pair
 
@@ -30,18 +28,6 @@ ROWS, SLOTS, LATENCY_MS = 3000, 16, 40
 PER_SECOND = SLOTS * 1000 // LATENCY_MS
 AGAIN = SLOTS * 4 + 4 * PER_SECOND
 """Rows in flight, and the answers since the replica was written last: two seconds, and what writing takes."""
-
-
-@contextmanager
-def place(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if kind == "folder":
-        yield f"file://{folder / 'replica'}"
-        return
-    with s3_server() as server:
-        for name, value in s3_environment(server).items():
-            monkeypatch.setenv(name, value)
-        with empty_bucket():
-            yield "s3://bucket/replica"
 
 
 @pytest.mark.soak
@@ -57,7 +43,7 @@ def test_the_standby_ends_every_batch(
         (folder / "home").mkdir(parents=True)
         (folder / "home" / "orch.toml").touch()
         orch, upstream = Orch(folder / "home"), make_upstream(slots=SLOTS, latency_ms=LATENCY_MS)
-        with place("bucket" if repetition % 4 == 3 else "folder", folder, monkeypatch) as replica:
+        with replica_place("bucket" if repetition % 4 == 3 else "folder", folder, monkeypatch) as replica:
             pair = Pair(orch, upstream, folder, replica, ROWS)
             pair.begin(dice.randrange(1, ROWS - 50))
             if harm == "kill":
@@ -96,7 +82,7 @@ def test_a_batch_outlives_any_order_of_harm(
         (folder / "home" / "orch.toml").touch()
         orch, upstream = Orch(folder / "home"), make_upstream(slots=8, latency_ms=150)
         ids = [f"r{number}" for number in range(STORM_ROWS)]
-        with place(kind, folder, monkeypatch) as replica:
+        with replica_place(kind, folder, monkeypatch) as replica:
             several = Several(orch, upstream, folder, replica, dice)
             with sdk_at(wait_until(several.active, PATIENCE)) as sdk:
                 batch = create(sdk, [row(custom_id, custom_id) for custom_id in ids]).id

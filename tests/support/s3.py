@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 
 @contextmanager
@@ -43,3 +46,16 @@ def empty_bucket() -> Iterator[Any]:
         api.delete_object(Bucket="bucket", Key=found["Key"])
     api.delete_bucket(Bucket="bucket")
     api.close()
+
+
+@contextmanager
+def replica_place(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A place for a replica: a folder, or a bucket of a server that runs as long as the block."""
+    if kind == "folder":
+        yield f"file://{folder / 'replica'}"
+        return
+    with s3_server() as server:
+        for name, value in s3_environment(server).items():
+            monkeypatch.setenv(name, value)
+        with empty_bucket():
+            yield "s3://bucket/replica"

@@ -19,6 +19,22 @@ from tests.support.process import wait_until
 TAKEOVER_SECONDS = 60.0
 FINISH_SECONDS = 120.0
 FINISHED = ("completed", "failed", "cancelled")
+JOB = """\
+name: letters
+documents: {path: documents}
+tasks:
+  - {id: sender, model: small, max_tokens: 50, prompt: "Who wrote this?"}
+models: {small: some-model}
+"""
+
+
+def letters(folder: Path, number: int) -> Path:
+    """A job file over so many documents."""
+    (folder / "documents").mkdir()
+    for one in range(number):
+        (folder / "documents" / f"{one:04}.txt").write_text(f"Dear {one}", encoding="utf-8")
+    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
+    return folder / "job.yaml"
 
 
 class HomePair:
@@ -67,10 +83,14 @@ class HomePair:
 
     def kill_active(self) -> None:
         """SIGKILL, and its home is gone."""
+        self.kill_engine()
+        shutil.rmtree(self.home("a"))
+
+    def kill_engine(self) -> None:
+        """SIGKILL; its home stays."""
         kill_group(self.active)
         self.active.wait()
         self._since = time.monotonic()
-        shutil.rmtree(self.home("a"))
 
     def pause_active(self) -> None:
         """SIGSTOP."""
@@ -103,6 +123,13 @@ class HomePair:
         done = self._orch("fetch", job, env=self.env("b"))
         assert done.returncode in (0, 1), done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def check(self, job: str, number: int) -> None:
+        """The job of so many letters is done, each row once."""
+        assert self.finish(job)["state"] == "completed"
+        rows = self.results(job)
+        assert [row["document"] for row in rows] == [f"documents/{one:04}.txt" for one in range(number)]
+        assert not [row for row in rows if row["error"] is not None]
 
     def wake_paused(self) -> None:
         """SIGCONT. It ends with 4, and says why."""

@@ -119,11 +119,17 @@ class _Turns:
                     self._tell(f"{head.holder} has not been heard of for {self._lapse:g} s; taking over")
                     return head
                 if head.generation != told:
+                    self._note_standby(head)
                     self._tell(f"standing by: {head.holder} is active, generation {head.generation}")
                     told = head.generation
                 ahead.look(head.manifest)
             time.sleep(LOOK_SECONDS)
         raise CopyStopped
+
+    def _note_standby(self, head: ReplicaHead) -> None:
+        """Have it known that this folder is a copy, whose state is another one's."""
+        if self._mark.replica != head.replica:
+            self._mark = self._note(head.replica, 0)
 
     def _is_mine(self, head: ReplicaHead) -> bool:
         """Whether nobody else is active. Raises UsageError where a state of this folder's own would be lost."""
@@ -167,13 +173,14 @@ class _Turns:
             raise CopyStopped
         generation.renew(RENEW_SECONDS)
 
-    def _note(self, replica: str, generation: int) -> None:
+    def _note(self, replica: str, generation: int) -> Mark:
         mark = Mark(replica=replica, folder=self._mark.folder, generation=generation)
         try:
             with durable(self._root / MARK) as file:
                 file.write(msgspec.json.encode(mark))
         except OSError as error:
             raise StorageError(f"{self._root / MARK} cannot be written: {error.strerror}") from error
+        return mark
 
 
 def _remove_unnamed(storage: Storage, manifest: Manifest, generation: Generation) -> None:

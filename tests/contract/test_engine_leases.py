@@ -1,0 +1,63 @@
+"""Which engine of a home may write: the newest one, whatever an older one has open."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from orchestrator.core.errors import StorageError
+from orchestrator.store import Store
+from orchestrator.store.engine_leases import EngineLease, LeaseLost
+
+HOME = "0123456789ab"
+
+
+def opened(url: str, generation: int, home: str = HOME) -> Store:
+    return Store.open(url, lease=EngineLease(home, generation))
+
+
+def test_an_older_engine_writes_nothing_more(store_url: str) -> None:
+    with opened(store_url, 1) as first:
+        change(first)
+        with opened(store_url, 2) as second:
+            change(second)
+            with pytest.raises(LeaseLost, match="generation 2") as lost:
+                change(first)
+            assert lost.value.exit_code == 4
+            change(second)
+
+
+def test_an_older_engine_does_not_begin(store_url: str) -> None:
+    with opened(store_url, 3), pytest.raises(LeaseLost, match="generation 3"):
+        opened(store_url, 2)
+    opened(store_url, 3).close()  # it starts again
+
+
+def test_homes_have_leases_of_their_own(store_url: str) -> None:
+    with opened(store_url, 5), opened(store_url, 1, "ba9876543210") as other:
+        change(other)
+
+
+def test_commands_need_no_lease(store_url: str) -> None:
+    with opened(store_url, 1), Store.open(store_url) as command:
+        change(command)
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+def test_a_paused_engine_holds_nobody_up(store_url: str) -> None:
+    """It was stopped in the middle of a transaction, and its connection stands open."""
+    first = opened(store_url, 1)
+    with suppress(StorageError), first._database.write() as tx:
+        tx.exec_driver_sql("SELECT 1")
+        with opened(store_url, 2) as second:
+            change(second)
+    with pytest.raises(LeaseLost):
+        change(first)
+    first.close()
+
+
+def change(store: Store) -> None:
+    """Some transaction that writes."""
+    with store._database.write() as tx:
+        tx.exec_driver_sql("DELETE FROM events WHERE id = -1")
