@@ -72,12 +72,12 @@ def _turn(place: Place, home: Home, replica: str, is_over: Callable[[], bool]) -
 @contextmanager
 def _replicated(place: Place, home: Home, turn: Replica) -> Iterator[EngineContext]:
     from orchestrator.engine.replica.home_replica import HomeReplica
-    from orchestrator.store.engine_leases import EngineLease
+    from orchestrator.store.engine_fence import EngineFence
 
     is_shared = not _is_file(place)
     with HomeReplica(home, turn, is_shared=is_shared) as sent:
-        lease = EngineLease(home.identity(), sent.generation) if is_shared else None
-        with Store.open(place.database_url, timeout=place.database_timeout, lease=lease) as store:
+        fence = EngineFence(home.identity(), sent.generation) if is_shared else None
+        with Store.open(place.database_url, timeout=place.database_timeout, fence=fence) as store:
             if is_shared:
                 store.before_naming_files(sent.settled)
             yield EngineContext(place, store, sent)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 
-from orchestrator.core.replica.contents import Cut, Layout
+from orchestrator.core.replica.contents import Cut, ReplicaLayout
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 
-LAYOUT = Layout(
+LAYOUT = ReplicaLayout(
     folders=("files", "uploads", "batches"),
     images=(FILE_NAME,),
     has_state=lambda root: (root / FILE_NAME).exists(),

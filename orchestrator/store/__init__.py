@@ -8,7 +8,7 @@
     ledger      what was paid for, row by row
     limits      what backends' refusals have taught
     engine_holds  how long engines have held GPUs
-    engine_leases  which engine of a home may write
+    engine_fences  which engine of a home may write
     engine_rates  what engines of one's own were measured to do
     forecasts   what was forecast, and what came
     observations  what plans are made from, beside shards: progress of engines, how long jobs took to finish

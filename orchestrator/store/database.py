@@ -29,28 +29,28 @@ from orchestrator.core.errors import DataRefused, OrchError, StorageError
 from orchestrator.store.schema import HEAD
 
 if TYPE_CHECKING:
-    from orchestrator.store.engine_leases import EngineLease
+    from orchestrator.store.engine_fence import EngineFence
 
 
 class Database:
     """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else.
 
-    One that is not `ours` is somebody else's: its settings stay as they are. With a `lease`, nothing is written once
+    One that is not `ours` is somebody else's: its settings stay as they are. With a `fence`, nothing is written once
     another engine has taken over.
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 10.0, ours: bool = True, lease: EngineLease | None = None
+        self, url: str, *, timeout: float = 10.0, ours: bool = True, fence: EngineFence | None = None
     ) -> None:
         self._url = _parsed(url)
-        self._lease = lease
+        self._fence = fence
         self.has_written = False
         self.before_naming_files: Callable[[], None] = lambda: None
         """Called before a transaction that names bytes of files of the home: returns when these cannot be lost."""
         self.is_sqlite = url.startswith("sqlite")
         self._streams: WeakSet[Generator[Row[Any], None, None]] = WeakSet()
         with self._translated():
-            self._engine = _sqlite(url, timeout, ours) if self.is_sqlite else _postgres(url, timeout, lease)
+            self._engine = _sqlite(url, timeout, ours) if self.is_sqlite else _postgres(url, timeout, fence)
 
     def open(self) -> None:
         """Create or migrate the schema. Raises StorageError, also where a newer orch has been at it."""
@@ -104,8 +104,8 @@ class Database:
             connection = plain.execution_options(orch_write=True)
             with connection.begin():
                 self.has_written = True
-                if self._lease is not None:
-                    self._lease.require(connection)
+                if self._fence is not None:
+                    self._fence.require(connection)
                 yield connection
 
     @contextmanager
@@ -237,10 +237,10 @@ def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
     return engine
 
 
-def _postgres(url: str, timeout: float, lease: EngineLease | None) -> Engine:
+def _postgres(url: str, timeout: float, fence: EngineFence | None) -> Engine:
     # Compiling a query takes longer than most of ours, and is begun for what the planner believes of the rows.
     options = f"-c lock_timeout={int(timeout * 1000)} -c jit=off"
-    told = {} if lease is None else {"application_name": lease.name}
+    told = {} if fence is None else {"application_name": fence.name}
     return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10, "options": options, **told})
 
 

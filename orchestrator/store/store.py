@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from orchestrator.store.alerts import AlertRecords
     from orchestrator.store.comparisons import Comparisons
+    from orchestrator.store.engine_fence import EngineFence, EngineFences
     from orchestrator.store.engine_holds import EngineHolds
-    from orchestrator.store.engine_leases import EngineLease, EngineLeases
     from orchestrator.store.engine_rates import MeasuredRates
     from orchestrator.store.escalations import Escalations
     from orchestrator.store.failures import Failures
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class Store:
     """All verbs on one database."""
 
-    def __init__(self, url: str, *, timeout: float = 10.0, lease: EngineLease | None = None) -> None:
-        self._database = Database(url, timeout=timeout, lease=lease)
+    def __init__(self, url: str, *, timeout: float = 10.0, fence: EngineFence | None = None) -> None:
+        self._database = Database(url, timeout=timeout, fence=fence)
         self.jobs = Jobs(self._database)
         self.rows = Rows(self._database)
         self.known = Known(self._database)
@@ -164,11 +164,11 @@ class Store:
         return Traces(self._database)
 
     @cached_property
-    def engine_leases(self) -> EngineLeases:
+    def engine_fences(self) -> EngineFences:
         """Which engine of a home may write."""
-        from orchestrator.store.engine_leases import EngineLeases
+        from orchestrator.store.engine_fence import EngineFences
 
-        return EngineLeases(self._database)
+        return EngineFences(self._database)
 
     @property
     def is_shared(self) -> bool:
@@ -185,16 +185,16 @@ class Store:
         self._database.before_naming_files = wait
 
     @classmethod
-    def open(cls, url: str, *, timeout: float = 10.0, lease: EngineLease | None = None) -> Store:
-        """A store whose schema is current. With a `lease`, that of the home's engine from now on.
+    def open(cls, url: str, *, timeout: float = 10.0, fence: EngineFence | None = None) -> Store:
+        """A store whose schema is current. With a `fence`, no older engine of the home writes from now on.
 
         Raises StorageError.
         """
-        if lease is not None:
-            # Without it at first: what is left of earlier engines may hold up whatever needs the lease.
+        if fence is not None:
+            # Without it at first: what is left of earlier engines may hold up whatever needs the fence.
             with cls.open(url, timeout=timeout) as store:
-                store.engine_leases.take(lease)
-        store = cls(url, timeout=timeout, lease=lease)
+                store.engine_fences.take(fence)
+        store = cls(url, timeout=timeout, fence=fence)
         try:
             store._database.open()
         except BaseException:

@@ -380,8 +380,8 @@ engine_rates = Table(
 )
 
 # Which engine of a home may write, where a database is reached by several machines.
-engine_leases = Table(
-    "engine_leases",
+engine_fences = Table(
+    "engine_fences",
     metadata,
     Column("home", String(32), primary_key=True),
     Column("generation", Integer, nullable=False),

@@ -15,7 +15,7 @@ Image = bytes | Path
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ReplicaLayout:
     """Which paths under a folder are replicated.
 
     Files under `folders` (patterns) grow, or come and go. `images` (patterns) are replaced as a whole, and restored

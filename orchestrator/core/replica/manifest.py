@@ -8,7 +8,7 @@ from hashlib import blake2b
 import msgspec
 
 from orchestrator.core.errors import StorageError
-from orchestrator.core.replica.contents import Layout
+from orchestrator.core.replica.contents import ReplicaLayout
 from orchestrator.core.replica.storage import Missing, Storage
 from orchestrator.core.wire import JSON_ERRORS
 
@@ -60,7 +60,7 @@ def size_of(pieces: Sequence[ReplicaPiece]) -> int:
     return sum(piece.size for piece in pieces)
 
 
-def read_manifest(storage: Storage, name: str, layout: Layout) -> Manifest:
+def read_manifest(storage: Storage, name: str, layout: ReplicaLayout) -> Manifest:
     """The manifest that a head names; an empty one for an empty name. Raises StorageError."""
     if not name:
         return Manifest()

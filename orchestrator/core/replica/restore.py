@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 from orchestrator.core.atomic import sync_folder
 from orchestrator.core.errors import StorageError
-from orchestrator.core.replica.contents import Layout
+from orchestrator.core.replica.contents import ReplicaLayout
 from orchestrator.core.replica.manifest import Manifest, Pieces, ReplicaPiece, digest, read_manifest, size_of
 from orchestrator.core.replica.storage import Missing, Storage
 
@@ -28,7 +28,7 @@ class CopyStopped(Exception):
 class FolderCopy:
     """A folder that becomes what a replica holds; bytes that are there are not fetched. One thread at a time."""
 
-    def __init__(self, storage: Storage, root: Path, layout: Layout) -> None:
+    def __init__(self, storage: Storage, root: Path, layout: ReplicaLayout) -> None:
         self._storage = storage
         self._root = root
         self._layout = layout

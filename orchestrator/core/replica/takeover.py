@@ -13,7 +13,7 @@ import msgspec
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.core.replica.contents import MARK, Layout
+from orchestrator.core.replica.contents import MARK, ReplicaLayout
 from orchestrator.core.replica.manifest import MANIFESTS, OBJECTS, Manifest
 from orchestrator.core.replica.restore import Ahead, CopyStopped, FolderCopy
 from orchestrator.core.replica.storage import OPTION, Storage, open_storage
@@ -55,7 +55,7 @@ _decode = msgspec.json.Decoder(Mark).decode
 
 
 def take_turn(
-    url: str, root: Path, layout: Layout, is_over: Callable[[], bool], tell: Tell, lapse: float = LAPSE_SECONDS
+    url: str, root: Path, layout: ReplicaLayout, is_over: Callable[[], bool], tell: Tell, lapse: float = LAPSE_SECONDS
 ) -> Replica | None:
     """Stand by until no other process is active, then be the active one; None where `is_over` comes first.
 
@@ -78,7 +78,13 @@ class _Turns:
     """A process at a replica, up to its being the active one."""
 
     def __init__(
-        self, storage: Storage, root: Path, layout: Layout, is_over: Callable[[], bool], tell: Tell, lapse: float
+        self,
+        storage: Storage,
+        root: Path,
+        layout: ReplicaLayout,
+        is_over: Callable[[], bool],
+        tell: Tell,
+        lapse: float,
     ) -> None:
         self._storage = storage
         self._heads = HeadLog(storage)
@@ -202,7 +208,7 @@ def _generation_of(name: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _read_mark(root: Path, layout: Layout) -> Mark:
+def _read_mark(root: Path, layout: ReplicaLayout) -> Mark:
     """What the folder knows; a new name where it knows nothing. Raises StorageError."""
     try:
         return _decode((root / MARK).read_bytes())

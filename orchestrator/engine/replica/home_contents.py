@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 
 from orchestrator.core.errors import StorageError
-from orchestrator.core.replica.contents import Cut, Image, Layout
+from orchestrator.core.replica.contents import Cut, Image, ReplicaLayout
 from orchestrator.core.replica.who_is_active import seconds
 from orchestrator.pipeline.gc.backup import is_kept
 from orchestrator.pipeline.gc.disk import DATABASE
@@ -47,7 +47,7 @@ def _has_jobs(root: Path) -> bool:
     return False
 
 
-LAYOUT = Layout(
+LAYOUT = ReplicaLayout(
     folders=("jobs", *(f"servers/*/{folder}" for folder in SERVER_LAYOUT.folders)),
     images=(DATABASE, SERVER_DATABASES, *SMALL_FILES),
     has_state=_has_jobs,

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, select, text
 
 from orchestrator.core.errors import StorageError
 from orchestrator.store.database import Database
-from orchestrator.store.tables import engine_leases
+from orchestrator.store.tables import engine_fences
 
 
-class LeaseLost(StorageError):
+class FencedOff(StorageError):
     """Another engine of the home has a newer generation."""
 
     kind = "superseded"
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLease:
+class EngineFence:
     """The right to write as the engine of a home, as long as no other has a newer generation."""
 
     home: str
@@ -34,39 +34,40 @@ class EngineLease:
         return f"{_name(self.home)}{self.generation}"
 
     def require(self, tx: Connection) -> None:
-        """Raises LeaseLost; until `tx` ends, no other engine can begin."""
-        table = engine_leases
+        """Raises FencedOff; until `tx` ends, no other engine can begin."""
+        table = engine_fences
         query = select(table.c.generation).where(table.c.home == self.home).with_for_update(read=True)
-        self._check(tx.scalar(query))
+        self.check(tx.scalar(query))
 
-    def _check(self, newest: int | None) -> None:
+    def check(self, newest: int | None) -> None:
+        """Raises FencedOff where this is not the newest generation."""
         if newest != self.generation:
-            raise LeaseLost(
+            raise FencedOff(
                 f"another engine of this home has taken over as generation {newest}; nothing more is written here",
                 hint="start it again: it stands by",
             )
 
 
-class EngineLeases:
-    """Verbs on leases."""
+class EngineFences:
+    """Verbs on fences."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def take(self, lease: EngineLease) -> None:
-        """From now on no engine with an older generation writes. Raises LeaseLost where there is a newer one."""
-        table, add = engine_leases, self._db.upsert(engine_leases)
-        newer = func.coalesce(add.excluded.generation, 0)
-        row = {"home": lease.home, "generation": lease.generation}
+    def take(self, fence: EngineFence) -> None:
+        """From now on no engine with an older generation writes. Raises FencedOff where there is a newer one."""
+        table, add = engine_fences, self._db.upsert(engine_fences)
+        newer = add.excluded.generation
+        row = {"home": fence.home, "generation": fence.generation}
         begin = add.values(row).on_conflict_do_update(
             index_elements=["home"], set_={"generation": newer}, where=table.c.generation <= newer
         )
-        self._end_others(lease)
+        self._end_others(fence)
         with self._db.write() as tx:
             tx.execute(begin)
-            lease._check(tx.scalar(select(table.c.generation).where(table.c.home == lease.home)))
+            fence.check(tx.scalar(select(table.c.generation).where(table.c.home == fence.home)))
 
-    def _end_others(self, lease: EngineLease) -> None:
+    def _end_others(self, fence: EngineFence) -> None:
         """End what earlier engines have open: one that is paused in a transaction would hold up this one for ever."""
         if self._db.is_sqlite:
             return
@@ -75,7 +76,7 @@ class EngineLeases:
             " WHERE starts_with(application_name, :mine) AND application_name <> :this AND pid <> pg_backend_pid()"
         )
         with self._db.read() as tx:
-            tx.execute(end, {"mine": _name(lease.home), "this": lease.name}).all()
+            tx.execute(end, {"mine": _name(fence.home), "this": fence.name}).all()
 
 
 def _name(home: str) -> str:

@@ -14,8 +14,8 @@ depends_on = None
 def upgrade() -> None:
     """No home that is there has had a second engine."""
     op.create_table(
-        "engine_leases",
+        "engine_fences",
         sa.Column("home", sa.String(length=32), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("home", name=op.f("pk_engine_leases")),
+        sa.PrimaryKeyConstraint("home", name=op.f("pk_engine_fences")),
     )

@@ -8,13 +8,13 @@ import pytest
 
 from orchestrator.core.errors import StorageError
 from orchestrator.store import Store
-from orchestrator.store.engine_leases import EngineLease, LeaseLost
+from orchestrator.store.engine_fence import EngineFence, FencedOff
 
 HOME = "0123456789ab"
 
 
 def opened(url: str, generation: int, home: str = HOME) -> Store:
-    return Store.open(url, lease=EngineLease(home, generation))
+    return Store.open(url, fence=EngineFence(home, generation))
 
 
 def test_an_older_engine_writes_nothing_more(store_url: str) -> None:
@@ -22,24 +22,24 @@ def test_an_older_engine_writes_nothing_more(store_url: str) -> None:
         change(first)
         with opened(store_url, 2) as second:
             change(second)
-            with pytest.raises(LeaseLost, match="generation 2") as lost:
+            with pytest.raises(FencedOff, match="generation 2") as lost:
                 change(first)
             assert lost.value.exit_code == 4
             change(second)
 
 
 def test_an_older_engine_does_not_begin(store_url: str) -> None:
-    with opened(store_url, 3), pytest.raises(LeaseLost, match="generation 3"):
+    with opened(store_url, 3), pytest.raises(FencedOff, match="generation 3"):
         opened(store_url, 2)
     opened(store_url, 3).close()  # it starts again
 
 
-def test_homes_have_leases_of_their_own(store_url: str) -> None:
+def test_homes_have_fences_of_their_own(store_url: str) -> None:
     with opened(store_url, 5), opened(store_url, 1, "ba9876543210") as other:
         change(other)
 
 
-def test_commands_need_no_lease(store_url: str) -> None:
+def test_commands_need_none(store_url: str) -> None:
     with opened(store_url, 1), Store.open(store_url) as command:
         change(command)
 
@@ -52,7 +52,7 @@ def test_a_paused_engine_holds_nobody_up(store_url: str) -> None:
         tx.exec_driver_sql("SELECT 1")
         with opened(store_url, 2) as second:
             change(second)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(FencedOff):
         change(first)
     first.close()
 
