@@ -17,6 +17,7 @@ import pytest
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica.contents import Cut
+from orchestrator.core.replica.manifest import Manifest, ReplicaPiece, digest
 from orchestrator.core.replica.restore import FolderCopy
 from orchestrator.core.replica.storage import open_storage
 from orchestrator.core.replica.takeover import Replica, take_turn
@@ -167,7 +168,8 @@ def test_what_a_take_over_finds_agrees_with_itself(
     if seed == 1:
         monkeypatch.setattr(database_images, "LARGEST_IN_MEMORY", 0)  # as if the databases were large
     (tmp_path / "a").mkdir()
-    churn, is_over, found = Churn(tmp_path / "a", seed), threading.Event(), []
+    churn, is_over, found = Churn(tmp_path / "a", seed), threading.Event(), list[int]()
+    storage, copies = open_storage(url), dict[Path, FolderCopy]()
 
     def work() -> None:
         while not is_over.is_set():
@@ -180,18 +182,20 @@ def test_what_a_take_over_finds_agrees_with_itself(
             for number in range(8):
                 time.sleep(random.Random(number).uniform(0, 0.3))  # a kill comes at any moment
                 sent.settled()
-                # As the machine that would take over now: it makes a copy, and is not heard of again.
-                copied = tmp_path / f"copy-{number}"
-                copied.mkdir()
-                storage = open_storage(url)
-                copy = FolderCopy(storage, copied, LAYOUT)
-                head = HeadLog(storage).latest()
-                assert head is not None
-                try:
-                    copy.finish(copy.read(head.manifest), lambda: None)
-                except StorageError:
-                    continue  # replaced meanwhile by a newer one
-                found.append(check(copied))
+                # As a machine that would take over now, and one that has fetched ahead all the time.
+                for copied in (tmp_path / f"copy-{number}", tmp_path / "ahead"):
+                    copied.mkdir(exist_ok=True)
+                    copy = copies.setdefault(copied, FolderCopy(storage, copied, LAYOUT))
+                    head = HeadLog(storage).latest()
+                    assert head is not None
+                    try:
+                        copy.fetch(copy.read(head.manifest), lambda: None)
+                        if copied.name == "ahead" and number % 3:
+                            continue
+                        copy.finish(copy.read(head.manifest), lambda: None)
+                    except StorageError:
+                        continue  # replaced meanwhile by a newer one
+                    found.append(check(copied))
         finally:
             is_over.set()
             worker.join()
@@ -347,3 +351,23 @@ def test_a_home_with_jobs_is_not_replaced(url: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="of its own"):
         turn(url, tmp_path / "b")
     assert (tmp_path / "b" / "home.id").read_text() == "other"
+
+
+def test_what_comes_back_to_a_former_content_is_fetched_again(url: str, tmp_path: Path) -> None:
+    """A database's page that is written, and written back; a file that another one takes the place of for a while."""
+    storage, copy = open_storage(url), FolderCopy(open_storage(url), tmp_path / "b", LAYOUT)
+    (tmp_path / "b").mkdir()
+
+    def holding(text: bytes) -> Manifest:
+        name = f"objects/{os.urandom(4).hex()}"
+        storage.put(name, text)
+        pieces = [ReplicaPiece(name, len(text), digest(text))]
+        return Manifest(images={"orch.db": pieces}, files={"jobs/j/results.jsonl": pieces})
+
+    for text in (b"first", b"other", b"first", b"short"[:2], b"first"):
+        copy.fetch(holding(text), lambda: None)
+        assert (tmp_path / "b/jobs/j/results.jsonl").read_bytes() == text
+    for text in (b"first", b"other"):
+        copy.finish(holding(text), lambda: None)
+        copy.finish(holding(text), lambda: None)
+        assert (tmp_path / "b/orch.db").read_bytes() == text

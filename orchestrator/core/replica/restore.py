@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from threading import Event, Thread
 
@@ -32,8 +33,8 @@ class FolderCopy:
         self._storage = storage
         self._root = root
         self._layout = layout
-        self._held: set[tuple[str, int, str]] = set()
-        """Path, start and digest of what is known to lie in the folder."""
+        self._held: dict[str, dict[int, str]] = {}
+        """What is known to lie in the folder: by path and start, the digest of a piece."""
 
     def clear_state(self) -> None:
         """Remove the images: without them the folder has no state, whatever files it has."""
@@ -92,14 +93,18 @@ class FolderCopy:
         """Give a file its size; the pieces that it may not hold, each with its start."""
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
+        size = size_of(pieces)
         handle = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(handle, size_of(pieces))
+            before = os.fstat(handle).st_size
+            os.ftruncate(handle, size)
         finally:
             os.close(handle)
-        starts = [size_of(pieces[:number]) for number in range(len(pieces))]
-        placed = zip(starts, pieces, strict=True)
-        return [(start, piece) for start, piece in placed if (path, start, piece.digest) not in self._held]
+        if not 0 < before <= size:  # it is new, or has lost what was known of its end
+            self._held.pop(path, None)
+        held = self._held.setdefault(path, {})
+        placed = zip(accumulate((piece.size for piece in pieces), initial=0), pieces, strict=False)
+        return [(start, piece) for start, piece in placed if held.get(start) != piece.digest]
 
     def _fetch(self, path: str, start: int, piece: ReplicaPiece) -> None:
         with (self._root / path).open("r+b") as file:
@@ -108,7 +113,7 @@ class FolderCopy:
                 data = _content(self._storage, piece)
                 file.seek(start)
                 file.write(data)
-        self._held.add((path, start, piece.digest))
+        self._held[path][start] = piece.digest
 
 
 class Ahead:
