@@ -174,7 +174,8 @@ def _run_plain(rows: str, output: str, url: str, concurrency: str) -> dict[str, 
                 text = await response.text()
                 if response.status != 200:
                     raise RuntimeError(f"{response.status}: {text[:300]}")
-            file.write(json.dumps({"custom_id": custom_id, "response": json.loads(text)}) + "\n")
+            response = text if body.get("stream") else json.loads(text)
+            file.write(json.dumps({"custom_id": custom_id, "response": response}) + "\n")
             answered += 1
 
     async def all_rows() -> float:

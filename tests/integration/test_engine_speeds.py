@@ -139,12 +139,13 @@ def test_the_first_nights_end_as_a_bench_has_foreseen(store: Store, settings: co
     """200 engines, each benched once by day and used for one night, with rows of other lengths on half of them.
 
     An engine is by some 8 % faster or slower from one hour to the next, and points are off by 2 %. Forecasts are
-    calibrated if half of the nights end before their p50, and 95 % before their p95; at least nine of ten have to.
+    calibrated if half of the nights end before their p50, and 95 % before their p95. So nine of ten lie between the
+    p5 and the p95, which is what they have to do; between the p50 and the p95 lie as many as there is room for.
     """
     chance = Random(7)
     backend = settings.backends["one"]
     assert isinstance(backend, TimedBackend)
-    by_p50 = by_p95 = 0
+    by_p5 = by_p50 = by_p95 = 0
     ratios = []
     for number in range(200):
         prefill, decode = 10 ** chance.uniform(3, 5), 10 ** chance.uniform(2, 4)
@@ -165,9 +166,10 @@ def test_the_first_nights_end_as_a_bench_has_foreseen(store: Store, settings: co
         assumed_now = speeds(store, settings, job(), tokens, rows=rows).of("one", backend, Sight("one", ())).assumed
         pace = forecast.pace(forecast.Speeds(), assumed_now, now=NOW)
         took = rows * seconds(tokens.input, tokens.output) * math.exp(chance.gauss(0, 0.08))
+        by_p5 += took <= pace.seconds_for(rows, 0.05)
         by_p50 += took <= pace.seconds_for(rows, 0.5)
         by_p95 += took <= pace.seconds_for(rows, 0.95)
         ratios.append(took / pace.seconds_for(rows, 0.5))
-    assert by_p95 >= 180
+    assert by_p95 - by_p5 >= 180
     assert 70 <= by_p50 <= 130
     assert sorted(ratios)[100] == pytest.approx(1.0, abs=0.05)
