@@ -104,6 +104,8 @@ def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
 
     holder = running_engine(settings.home)
     show(f"engine: {holder} runs" if holder else "engine: not running; start it with `orch up`")
+    if (replica := _replica_line(settings)) is not None:
+        show(replica)
     for line in differences(settings.home, holder, settings.path):
         show(f"settings: {line}")
     active = [one for one in schedules if one.paused_at is None]
@@ -116,6 +118,18 @@ def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
     for due_at, one in sorted(coming, key=lambda each: each[0])[:1]:
         missing = "" if holder and holder.is_up else "; nights are only run by `orch up`, which is not running"
         show(f"next night: {one.name}, {due_nights.ahead(one, due_at, at)}{missing}")
+
+
+def _replica_line(settings: CommandSettings) -> str | None:
+    """How far the replica of the home is, where it has one."""
+    if not settings.home.has_replica:
+        return None
+    from orchestrator.engine.replica.status_file import read_status
+
+    status = read_status(settings.home)
+    if status is None:
+        return None
+    return f"replica: {status.url}, generation {status.generation}, {status.age:.0f} s old"
 
 
 def _watch(context: Context, name: str | None) -> int:

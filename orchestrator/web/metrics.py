@@ -21,6 +21,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.model import Forecast, Job, RequestState
 from orchestrator.core.shards import ShardState
 from orchestrator.engine.lock import running_engine
+from orchestrator.engine.replica.status_file import read_status
 from orchestrator.engine.telemetry import sent
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy import due_nights
@@ -88,6 +89,11 @@ class HomeMetrics:
             if (silent := self._loop.silent_seconds) is not None:
                 about = "Seconds since a round of the engine's loop ended."
                 yield _gauge("orch_engine_silent_seconds", about, (), [((), silent)])
+        if (status := read_status(reader.home)) is not None:
+            about = "The generation in which this home's engine is the active one of its replica."
+            yield _gauge("orch_replica_generation", about, (), [((), float(status.generation))])
+            about = "Seconds since the replica was last brought up to date."
+            yield _gauge("orch_replica_age_seconds", about, (), [((), status.age)])
         yield _gauge("orch_web_pages_open", "Pages that are kept current.", (), [((), float(self._viewers()))])
 
     def _of_jobs(self, reader: HomeReader, jobs: list[Job]) -> Iterator[Metric]:

@@ -19,8 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from orchestrator.cli.context import opened
 from orchestrator.cli.pages import PagesOptions, serve_pages
 from orchestrator.core.listening import bound
+from orchestrator.core.replica.who_is_active import seconds
+from orchestrator.engine.replica.status_file import ReplicaStatus, write_status
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
+from orchestrator.settings.home import Home
 from orchestrator.web.loop_health import LoopHealth, shared
 from tests.support.process import wait_until
 from tests.support.webhome import WebHome, web_home
@@ -46,6 +49,7 @@ def served(home: WebHome) -> Iterator[tuple[str, str]]:
     (home.root / "serve").mkdir()
     database = ServerDatabase(home.root / "serve" / FILE_NAME)
     _, secret = Keys(database).add("prometheus", right=KeyRight.VIEW)
+    write_status(Home(home.root), ReplicaStatus(pid=1, url="file:///r", generation=3, sent_to=seconds(), as_of=0))
     listener = bound("127.0.0.1", 0)
     with shared() as file, opened() as context:
         LoopHealth(file.fileno()).beat()  # the engine's; the pages have the file alone
@@ -69,6 +73,7 @@ def scraped(served: tuple[str, str]) -> dict[str, dict[tuple[str, ...], float]]:
 
 def test_what_the_metrics_tell(home: WebHome, scraped: dict[str, dict[tuple[str, ...], float]]) -> None:
     assert scraped["orch_engine_up"] == {(): 0}
+    assert scraped["orch_replica_generation"] == {(): 3}
     assert scraped["orch_engine_rounds"] == {(): 1}
     assert scraped["orch_jobs_open"] == {("running",): 2}
     assert scraped["orch_job_rows"]["contracts", "succeeded"] == 60

@@ -33,6 +33,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     sent_to: float
     as_of: float
 
+    @property
+    def age(self) -> float:
+        """For how many seconds nothing has been sent."""
+        return max(0.0, seconds() - self.sent_to)
+
 
 _decode = msgspec.json.Decoder(ReplicaStatus).decode
 
