@@ -164,7 +164,7 @@ class Engine:
             began = time.monotonic()
             if not self.may_act:
                 self.problem = None if self._replica is None else self._replica.problem
-                tick(self)
+                self._end_round(tick)
                 self._provider_calls.wait(LONGEST_WAIT)
                 continue
             self._reload()
@@ -176,9 +176,7 @@ class Engine:
                     self.pipeline.finisher.deliver_again()
                 # Whoever waits for a job sees it; others are notified.
                 self._monitor.tick(self._standstill, now())
-            tick(self)
-            for heard in self.rounds:
-                heard()
+            self._end_round(tick)
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
             # Counting a million rows takes a while; looking must not take the time that the rows need.
             if not moved:
@@ -187,6 +185,11 @@ class Engine:
                 self._provider_calls.wait(wait)  # a batch is asked how it is by the clock; it cannot call
         if self.may_act:
             self.tidy_up()
+
+    def _end_round(self, tick: Callable[[Engine], None]) -> None:
+        tick(self)
+        for heard in self.rounds:
+            heard()
 
     @property
     def may_act(self) -> bool:

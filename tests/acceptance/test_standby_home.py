@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import MakeUpstream
 from tests.emulator.client import Emulator
-from tests.support.cli import Orch, write_config
+from tests.support.cli import Orch, kill_group, write_config
 from tests.support.hosted_kills import SPEED
 from tests.support.process import Upstream, wait_until
 from tests.support.standby_home import HomePair, letters
@@ -175,6 +175,10 @@ def test_without_its_replica_an_engine_waits_and_then_goes_on(
     wait_until(lambda: "completed" in run_orch("status").stdout, 60)
     assert set(upstream.counts().values()) == {1}
     assert engine.poll() is None
+    assert "generation 1" in run_orch("status").stdout
+    kill_group(engine)
+    again = run_orch.start("up", "--replica", str(replica))
+    wait_until(lambda: "active, generation 2, from this folder" in run_orch.output(again))
 
 
 def asked_in(upstream: Upstream, seconds: float = 1.0) -> int:

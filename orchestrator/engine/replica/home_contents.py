@@ -34,6 +34,8 @@ from orchestrator.store.database_images import WatchedDatabase, has_rows, readin
 SERVER_DATABASES = f"servers/*/{SERVER_DATABASE}"
 SMALL_FILES = ("home.id", "telemetry.json")
 TRIES = 20
+CLOCK_SECONDS = 0.1
+"""By so much the times of files may be behind the clock."""
 APPENDED = ("output.jsonl", "error.jsonl", "requests.jsonl", "sent")
 """Files that only grow, as long as they are the same files."""
 
@@ -93,7 +95,7 @@ class HomeContents:
         self._sent = {
             path: seen
             for path, seen, changed in self._files()
-            if known.get(path) == seen.size and max(changed, seen.modified) < as_of * 1e9
+            if known.get(path) == seen.size and max(changed, seen.modified) < (as_of - CLOCK_SECONDS) * 1e9
         }
         self._next: Mapping[str, _Seen] = {}
         self._looked_at = self._began = self.sent_to = (0.0, 0.0)

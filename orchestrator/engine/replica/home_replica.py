@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from types import TracebackType
 
@@ -88,9 +89,11 @@ class HomeReplica:
 
     def settled(self) -> None:
         """Return when all that is recorded now is on the replica. Raises Superseded or NotReplicated."""
+        settled = self._replicator.settled()
         try:
-            asyncio.run_coroutine_threadsafe(self._replicator.settled(), self._loop).result()
-        except RuntimeError as error:  # the loop has ended
+            asyncio.run_coroutine_threadsafe(settled, self._loop).result()
+        except (RuntimeError, CancelledError) as error:  # the loop has ended
+            settled.close()
             raise NotReplicated("the engine is stopping") from error
 
     async def _run(self) -> None:
