@@ -11,7 +11,7 @@ from orchestrator.cli.layout import Cell, Line, StyledText, pairs, sentence
 from orchestrator.core.durations import duration, moment_words
 from orchestrator.core.money import money
 from orchestrator.policy.endpoints import messages_of
-from orchestrator.reports.exchanges import Exchange
+from orchestrator.reports.requests_and_answers import Exchange
 from orchestrator.reports.words import tokens
 
 SHOWN_NUMBERS = 4

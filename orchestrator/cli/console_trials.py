@@ -10,7 +10,7 @@ from orchestrator.core.durations import duration
 from orchestrator.core.model import RequestState
 from orchestrator.core.money import money
 from orchestrator.policy.planner import Plan
-from orchestrator.reports.exchanges import Exchange
+from orchestrator.reports.requests_and_answers import Exchange
 from orchestrator.reports.trials import Trial, WholeJob, paired
 from orchestrator.reports.words import tokens
 

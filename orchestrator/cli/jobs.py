@@ -33,7 +33,7 @@ from orchestrator.pipeline.build.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of, writing
 from orchestrator.reports import status
-from orchestrator.settings.spec_of import tasks_of
+from orchestrator.settings.stored_spec import tasks_of
 
 
 @click.command()

@@ -23,7 +23,7 @@ from orchestrator.engine.lock import running_engine
 from orchestrator.engine.manual_actions import USER, make_due, night_words
 from orchestrator.policy import cron_expressions, due_nights
 from orchestrator.reports.listings import last_night, name_of, night_json, schedule_json
-from orchestrator.settings.spec_of import spec_of
+from orchestrator.settings.stored_spec import spec_of
 
 Value = TypeVar("Value")
 GRACE = "6h"

@@ -294,10 +294,10 @@ def _require_keys(root: Path, where: Where, settings: Settings, folder: Path | N
 
 @contextmanager
 def _engines(wish: Any, root: Path, is_over: Callable[[], bool], tell: Tell) -> Iterator[Supervisor]:
-    from orchestrator.server.descriptors import allow_many_files
     from orchestrator.server.engines.fleet import plan_fleet
     from orchestrator.server.engines.supervisor import Supervisor
     from orchestrator.server.listen import outlived
+    from orchestrator.server.open_files import allow_many_files
 
     deadline, told = time.monotonic() + LEFTOVER_SECONDS, False
 

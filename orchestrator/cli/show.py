@@ -23,7 +23,7 @@ def show_row(job_name: str, document: str, task: str | None, raw: bool, as_json:
     DOC is the document's name as in reports, or the end of it; for a batch file, a custom_id. A document has one
     request for each task, and one for each part if it was split.
     """
-    from orchestrator.reports.exchanges import exchanges
+    from orchestrator.reports.requests_and_answers import exchanges
 
     if raw and as_json:
         raise UsageError("--raw and --json: one of the two")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 from orchestrator.documents.lines import CHUNK, chunks, too_large
-from orchestrator.documents.opening import open_file
+from orchestrator.documents.safe_open import open_file
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 if sys.version_info >= (3, 14):

@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.office import TextLimit, check_container, damaged
-from orchestrator.documents.package import Package, new_parser
+from orchestrator.documents.office_package import Package, new_parser
 from orchestrator.documents.types import ExtractionError
 from orchestrator.documents.word_styles import Properties, Styles, value_of
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from orchestrator.documents import html_text
 from orchestrator.documents.files import text_too_large
 from orchestrator.documents.office import damaged, encrypted
-from orchestrator.documents.package import Package
+from orchestrator.documents.office_package import Package
 from orchestrator.documents.pdf_text import PAGE_BREAK
 from orchestrator.documents.types import ExtractionError
 

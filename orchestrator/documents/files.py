@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from orchestrator.documents.encoding import clean, decode
 from orchestrator.documents.kinds import IMAGE, SHEETS, UNKNOWN, split_name
 from orchestrator.documents.lines import read_all
-from orchestrator.documents.opening import Opener, open_file
 from orchestrator.documents.plugins import Extract, Plugin
+from orchestrator.documents.safe_open import Opener, open_file
 from orchestrator.documents.types import (
     Document,
     DocumentProblem,

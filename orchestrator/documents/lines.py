@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from orchestrator.documents.encoding import bom_of, guess, wide_without_bom
-from orchestrator.documents.opening import open_file
+from orchestrator.documents.safe_open import open_file
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 CHUNK = 1 << 20

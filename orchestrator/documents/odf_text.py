@@ -7,7 +7,7 @@ import re
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.lists import Level, Lists
 from orchestrator.documents.office import TextLimit, damaged, encrypted
-from orchestrator.documents.package import Package
+from orchestrator.documents.office_package import Package
 from orchestrator.documents.types import ExtractionError
 
 _SPACE = re.compile(r"[ \t\r\n]+")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.office import TextLimit, check_container, damaged
-from orchestrator.documents.package import Package
+from orchestrator.documents.office_package import Package
 from orchestrator.documents.pdf_text import PAGE_BREAK
 from orchestrator.documents.types import ExtractionError
 

@@ -21,8 +21,8 @@ from orchestrator.documents.files import DocumentFile, read_plain
 from orchestrator.documents.ignored import Ignored
 from orchestrator.documents.kinds import CONTAINERS
 from orchestrator.documents.lines import read_all
-from orchestrator.documents.opening import Opener, open_file
 from orchestrator.documents.part_by_part import PartByPart, Values
+from orchestrator.documents.safe_open import Opener, open_file
 from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 

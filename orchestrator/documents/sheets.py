@@ -15,7 +15,7 @@ from orchestrator.documents.encoding import clean
 from orchestrator.documents.extras import require
 from orchestrator.documents.files import text_too_large
 from orchestrator.documents.office import damaged, encrypted, is_locked
-from orchestrator.documents.package import Package
+from orchestrator.documents.office_package import Package
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.types import ExtractionError
 

@@ -23,10 +23,10 @@ from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import Ignored, IgnoredReason, told
 from orchestrator.documents.keys import MOST_KEY, printable, shortened
 from orchestrator.documents.kinds import RENDERED, SUFFIXES, Holds, Kind, is_supported, kind_of, split_name
-from orchestrator.documents.opening import is_system
 from orchestrator.documents.plugins import installed
 from orchestrator.documents.readers import Order, Readers, RemoteOrder, TableRows
 from orchestrator.documents.remote import AddressList, RemoteRoot, RemoteWalk
+from orchestrator.documents.safe_open import is_system
 from orchestrator.documents.types import Document, Render, UnreadableDocument
 from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, Walk
 

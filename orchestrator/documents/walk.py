@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from orchestrator.core.errors import InputError
 from orchestrator.documents.globs import Globs, State
 from orchestrator.documents.ignored import IgnoredReason, is_lock
-from orchestrator.documents.opening import is_inside, is_system, open_folder
+from orchestrator.documents.safe_open import is_inside, is_system, open_folder
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 if TYPE_CHECKING:

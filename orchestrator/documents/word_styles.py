@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.documents.lists import Level, Lists
-from orchestrator.documents.package import Package, Relation
+from orchestrator.documents.office_package import Package, Relation
 
 MOST_PARENTS = 20
 """Of a style; more are a loop."""

@@ -45,7 +45,7 @@ from orchestrator.pipeline.submit import budget, canary, prerequisites, rows_to_
 from orchestrator.policy import row_errors
 from orchestrator.policy.planner.observed import silence
 from orchestrator.settings.home import Home
-from orchestrator.settings.spec_of import expires
+from orchestrator.settings.stored_spec import expires
 from orchestrator.store import Store
 
 

@@ -15,7 +15,7 @@ from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.settings.config import AlertSettings
-from orchestrator.settings.spec_of import expires
+from orchestrator.settings.stored_spec import expires
 
 PATIENCE = 2 * MINUTE
 """Seconds for which a backend may be away before anybody is alerted: most are back by then."""

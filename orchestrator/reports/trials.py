@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.core.model import Job
 from orchestrator.pipeline.build.builder import BuildReport
 from orchestrator.policy.planner import Plan
-from orchestrator.reports.exchanges import Exchange, exchanges
+from orchestrator.reports.requests_and_answers import Exchange, exchanges
 from orchestrator.reports.status import JobDetail
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

@@ -3,7 +3,7 @@
     app, api/    routes: HTTP in, wire objects out
     service      the parts of one server put together
     host, listen the server in a thread on a Unix socket; the server of `orch serve`
-    descriptors  how many connections and rows fit into the files that may be open; rooms: what fits into memory
+    open_files   how many connections and rows fit into the files that may be open; rooms: what fits into memory
     database     a small SQLite database of the server's own
     records      what files and batches there are, and whose
     keys         who may use the server, and how much of it; endpoints: what may be reached at upstreams

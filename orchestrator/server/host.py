@@ -17,8 +17,8 @@ import uvicorn
 from orchestrator.core.errors import BackendError, OrchError
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
-from orchestrator.server.descriptors import allow_many_files, fitted
 from orchestrator.server.engine_control import SteeredServer
+from orchestrator.server.open_files import allow_many_files, fitted
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 

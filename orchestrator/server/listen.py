@@ -25,7 +25,7 @@ from orchestrator.core.guarded_server import Server
 from orchestrator.core.replica.takeover import Replica
 from orchestrator.core.replica.who_is_active import Superseded
 from orchestrator.server.app import configuration
-from orchestrator.server.descriptors import allow_many_files, fitted
+from orchestrator.server.open_files import allow_many_files, fitted
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 

@@ -19,7 +19,7 @@
     alerts      what people were told, or are to be told
     outputs     what was written outside the home
     lookups     single rows, with where their requests lie
-    stages      rows that ask about the answers to a document's parts
+    stages      (reduce_rows) rows that ask about the answers to a document's parts
     removals    what gc needs: what jobs leave, forgetting them, copies of the database
     schedules   job files that are run by themselves, and their nights
 

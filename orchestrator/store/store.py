@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.store.outputs import Outputs
     from orchestrator.store.quality import Checked
     from orchestrator.store.quarantine import Quarantine
-    from orchestrator.store.stages import Stages
+    from orchestrator.store.reduce_rows import Stages
     from orchestrator.store.traces import Traces
 
 
@@ -152,7 +152,7 @@ class Store:
     @cached_property
     def stages(self) -> Stages:
         """Rows that wait for the answers to their documents' parts."""
-        from orchestrator.store.stages import Stages
+        from orchestrator.store.reduce_rows import Stages
 
         return Stages(self._database)
 

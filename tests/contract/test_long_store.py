@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.model import Job, JobId, RequestState, Span
 from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
-from orchestrator.store.stages import UnaskedRow, Unmade
+from orchestrator.store.reduce_rows import UnaskedRow, Unmade
 from tests.support.stored import NOW, failed, job, later, row, settle, sharded, succeeded
 
 PENDING, SUCCEEDED, FAILED = RequestState.PENDING, RequestState.SUCCEEDED, RequestState.FAILED

@@ -22,7 +22,7 @@ from orchestrator.settings.model_lists import Step
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
 from orchestrator.store.records import Settled
-from orchestrator.store.stages import UnaskedRow, Unmade
+from orchestrator.store.reduce_rows import UnaskedRow, Unmade
 from tests.support.filled import (
     BIG,
     DATABASES,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.connections import ClientTimeouts, Closed, Connection, Connections, Phase
-from orchestrator.server.descriptors import LEAST_CONNECTIONS, LEAST_ROWS, OTHER_FILES, fitted
+from orchestrator.server.open_files import LEAST_CONNECTIONS, LEAST_ROWS, OTHER_FILES, fitted
 from orchestrator.server.settings import Settings
 
 

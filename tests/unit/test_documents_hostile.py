@@ -24,8 +24,8 @@ from orchestrator.documents import (
 from orchestrator.documents import read as read_with
 from orchestrator.documents.files import DocumentFile, read_plain
 from orchestrator.documents.html_shape import tamed
-from orchestrator.documents.opening import Opener
-from orchestrator.documents.package import RATIO_FROM
+from orchestrator.documents.office_package import RATIO_FROM
+from orchestrator.documents.safe_open import Opener
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support import bombs
 from tests.support.documents import read, readers

@@ -12,10 +12,10 @@ import pytest
 from orchestrator.core.wire import LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.dispatcher import Dispatcher
+from orchestrator.server.dispatch.in_flight import RowSource, Work
 from orchestrator.server.dispatch.rate_limiter import RateLimiter
 from orchestrator.server.dispatch.retry import End, RetryVerdict
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.server.dispatch.work import RowSource, Work
 
 TOKENS = 3_000_000
 

@@ -34,12 +34,12 @@ from orchestrator.engine.telemetry.usage import (
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy.model_names import resolve_model
-from orchestrator.reports.exchanges import exchange_at
+from orchestrator.reports.requests_and_answers import exchange_at
 from orchestrator.settings.backends import AnthropicBackend, Backend, HostedBackend, SyncBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import rung_of
-from orchestrator.settings.spec_of import spec_of
+from orchestrator.settings.stored_spec import spec_of
 from orchestrator.settings.telemetry import Telemetry
 from orchestrator.store import Store
 from orchestrator.store.lookups import FoundRow

@@ -38,7 +38,7 @@ from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import lines_of, load
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import line_of, spell
-from orchestrator.settings.spec_of import spec_of
+from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 
 

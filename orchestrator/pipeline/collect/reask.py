@@ -21,7 +21,7 @@ from orchestrator.core.shards import Shard
 from orchestrator.policy import reask
 from orchestrator.policy.answer_text import text_of
 from orchestrator.settings.home import Home
-from orchestrator.settings.spec_of import tasks_of
+from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
 

@@ -20,10 +20,10 @@ from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy.answer_text import text_of
 from orchestrator.policy.requests import reduce_line
 from orchestrator.settings.home import Home
-from orchestrator.settings.spec_of import tasks_of
+from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.settings.task_spec import Task
 from orchestrator.store import Store
-from orchestrator.store.stages import UnaskedRow, Unmade
+from orchestrator.store.reduce_rows import UnaskedRow, Unmade
 
 CHUNK = 100
 _decode_result = msgspec.json.Decoder(wire.ResultLine).decode

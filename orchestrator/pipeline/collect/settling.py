@@ -33,7 +33,7 @@ from orchestrator.policy import results, row_errors
 from orchestrator.policy.reask import MENDABLE
 from orchestrator.policy.results import FoundLine, NotExecuted
 from orchestrator.settings.home import Home
-from orchestrator.settings.spec_of import expires
+from orchestrator.settings.stored_spec import expires
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
 

@@ -21,7 +21,7 @@ from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault, BatchVerdic
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.policy.row_errors import Disposition
 from orchestrator.settings.model_lists import RungStanding
-from orchestrator.settings.spec_of import expires
+from orchestrator.settings.stored_spec import expires
 from orchestrator.store import Store
 from orchestrator.store.records import InShard
 

@@ -22,7 +22,7 @@ from orchestrator.policy.confidence import ConfidenceCurve
 from orchestrator.policy.requests import custom_id
 from orchestrator.settings import known_answers
 from orchestrator.settings.home import Home
-from orchestrator.settings.spec_of import spec_of, tasks_of
+from orchestrator.settings.stored_spec import spec_of, tasks_of
 from orchestrator.store import Store
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from orchestrator.core.model import Job, JobId
 from orchestrator.pipeline.finish import outputs
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.settings.job_spec import Output
-from orchestrator.settings.spec_of import spec_of
+from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.outputs import WrittenOutput
 

@@ -36,7 +36,7 @@ from orchestrator.policy.requests import custom_id
 from orchestrator.settings import known_answers
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_spec import JobSpec
-from orchestrator.settings.spec_of import spec_of
+from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.quality import Quality
 

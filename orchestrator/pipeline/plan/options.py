@@ -27,7 +27,7 @@ from orchestrator.policy import forecast, quota
 from orchestrator.policy.forecast import Lengths
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import BatchOption, Claim, Cost, Open, Option, SynchronousOption, observed
-from orchestrator.policy.planner.returning import seconds_beside
+from orchestrator.policy.planner.returning_rows import seconds_beside
 from orchestrator.policy.planner.stints import Sight
 from orchestrator.policy.quota import Learned
 from orchestrator.settings.backends import (

@@ -32,7 +32,7 @@ from orchestrator.policy.planner.job_orders import lying, to_reroute
 from orchestrator.settings.backends import OwnServer, TimedBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import RungStanding
-from orchestrator.settings.spec_of import spec_of
+from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.records import OpenRows
 

@@ -27,7 +27,7 @@ from orchestrator.settings.backends import (
 )
 from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
-from orchestrator.settings.spec_of import spec_of, tasks_of
+from orchestrator.settings.stored_spec import spec_of, tasks_of
 
 ANY_ENDPOINT: frozenset[str] | None = None
 

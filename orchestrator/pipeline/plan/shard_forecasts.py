@@ -10,7 +10,7 @@ from orchestrator.core.shards import Shard
 from orchestrator.pipeline.plan.options import seconds_of
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.policy.planner import BatchOption
-from orchestrator.policy.planner.returning import returning
+from orchestrator.policy.planner.returning_rows import returning
 
 QUICK = 2.0
 """Seconds that the shortest batch takes: it is sent, and seen to be over."""

@@ -18,7 +18,7 @@ from orchestrator.pipeline.plan.orders import Orders
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.policy import canary
 from orchestrator.settings.job_spec import Canary
-from orchestrator.settings.spec_of import spec_of
+from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 
 

@@ -17,12 +17,12 @@ from orchestrator.core.wire import JSON_ERRORS, LineError
 from orchestrator.server.dispatch import bodies
 from orchestrator.server.dispatch.active_batch import BATCH_PRIORITY
 from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.in_flight import Work
 from orchestrator.server.dispatch.inputs import Input, Unreadable
 from orchestrator.server.dispatch.plan import InputRows
 from orchestrator.server.dispatch.retry import Action, RetryVerdict
 from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.server.dispatch.work import Work
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

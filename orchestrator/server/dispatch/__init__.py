@@ -5,7 +5,7 @@ inputs         the input's rows, read in blocks; outcomes: what the last attempt
 prefixes, order, upstream_queue  which row goes next to which upstream, by what rows share
 fair_queue     whose batch is served next
 active_batch   a batch that is being worked on: rows that wait, rows that are done; tally: what its files hold
-work           a request on its way; dispatcher: rows to upstreams and back
+in_flight      a request on its way; dispatcher: rows to upstreams and back
 bodies         what is done to a row's body before it is sent; packing: several rows in one request
 client         one HTTP request, on http1; retry: what an attempt's end means for its row
 upstreams      one endpoint: rows and health; gauges, pages: what it says of itself; stats: what it did

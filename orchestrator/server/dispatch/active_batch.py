@@ -18,6 +18,7 @@ from orchestrator.core.request_lines import id_key
 from orchestrator.core.wire import BatchStatus, RequestCounts
 from orchestrator.server.dispatch import bodies, packing, results, torn_result_lines
 from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.in_flight import UNREADABLE_SECONDS, RowSource, Work
 from orchestrator.server.dispatch.inputs import Input, InputLine, Unreadable
 from orchestrator.server.dispatch.outcomes import outcome_of
 from orchestrator.server.dispatch.plan import InputRows
@@ -27,7 +28,6 @@ from orchestrator.server.dispatch.send_log import FILE_NAME, SendLog
 from orchestrator.server.dispatch.tally import Note, Tally, note_of
 from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.server.dispatch.work import UNREADABLE_SECONDS, RowSource, Work
 from orchestrator.server.records import BatchRecord
 
 MANY_MISSES = 3

@@ -14,6 +14,7 @@ from orchestrator.core.errors import StorageError
 from orchestrator.server.dispatch.bodies import BodyError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.fair_queue import Fair
+from orchestrator.server.dispatch.in_flight import NO_TRIES, UNREADABLE_SECONDS, RowSource, Work
 from orchestrator.server.dispatch.outcomes import INTERNAL
 from orchestrator.server.dispatch.retry import (
     MAX_TRIES,
@@ -27,7 +28,6 @@ from orchestrator.server.dispatch.retry import (
     leaves_doubt,
 )
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.server.dispatch.work import NO_TRIES, UNREADABLE_SECONDS, RowSource, Work
 
 log = logging.getLogger(__name__)
 

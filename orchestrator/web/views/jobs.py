@@ -21,7 +21,7 @@ from orchestrator.core.money import money
 from orchestrator.core.shards import Shard
 from orchestrator.policy.advice import advice_for
 from orchestrator.reports.cost_reader import cost_of
-from orchestrator.reports.exchanges import Exchange, exchange_at
+from orchestrator.reports.requests_and_answers import Exchange, exchange_at
 from orchestrator.reports.status import JobDetail
 from orchestrator.store.lookups import RowFilter
 from orchestrator.web.figures import NOTHING, CommandJson

@@ -22,7 +22,7 @@ from orchestrator.pipeline.finish.outputs.kinds import VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Tasks
 from orchestrator.pipeline.finish.outputs.vectors import sized
 from orchestrator.settings.job_spec import Output
-from orchestrator.settings.spec_of import tasks_of
+from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.settings.task_spec import Task
 
 __all__ = [

@@ -19,7 +19,7 @@ from orchestrator.policy.merged_rows import merged_row
 from orchestrator.policy.model_names import with_model
 from orchestrator.policy.requests import custom_id
 from orchestrator.settings.home import Home
-from orchestrator.settings.spec_of import spec_of
+from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.lookups import FoundRow
 
