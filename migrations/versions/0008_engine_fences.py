@@ -16,6 +16,7 @@ def upgrade() -> None:
     op.create_table(
         "engine_fences",
         sa.Column("home", sa.String(length=32), nullable=False),
+        sa.Column("replica", sa.String(length=32), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("home", name=op.f("pk_engine_fences")),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.context import Context
 from orchestrator.cli.output import say
 from orchestrator.core.errors import UsageError
+from orchestrator.engine.replica.status_file import read_status
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -42,13 +43,16 @@ def active_home(
                 hint=f"start `orch up --replica URL`; or, to use this home alone from now on, remove {home.mark}",
             )
         return _alone(place)
+    status = read_status(home)
     turn = _turn(place, home, replica, is_over)
-    return None if turn is None else _replicated(place, home, turn)
+    return None if turn is None else _replicated(place, home, turn, 0.0 if status is None else status.as_of)
 
 
 @contextmanager
 def _alone(place: Place) -> Iterator[EngineContext]:
     with Store.open(place.database_url, timeout=place.database_timeout) as store:
+        if store.is_shared:
+            store.engine_fences.leave(Home(place.home).identity())
         yield EngineContext(place, store, None)
 
 
@@ -70,13 +74,13 @@ def _turn(place: Place, home: Home, replica: str, is_over: Callable[[], bool]) -
 
 
 @contextmanager
-def _replicated(place: Place, home: Home, turn: Replica) -> Iterator[EngineContext]:
+def _replicated(place: Place, home: Home, turn: Replica, as_of: float) -> Iterator[EngineContext]:
     from orchestrator.engine.replica.home_replica import HomeReplica
     from orchestrator.store.engine_fence import EngineFence
 
     is_shared = not _is_file(place)
-    with HomeReplica(home, turn, is_shared=is_shared) as sent:
-        fence = EngineFence(home.identity(), sent.generation) if is_shared else None
+    with HomeReplica(home, turn, is_shared=is_shared, as_of=as_of) as sent:
+        fence = EngineFence(home.identity(), sent.replica_id, sent.generation) if is_shared else None
         with Store.open(place.database_url, timeout=place.database_timeout, fence=fence) as store:
             if is_shared:
                 store.before_naming_files(sent.settled)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
 import click
 
@@ -106,7 +106,8 @@ def up(
         with suppress(Interrupted):
             # Before any round: a job that a night had made when it was cut off is the night's, not another's.
             nights()
-            engine.run(lambda: interrupted() or (sent is not None and sent.superseded is not None), tick)
+            with nullcontext() if sent is None else sent.explained():
+                engine.run(lambda: interrupted() or (sent is not None and sent.superseded is not None), tick)
     if sent is not None and sent.superseded is not None:
         raise sent.superseded
     say("orch: stopped; nothing is lost")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
 from orchestrator.backends.own_api import unix_client
-from orchestrator.pipeline.backend_handles import last_to_fail
+from orchestrator.core.errors import StorageError
+from orchestrator.pipeline.backend_handles import down_for, last_to_fail
 from orchestrator.server.host import socket_path
+from orchestrator.settings.backends import Backend, OwnServer
 from orchestrator.settings.home import Home
 
 
@@ -30,3 +32,40 @@ def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
 def lost(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The upstream that failed last, of a server that has work and none of whose upstreams answers."""
     return last_to_fail(health) if health["running_batches"] else None
+
+
+class ServerHealth:
+    """How the batch servers of an engine are; `told` has the last answer of each."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.told: dict[str, Any] = {}
+
+    def look(self, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Ask these servers; by name, the upstream that failed last of each that has work and none that answers.
+
+        Raises StorageError where one cannot write.
+        """
+        found = {}
+        for name in names:
+            if (health := fetch_health(self._home, name)) is None:
+                continue
+            self.told[name] = health
+            if health["status"] == "storage":
+                hint = "free disk space, then run the same command again; nothing is lost"
+                raise StorageError(health["problem"], hint=hint)
+            if (first := lost(health)) is not None:
+                found[name] = first
+        return found
+
+    def down(self) -> dict[str, float]:
+        """For how many seconds no upstream of a backend has taken rows; those where one does are left out."""
+        return down_for(self.told)
+
+    def given_up(self, settings: Mapping[str, Backend]) -> frozenset[str]:
+        """The backends none of whose upstreams has taken a row for longer than their patience."""
+        return frozenset(
+            name
+            for name, seconds in self.down().items()
+            if isinstance(own := settings.get(name), OwnServer) and seconds > own.patience
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any
 
@@ -33,8 +33,8 @@ from orchestrator.core.model import Job, JobFault
 from orchestrator.core.replica.replicator import NotReplicated
 from orchestrator.engine.backend_opener import BackendOpener
 from orchestrator.engine.handles import check
+from orchestrator.engine.health import ServerHealth
 from orchestrator.engine.health import fetch_health as fetch_health
-from orchestrator.engine.health import lost
 from orchestrator.engine.home_fleets import HomeFleets
 from orchestrator.engine.lock import Holder as Holder
 from orchestrator.engine.lock import engine_lock as engine_lock
@@ -47,7 +47,7 @@ from orchestrator.engine.replica.home_replica import HomeReplica
 from orchestrator.engine.settings_in_force import digest_of, keep
 from orchestrator.engine.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
-from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles, down_for
+from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
 from orchestrator.pipeline.build.reuse import asked_of
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.gc import disk
@@ -58,7 +58,7 @@ from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
 from orchestrator.pipeline.submit.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
-from orchestrator.settings.backends import OwnBackend, OwnServer
+from orchestrator.settings.backends import OwnBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
@@ -92,6 +92,11 @@ class Engine:
         self._config = config
         self._store = store
         self._home = Home(config.home)
+        if replica is None and self._home.has_replica:
+            raise UsageError(
+                f"{self._home.root} has a replica, and another machine may have gone on with it",
+                hint="only `orch up --replica URL` works in it",
+            )
         self._news: list[str] = []
         self._stack = ExitStack()
         self._fleets = HomeFleets(self._home, store, self._news.append)
@@ -105,7 +110,7 @@ class Engine:
         """Who else is notified of settings that hold from now on."""
         self.rounds: list[Callable[[], None]] = []
         """Who is notified that a round is over."""
-        self._health: dict[str, Any] = {}
+        self._health = ServerHealth(self._home)
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
         self.problem: str | None = None
@@ -114,7 +119,7 @@ class Engine:
         handles = BackendHandles(
             open=self.open,
             planning=lambda job: Planning(
-                store, self._config, job, now(), budgets.left, down=down_for(self._health), memory=memory
+                store, self._config, job, now(), budgets.left, down=self._health.down(), memory=memory
             ),
             models=lambda job: models_of(self._config, job),
             asked=lambda job: asked_of(self._config, job),
@@ -124,10 +129,12 @@ class Engine:
             reading=lambda: self._config.documents,
         )
         self._provider_calls = provider_calls or Threads()
-        self.pipeline = Pipeline(store, self._home, handles, budgets, now, self._provider_calls)
+        self._replica = replica
+        self.pipeline = Pipeline(
+            store, self._home, handles, budgets, now, self._provider_calls, may_act=lambda: self.may_act
+        )
         self._monitor = Monitor(store, config)
         self._telemetry = TelemetrySwitch(store, self._home, config, self._news.append)
-        self._replica = replica
         if replica is not None:
             replica.follow(self._backends.durable_bytes)
             replica.on_held = self._backends.resume
@@ -162,11 +169,26 @@ class Engine:
         keep(self._home, self._reloader.in_force)
         while not until():
             began = time.monotonic()
-            if not self.may_act:
-                self.problem = None if self._replica is None else self._replica.problem
-                self._end_round(tick)
-                self._provider_calls.wait(LONGEST_WAIT)
-                continue
+            moved = self._act(only, mine)
+            tick(self)
+            for heard in self.rounds:
+                heard()
+            wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
+            # Counting a million rows takes a while; looking must not take the time that the rows need.
+            if not moved:
+                wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
+            if not until():
+                self._provider_calls.wait(wait)  # a batch is asked how it is by the clock; it cannot call
+        if self.may_act:
+            with suppress(NotReplicated):
+                self.tidy_up()
+
+    def _act(self, only: Job | None, mine: Job | None) -> bool:
+        """Do what there is to do now, as far as this engine may; whether a job moved."""
+        if self._replica is not None and not self.may_act:
+            self.problem = self._replica.problem
+            return False
+        try:
             self._reload()
             moved = self._round(only, mine)
             self.pipeline.remote_cleanup.tick()
@@ -176,20 +198,10 @@ class Engine:
                     self.pipeline.finisher.deliver_again()
                 # Whoever waits for a job sees it; others are notified.
                 self._monitor.tick(self._standstill, now())
-            self._end_round(tick)
-            wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
-            # Counting a million rows takes a while; looking must not take the time that the rows need.
-            if not moved:
-                wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
-            if not until():
-                self._provider_calls.wait(wait)  # a batch is asked how it is by the clock; it cannot call
-        if self.may_act:
-            self.tidy_up()
-
-    def _end_round(self, tick: Callable[[Engine], None]) -> None:
-        tick(self)
-        for heard in self.rounds:
-            heard()
+        except NotReplicated as error:
+            self.problem = str(error)
+            return False
+        return moved
 
     @property
     def may_act(self) -> bool:
@@ -288,7 +300,7 @@ class Engine:
         self._store.jobs.note(job.id, EventKind.FAILED, error, now())
 
     def _standstill(self) -> Standstill:
-        return Standstill(dict(self._problems), dict(self._health), self.notices.taken())
+        return Standstill(dict(self._problems), dict(self._health.told), self.notices.taken())
 
     # --- settings
 
@@ -344,17 +356,11 @@ class Engine:
                 self.open(name)
             self._fleets.note_holds()
         self.problem = next((problem.text for problem in self._problems.values()), None)
+        if self._replica is not None and (failing := self._replica.failing) is not None:
+            self.problem = failing
         found: dict[str, Mapping[str, Any]] = {}
         with self.notices.apart("health"):
-            for name, _ in self._backends.servers():
-                if (health := fetch_health(self._home, name)) is None:
-                    continue
-                self._health[name] = health
-                if health["status"] == "storage":
-                    told = "free disk space, then run the same command again; nothing is lost"
-                    raise StorageError(health["problem"], hint=told)
-                if (first := lost(health)) is not None:
-                    found[name] = first
+            found = self._health.look([name for name, _ in self._backends.servers()])
         for name, settings in self._backends.servers():
             if name in found:
                 self._upstreams_down(name, settings, found[name], mine)
@@ -375,18 +381,7 @@ class Engine:
         return is_there and not Planning(self._store, self._config, job, now()).has_other_than(*self._given_up())
 
     def _given_up(self) -> frozenset[str]:
-        """The backends none of whose upstreams has taken a row for longer than their patience."""
-        settings = self._config.backends
-        return frozenset(
-            name
-            for name, seconds in down_for(self._health).items()
-            if isinstance(own := settings.get(name), OwnServer) and seconds > own.patience
-        )
-
-    @property
-    def health(self) -> dict[str, Any]:
-        """The last answer of each server that was opened."""
-        return self._health
+        return self._health.given_up(self._config.backends)
 
     def open(self, name: str) -> BackendHandle:
         """A backend, its server started at the first use. Raises BackendError, UsageError."""

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from orchestrator.core.errors import JobFilesError, StorageError
 from orchestrator.core.model import JobFault
+from orchestrator.core.replica.replicator import NotReplicated
 from orchestrator.policy.alerts import AlertKind, Notice
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Notices:
         try:
             yield
         except Exception as error:
-            if isinstance(error, StorageError) and not isinstance(error, JobFilesError):
+            if isinstance(error, StorageError) and not isinstance(error, JobFilesError | NotReplicated):
                 raise
             log.exception("%s", what)
             reason = f"{what} failed by {type(error).__name__}: {error}".partition("\n")[0]

@@ -60,7 +60,9 @@ class Pipeline:
         budgets: budget.SharedBudgets,
         now: Callable[[], datetime],
         provider_calls: ProviderCalls | None = None,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`may_act` says whether no other engine can have gone on with the home."""
         self._store = store
         self._home = home
         self._handles = handles
@@ -70,7 +72,7 @@ class Pipeline:
         self._replan_timer = ReplanTimer()
         self._samples = Samples(store)
         self._gate = Gate(store, now)
-        self.finisher = finisher.Finisher(store, home, now)
+        self.finisher = finisher.Finisher(store, home, now, may_act)
 
     def settings_changed(self) -> None:
         """Every job is planned again at its next step."""

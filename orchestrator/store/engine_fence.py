@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, delete, select, text
 
 from orchestrator.core.errors import StorageError
 from orchestrator.store.database import Database
@@ -26,6 +26,7 @@ class EngineFence:
     """The right to write as the engine of a home, as long as no other has a newer generation."""
 
     home: str
+    replica: str
     generation: int
 
     @property
@@ -36,14 +37,17 @@ class EngineFence:
     def require(self, tx: Connection) -> None:
         """Raises FencedOff; until `tx` ends, no other engine can begin."""
         table = engine_fences
-        query = select(table.c.generation).where(table.c.home == self.home).with_for_update(read=True)
-        self.check(tx.scalar(query))
-
-    def check(self, newest: int | None) -> None:
-        """Raises FencedOff where this is not the newest generation."""
-        if newest != self.generation:
+        query = select(table.c.replica, table.c.generation).where(table.c.home == self.home)
+        found = tx.execute(query.with_for_update(read=True)).first()
+        if found is None or found.replica != self.replica:
             raise FencedOff(
-                f"another engine of this home has taken over as generation {newest}; nothing more is written here",
+                "this home has left its replica, or has another one by now; nothing more is written here",
+                hint="use the engine that is active, or start this one with the replica that holds",
+            )
+        if found.generation != self.generation:
+            raise FencedOff(
+                f"another engine of this home has taken over as generation {found.generation}; nothing more is"
+                " written here",
                 hint="start it again: it stands by",
             )
 
@@ -57,15 +61,22 @@ class EngineFences:
     def take(self, fence: EngineFence) -> None:
         """From now on no engine with an older generation writes. Raises FencedOff where there is a newer one."""
         table, add = engine_fences, self._db.upsert(engine_fences)
-        newer = add.excluded.generation
-        row = {"home": fence.home, "generation": fence.generation}
+        told = add.excluded
+        row = {"home": fence.home, "replica": fence.replica, "generation": fence.generation}
+        # A home that begins another replica begins with its first generation.
+        is_newer = (table.c.replica != told.replica) | (table.c.generation <= told.generation)
         begin = add.values(row).on_conflict_do_update(
-            index_elements=["home"], set_={"generation": newer}, where=table.c.generation <= newer
+            index_elements=["home"], set_={"replica": told.replica, "generation": told.generation}, where=is_newer
         )
         self._end_others(fence)
         with self._db.write() as tx:
             tx.execute(begin)
-            fence.check(tx.scalar(select(table.c.generation).where(table.c.home == fence.home)))
+            fence.require(tx)
+
+    def leave(self, home: str) -> None:
+        """The home has no replica any more: no engine that had one writes from now on."""
+        with self._db.write() as tx:
+            tx.execute(delete(engine_fences).where(engine_fences.c.home == home))
 
     def _end_others(self, fence: EngineFence) -> None:
         """End what earlier engines have open: one that is paused in a transaction would hold up this one for ever."""

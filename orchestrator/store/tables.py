@@ -384,5 +384,6 @@ engine_fences = Table(
     "engine_fences",
     metadata,
     Column("home", String(32), primary_key=True),
+    Column("replica", String(32), nullable=False),
     Column("generation", Integer, nullable=False),
 )

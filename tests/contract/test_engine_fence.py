@@ -13,8 +13,8 @@ from orchestrator.store.engine_fence import EngineFence, FencedOff
 HOME = "0123456789ab"
 
 
-def opened(url: str, generation: int, home: str = HOME) -> Store:
-    return Store.open(url, fence=EngineFence(home, generation))
+def opened(url: str, generation: int, home: str = HOME, replica: str = "r1") -> Store:
+    return Store.open(url, fence=EngineFence(home, replica, generation))
 
 
 def test_an_older_engine_writes_nothing_more(store_url: str) -> None:
@@ -37,6 +37,19 @@ def test_an_older_engine_does_not_begin(store_url: str) -> None:
 def test_homes_have_fences_of_their_own(store_url: str) -> None:
     with opened(store_url, 5), opened(store_url, 1, "ba9876543210") as other:
         change(other)
+
+
+def test_a_home_may_begin_another_replica_or_leave_the_one_it_has(store_url: str) -> None:
+    with opened(store_url, 7) as former:
+        with opened(store_url, 1, replica="r2") as later:
+            change(later)
+            with pytest.raises(FencedOff, match="another one by now"):
+                change(former)
+        with Store.open(store_url) as alone:
+            alone.engine_fences.leave(HOME)
+            change(alone)
+        with pytest.raises(FencedOff, match="has left its replica"):
+            change(former)
 
 
 def test_commands_need_none(store_url: str) -> None:

@@ -11,24 +11,33 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from orchestrator.backends import Backend, BatchOrder
 from orchestrator.core.atomic import durable
-from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.clock import now
+from orchestrator.core.errors import BackendError, NotSent, StorageError, UsageError
 from orchestrator.core.replica.contents import Cut
 from orchestrator.core.replica.manifest import Manifest, ReplicaPiece, digest
+from orchestrator.core.replica.replicator import NotReplicated
 from orchestrator.core.replica.restore import FolderCopy
 from orchestrator.core.replica.storage import open_storage
 from orchestrator.core.replica.takeover import Replica, take_turn
 from orchestrator.core.replica.who_is_active import HeadLog, Superseded
 from orchestrator.engine.lock import engine_lock
+from orchestrator.engine.loop import Engine
+from orchestrator.engine.notices import Notices
 from orchestrator.engine.replica.home_contents import LAYOUT, HomeContents
 from orchestrator.engine.replica.home_replica import HomeReplica
+from orchestrator.engine.replica.paid_calls import behind_replica
 from orchestrator.engine.replica.status_file import read_status, require_active, wait_until_sent
 from orchestrator.server.database import FILE_NAME, ServerDatabase
+from orchestrator.settings.config import load
+from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
-from orchestrator.store import database_images
+from orchestrator.store import Store, database_images
 from orchestrator.store.database_images import WatchedDatabase, has_rows, reading_at_once
 
 
@@ -371,3 +380,99 @@ def test_what_comes_back_to_a_former_content_is_fetched_again(url: str, tmp_path
         copy.finish(holding(text), lambda: None)
         copy.finish(holding(text), lambda: None)
         assert (tmp_path / "b/orch.db").read_bytes() == text
+
+
+def test_what_may_differ_stays_so_until_it_was_sent(home: Named) -> None:
+    contents, path = home.contents, home.root / home.path
+    contents.sent(cut_of(contents))
+    path.unlink()
+    path.write_bytes(b"[]\n[]\n[]\n")
+    assert cut_of(contents).unsure == {home.path}, "and the round that sends it fails"
+    with path.open("ab") as file:
+        file.write(b"[]\n")
+    cut = cut_of(contents)
+    assert cut.unsure == {home.path}
+    contents.sent(cut)
+    assert cut_of(contents).unsure == set()
+
+
+def test_nobody_waits_for_a_long_look(home: Named) -> None:
+    """A generation is renewed on the loop that asks for the version."""
+
+    def asked() -> dict[str, int | None]:
+        asking = threading.Thread(target=home.contents.version)
+        asking.start()
+        asking.join(10)
+        assert not asking.is_alive()
+        return {}
+
+    home.contents.durable = asked
+    cut_of(home.contents)
+
+
+def test_a_change_in_the_moment_of_a_look_is_seen(home: Named) -> None:
+    contents = home.contents
+    contents.sent(cut_of(contents))
+    contents.durable = home.removed
+    contents.version()
+    cut = asyncio.run(contents.cut(is_new=False))
+    assert (named(cut), cut.files.get(home.path)) == (set(), None)
+
+
+def test_a_home_on_two_disks_is_refused(tmp_path: Path) -> None:
+    elsewhere = next(
+        path for path in (Path("/dev/shm"), Path("/proc")) if path.stat().st_dev != tmp_path.stat().st_dev
+    )
+    (tmp_path / "jobs").symlink_to(elsewhere)
+    with pytest.raises(UsageError, match="on another disk"):
+        HomeContents(Home(tmp_path), {}, is_shared=False, as_of=0)
+
+
+class Provider:
+    """A Batch API that notes what it is asked."""
+
+    appear_seconds = 5.0
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: self.asked.append(name)
+
+
+def test_a_provider_is_asked_for_what_cannot_be_undone_once_the_replica_knows() -> None:
+    provider, order = Provider(), BatchOrder("s", "f", "/v1/chat/completions", 60, 1)
+
+    def away() -> None:
+        raise NotReplicated("the replica is away")
+
+    api = behind_replica(cast("Backend", provider), away)
+    with pytest.raises(NotSent, match="the replica is away"):
+        api.create(order)
+    for act in (api.cancel, api.forget_file):
+        with pytest.raises(BackendError, match="the replica is away"):
+            act("x")
+    api.retrieve("x")
+    assert (provider.asked, api.appear_seconds) == (["retrieve"], 5.0)
+    api = behind_replica(cast("Backend", provider), lambda: None)
+    api.create(order)
+    api.cancel("x")
+    api.forget_file("x")
+    assert provider.asked == ["retrieve", "create", "cancel", "forget_file"]
+
+
+def test_an_engine_without_its_replica_does_not_begin(url: str, tmp_path: Path) -> None:
+    turn(url, tmp_path / "a")
+    place = Place(tmp_path / "orch.toml", tmp_path / "a", f"sqlite:///{tmp_path / 'a' / 'orch.db'}", 1.0)
+    (tmp_path / "orch.toml").write_text("")
+    with Store.open(place.database_url) as store, pytest.raises(UsageError, match="only `orch up --replica URL`"):
+        Engine(load(place), store)
+
+
+def test_what_is_not_on_the_replica_yet_ends_no_engine() -> None:
+    notices = Notices(now)
+    with notices.apart("schedules"):
+        raise NotReplicated("the replica is away")
+    assert len(notices.taken()) == 1
+    with pytest.raises(StorageError), notices.apart("schedules"):
+        raise StorageError("the disk is full")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -20,7 +21,7 @@ from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica import storage as storages
 from orchestrator.core.replica.contents import MARK
 from orchestrator.core.replica.manifest import first_to_send, read_manifest
-from orchestrator.core.replica.replicator import Replicator
+from orchestrator.core.replica.replicator import NotReplicated, Replicator
 from orchestrator.core.replica.storage import FolderStorage, Missing, Storage, open_storage
 from orchestrator.core.replica.takeover import Replica, take_turn
 from orchestrator.core.replica.who_is_active import (
@@ -348,6 +349,102 @@ def test_what_a_damaged_disk_changed_is_sent_again(tmp_path: Path) -> None:
     assert (tmp_path / "b" / path).read_bytes() == whole.replace(b"second\n", b"", 1) + b"fourth\n"
 
 
+def test_a_folder_that_was_rolled_back_is_not_ahead(tmp_path: Path) -> None:
+    """A disk's snapshot is put back: what it has is older than the replica, though nobody else was active."""
+    url = f"file://{tmp_path / 'replica'}"
+    active = Desk(url, tmp_path / "a")
+    active.replicate(lambda: active.add("files/one", b"1\n"))
+    shutil.copytree(tmp_path / "a", tmp_path / "snapshot")
+    active.replicate(lambda: active.add("files/two", b"2\n"))
+    active.database.close()
+    shutil.rmtree(tmp_path / "a")
+    (tmp_path / "snapshot").rename(tmp_path / "a")
+    again = Desk(url, tmp_path / "a")
+    assert again.said == [f"active, generation 2, from {url}"]
+    assert recorded(tmp_path / "a") == ["files/one", "files/two"]
+
+
+def test_a_machine_that_was_copied_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file://{tmp_path / 'replica'}"
+    active = Desk(url, tmp_path / "a")
+    active.replicate(lambda: active.add("files/one", b"1\n"))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
+    said: list[str] = []
+    assert take_turn(url, tmp_path / "b", LAYOUT, lambda: bool(said), said.append) is None
+    assert said[0].startswith("standing by")
+
+
+def test_a_replica_that_is_not_there_is_not_begun_anew(tmp_path: Path) -> None:
+    """Its disk is not mounted, or the URL has a slip: another machine may be the active one."""
+    url, replica = f"file://{tmp_path / 'replica'}", tmp_path / "replica"
+    active = Desk(url, tmp_path / "a")
+    active.replicate(lambda: active.add("files/one", b"1\n"))
+    replica.rename(tmp_path / "unmounted")
+    with pytest.raises(UsageError, match="is empty"):
+        Desk(url, tmp_path / "a")
+    with pytest.raises(StorageError, match="lost its heads"):
+        active.replica.generation.write()
+    shutil.rmtree(replica)
+    (tmp_path / "unmounted").rename(replica)
+    assert Desk(url, tmp_path / "a").said == ["active, generation 2, from this folder"]
+
+
+class Slow(FolderStorage):
+    """A folder that has taken a head, and is so long about saying it that the process was paused meanwhile."""
+
+    def __init__(self, root: Path, times: list[float]) -> None:
+        super().__init__(root)
+        self.times = times
+
+    def create(self, name: str, data: bytes) -> bytes:
+        there = super().create(name, data)
+        self.times[0] += 100.0 * name.startswith("heads/")
+        return there
+
+
+def test_who_was_paused_behind_a_commit_is_not_told_that_all_is_well(tmp_path: Path) -> None:
+    active, times = Desk(f"file://{tmp_path / 'replica'}", tmp_path / "a"), [0.0]
+    storage, head = Slow(tmp_path / "replica", times), active.replica.generation.head
+    generation = Generation(HeadLog(storage), head, 0.0, lambda: times[0])
+    active.replica = Replica(storage, generation, active.replica.manifest, active.replica.folder)
+
+    async def run() -> None:
+        replicator = active.replicator()
+        active.add("files/one", b"1\n")
+        sending = asyncio.create_task(replicator.send())
+        with pytest.raises(NotReplicated):
+            await replicator.settled()
+        assert await sending
+
+    asyncio.run(run())
+
+
+def test_nobody_waits_for_what_fails_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replica takes heads, but the folder cannot be read."""
+    monkeypatch.setattr("orchestrator.core.replica.replicator.HOLD_SECONDS", 0.5)
+    active = Desk(f"file://{tmp_path / 'replica'}", tmp_path / "a")
+    active.growing["batches/b/output.jsonl"] = 5
+
+    async def run() -> None:
+        replicator = active.replicator()
+        replicator.start()
+        try:
+            active.add("files/one", b"1\n")
+            with pytest.raises(NotReplicated, match=r"output\.jsonl"):
+                await replicator.settled()
+            assert replicator.is_held
+            assert "output.jsonl" in str(replicator.failing)
+            active.append("batches/b/output.jsonl", b"12345")
+            while replicator.failing:
+                await asyncio.sleep(0.05)
+            await replicator.settled()
+        finally:
+            await _kill(replicator)
+
+    asyncio.run(run())
+
+
 def test_who_was_superseded_changes_nothing(tmp_path: Path) -> None:
     url = f"file://{tmp_path / 'replica'}"
     storage = open_storage(url)
@@ -403,7 +500,7 @@ def test_wherever_a_server_dies_the_next_one_has_what_was_acknowledged(tmp_path:
         active, said = Desk(url, folder / "a"), ReplicaSteps()
         dying = Dying(folder / "replica", calls)
         generation = Generation(HeadLog(dying), active.replica.generation.head, seconds())
-        active.replica = Replica(dying, generation, active.replica.manifest)
+        active.replica = Replica(dying, generation, active.replica.manifest, active.replica.folder)
         ends = asyncio.run(said.run(active, path))
         other = Desk(url, folder / "b", lapse=0)
         found = files_of(folder / "b")

@@ -7,9 +7,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from orchestrator.core.errors import StorageError
 from orchestrator.core.replica.contents import ReplicaLayout
-from orchestrator.core.replica.storage import Missing, Storage
+from orchestrator.core.replica.storage import DamagedReplica, Missing, Storage
 from orchestrator.core.wire import JSON_ERRORS
 
 OBJECTS, MANIFESTS = "objects", "manifests"
@@ -67,13 +66,13 @@ def read_manifest(storage: Storage, name: str, layout: ReplicaLayout) -> Manifes
     try:
         found = _decode(storage.get(name))
     except Missing:
-        raise StorageError(f"the replica {storage.url} lacks its manifest {name}") from None
+        raise DamagedReplica(f"the replica {storage.url} lacks its manifest {name}") from None
     except JSON_ERRORS as error:
-        raise StorageError(f"the manifest {name} of the replica {storage.url} cannot be read: {error}") from error
+        raise DamagedReplica(f"the manifest {name} of the replica {storage.url} cannot be read: {error}") from error
     images = {FORMER_IMAGE: found.database} if found.database else found.images
     for path in (*images, *found.files):
         if not layout.has(path):
-            raise StorageError(
+            raise DamagedReplica(
                 f"the manifest {name} of the replica {storage.url} names {path}, which is not replicated here",
                 hint="one replica is for the servers of one folder, or for the engines of one home",
             )

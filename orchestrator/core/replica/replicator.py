@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -31,7 +31,7 @@ from orchestrator.core.replica.manifest import (
     size_of,
 )
 from orchestrator.core.replica.takeover import RENEW_SECONDS, Replica, new_name
-from orchestrator.core.replica.who_is_active import Superseded
+from orchestrator.core.replica.who_is_active import HOLD_SECONDS, Superseded, seconds
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -61,12 +61,14 @@ class Replicator:
         """`on_held` is called when the folder's work may go on."""
         self._storage = replica.storage
         self.generation = replica.generation
+        self._folder = replica.folder
         self._manifest = replica.manifest
         self._contents = contents
         self._on_held = on_held
         self._sent_version: Hashable = None
         self._pause = EVERY_SECONDS
         self.problem: str | None = None
+        self._failing_since: float | None = None
         self.superseded: Superseded | None = None
         self._wake = asyncio.Event()
         self._asked = self._done = 0
@@ -91,10 +93,23 @@ class Replicator:
         """Whether this server is the active one for certain."""
         return self.superseded is None and self.generation.is_held
 
+    @property
+    def failing(self) -> str | None:
+        """What has kept changes from being sent for so long that nobody should wait for it; None where they are."""
+        since = self._failing_since
+        return self.problem if since is not None and seconds() - since > HOLD_SECONDS else None
+
     async def settled(self) -> None:
         """Return when all that is recorded now is on the replica. Raises Superseded or NotReplicated."""
-        if self.superseded is None and self._contents.version() == self._sent_version and self.is_held:
-            return
+        try:
+            is_there = self._contents.version() == self._sent_version
+        except StorageError as error:
+            raise NotReplicated(error.message) from error
+        if not (is_there and self.is_held):
+            await self.refreshed()
+
+    async def refreshed(self) -> None:
+        """Return when a round that begins from now on has ended. Raises Superseded or NotReplicated."""
         self._asked += 1
         mine = self._asked
         self._wake.set()
@@ -102,10 +117,12 @@ class Replicator:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS), self._moved:
                     await self._moved.wait()
-            if self._done < mine and not self.generation.is_held:
-                raise NotReplicated(self.problem or f"the replica {self.url} takes long")
+            if self._done < mine and (self.failing is not None or not self.generation.is_held):
+                break
         if self.superseded is not None:
             raise self.superseded
+        if self._done < mine or not self.is_held:  # a process that was paused behind its round is active no more
+            raise NotReplicated(self.problem or f"the replica {self.url} takes long")
 
     async def close(self) -> None:
         """Send what is left, and let another server take over at once. After an outage that is left undone."""
@@ -150,23 +167,26 @@ class Replicator:
         """Send what has changed and commit it; whether that was done. One call at a time."""
         asked, was_held = self._asked, self.is_held
         try:
-            await self._round(is_last=is_last)
+            gone = await self._round(is_last=is_last)
         except Superseded as error:
             await self._lose(error)
             return False
         except (StorageError, OSError) as error:
             self._fail(error)
+            self._failing_since = self._failing_since or seconds()
             return False
         except Exception as error:
             log.exception("the replica could not be written by an internal error")
-            self.problem = f"an internal error: {error}"
+            self._fail(StorageError(f"an internal error: {error}"))
+            self._failing_since = self._failing_since or seconds()
             return False
-        self.problem = None
+        self.problem = self._failing_since = None
         if not was_held:
             self._on_held()
         async with self._moved:
             self._done = max(self._done, asked)
             self._moved.notify_all()
+        await self._apart(lambda: self._remove(gone))
         return True
 
     def _fail(self, error: StorageError | OSError) -> None:
@@ -180,17 +200,20 @@ class Replicator:
         async with self._moved:
             self._moved.notify_all()
 
-    async def _round(self, *, is_last: bool) -> None:
+    async def _round(self, *, is_last: bool) -> Collection[str]:
+        """Send and commit; the objects that are not needed any more."""
+        gone: Collection[str] = ()
         version, began = self._contents.version(), time.monotonic()
         cut = await self._contents.cut(is_new=version != self._sent_version)
         self._pause = max(EVERY_SECONDS, CUT_SHARE * (time.monotonic() - began))
         manifest = await self._apart(lambda: self._send(cut))
         if manifest != self._manifest:
-            await self._apart(lambda: self._commit(manifest, is_last))
+            gone = await self._apart(lambda: self._commit(manifest, is_last))
         elif is_last or not self.generation.is_held:
             await self._apart(lambda: self.generation.write(is_released=is_last))
         self._sent_version = version
         self._contents.sent(cut)
+        return gone
 
     async def _apart(self, work: Callable[[], T]) -> T:
         """Do what waits for the storage in a thread."""
@@ -244,16 +267,20 @@ class Replicator:
         self._storage.put(name, data)
         return ReplicaPiece(name, len(data), digest(data))
 
-    def _commit(self, manifest: Manifest, is_last: bool) -> None:
+    def _commit(self, manifest: Manifest, is_last: bool) -> Collection[str]:
         name = new_name(MANIFESTS, self.generation.number)
         self._storage.put(name, msgspec.json.encode(manifest))
         before, old = self.generation.head.manifest, self._manifest
+        self._folder.note(before, name)
         self.generation.write(name, is_released=is_last)
         self._manifest = manifest
         # Only what a manifest that holds does not name any more: what other servers will name grows from that one.
         gone = set(old.names()) - set(manifest.names())
+        return [*gone, *([before] if before else [])]
+
+    def _remove(self, gone: Collection[str]) -> None:
         try:
-            self._storage.remove([*gone, *([before] if before else [])])
+            self._storage.remove(gone)
         except StorageError as error:
             log.warning("what the replica needs no more could not be removed: %s", error)
 

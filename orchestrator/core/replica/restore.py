@@ -14,7 +14,7 @@ from orchestrator.core.atomic import sync_folder
 from orchestrator.core.errors import StorageError
 from orchestrator.core.replica.contents import ReplicaLayout
 from orchestrator.core.replica.manifest import Manifest, Pieces, ReplicaPiece, digest, read_manifest, size_of
-from orchestrator.core.replica.storage import Missing, Storage
+from orchestrator.core.replica.storage import DamagedReplica, Missing, Storage
 
 AT_ONCE = 8
 STEP_SECONDS = 1.0
@@ -178,5 +178,5 @@ def _content(storage: Storage, piece: ReplicaPiece) -> bytes:
     except Missing:
         data = b""
     if digest(data) != piece.digest:
-        raise StorageError(f"the object {piece.name} of the replica {storage.url} is not what was written there")
+        raise DamagedReplica(f"the object {piece.name} of the replica {storage.url} is not what was written there")
     return data

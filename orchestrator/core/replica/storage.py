@@ -27,6 +27,12 @@ class Missing(Exception):
     """There is no such object."""
 
 
+class DamagedReplica(StorageError):
+    """A replica that does not hold what it should: to try again does not help."""
+
+    kind = "damaged_replica"
+
+
 class Storage(Protocol):
     """Objects by name, as `heads/000000000001`. Every call may raise StorageError."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica.contents import MARK, ReplicaLayout
 from orchestrator.core.replica.manifest import MANIFESTS, OBJECTS, Manifest
 from orchestrator.core.replica.restore import Ahead, CopyStopped, FolderCopy
-from orchestrator.core.replica.storage import OPTION, Storage, open_storage
+from orchestrator.core.replica.storage import OPTION, DamagedReplica, Storage, open_storage
 from orchestrator.core.replica.who_is_active import (
     LAPSE_SECONDS,
     Generation,
@@ -34,11 +34,45 @@ Tell = Callable[[str], None]
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a folder knows of its replica: its own random name there, and the last generation that it had whole."""
+    """What a folder knows of its replica: its own random name there, the last generation that it had whole, and the
+    manifests of which one was committed last. A folder that was rolled back knows none that still holds.
+    """
 
     replica: str
     folder: str
     generation: int
+    manifests: Sequence[str] = ()
+
+
+class MarkedFolder:
+    """A folder, and what it knows of its replica."""
+
+    def __init__(self, root: Path, layout: ReplicaLayout) -> None:
+        self.root = root
+        self.layout = layout
+        self.mark = _read_mark(root, layout)
+
+    def begin(self, replica: str, generation: int, manifest: str = "") -> None:
+        """It is of this replica now, and has this generation whole; 0: none. Raises StorageError."""
+        self._write(Mark(replica=replica, folder=self.mark.folder, generation=generation, manifests=(manifest,)))
+
+    def note(self, *manifests: str) -> None:
+        """One of these will have been committed last. Raises StorageError."""
+        self._write(msgspec.structs.replace(self.mark, manifests=manifests))
+
+    def is_ahead_of(self, head: ReplicaHead) -> bool:
+        """Whether it has all that was committed, and perhaps more."""
+        mark = self.mark
+        knows = not mark.manifests or head.manifest in mark.manifests
+        return (mark.replica, mark.generation) == (head.replica, head.generation) and knows
+
+    def _write(self, mark: Mark) -> None:
+        try:
+            with durable(self.root / MARK) as file:
+                file.write(msgspec.json.encode(mark))
+        except OSError as error:
+            raise StorageError(f"{self.root / MARK} cannot be written: {error.strerror}") from error
+        self.mark = mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +82,7 @@ class Replica:
     storage: Storage
     generation: Generation
     manifest: Manifest
+    folder: MarkedFolder
     is_restored: bool = False
 
 
@@ -88,9 +123,7 @@ class _Turns:
     ) -> None:
         self._storage = storage
         self._heads = HeadLog(storage)
-        self._root = root
-        self._layout = layout
-        self._mark = _read_mark(root, layout)
+        self._folder = MarkedFolder(root, layout)
         self._is_over = is_over
         self._tell = tell
         self._lapse = lapse
@@ -117,7 +150,10 @@ class _Turns:
                     self._tell(f"{error.message}; trying again")
                 seen = -1
             else:
-                if head is None or self._is_mine(head):
+                if head is None:
+                    self._require_new()
+                    return None
+                if self._is_mine(head):
                     return head
                 if head.number != seen:
                     seen, since = head.number, seconds()
@@ -134,59 +170,82 @@ class _Turns:
 
     def _note_standby(self, head: ReplicaHead) -> None:
         """Have it known that this folder is a copy, whose state is another one's."""
-        if self._mark.replica != head.replica:
-            self._mark = self._note(head.replica, 0)
+        if self._folder.mark.replica != head.replica:
+            self._folder.begin(head.replica, 0)
+
+    def _require_new(self) -> None:
+        """Raises UsageError where the replica is empty that this folder is of: it is not there, or another one."""
+        root = self._folder.root
+        if self._folder.mark.replica:
+            raise UsageError(
+                f"{OPTION} {self._storage.url} is empty, and {root} belongs to a replica that is not",
+                hint=f"is it mounted, and the URL right? To begin another one with this folder, remove {root / MARK}",
+            )
 
     def _is_mine(self, head: ReplicaHead) -> bool:
         """Whether nobody else is active. Raises UsageError where a state of this folder's own would be lost."""
-        if self._mark.replica != head.replica and self._has_state:
+        folder = self._folder
+        if folder.mark.replica != head.replica and self._has_state:
             raise UsageError(
-                f"{self._root} has {self._layout.holds} of its own, and {OPTION} {self._storage.url} has others",
-                hint=f"{self._layout.elsewhere}, or another replica",
+                f"{folder.root} has {folder.layout.holds} of its own, and {OPTION} {self._storage.url} has others",
+                hint=f"{folder.layout.elsewhere}, or another replica",
             )
-        return head.is_released or head.folder == self._mark.folder
+        # A machine that was copied has the same folder: it waits for the one that it was copied from.
+        is_same = head.folder == folder.mark.folder and head.host in ("", socket.gethostname())
+        return head.is_released or is_same
 
     def take(self, last: ReplicaHead | None) -> Replica:
         """Write the head that makes this process the active one, and bring its folder to where the last one was.
 
         Raises Superseded where another process was first, CopyStopped where the end comes before the folder is whole.
         """
-        is_ahead = last is None or (self._mark.replica, self._mark.generation) == (last.replica, last.generation)
+        is_ahead = last is None or self._folder.is_ahead_of(last)
         began = seconds()
         head = ReplicaHead(
             number=1 if last is None else last.number + 1,
             generation=1 if last is None else last.generation + 1,
             replica=os.urandom(8).hex() if last is None else last.replica,
-            folder=self._mark.folder,
+            folder=self._folder.mark.folder,
+            host=socket.gethostname(),
             holder=f"{socket.gethostname()} (process {os.getpid()})",
             manifest="" if last is None else last.manifest,
             nonce=os.urandom(4).hex(),
         )
         generation = Generation(self._heads, self._heads.write(head), began)
-        manifest = self._copy.read(head.manifest)
         if not is_ahead:
-            self._note(head.replica, 0)
-            self._copy.finish(manifest, lambda: self._step(generation))
-        self._note(head.replica, head.generation)
+            self._folder.begin(head.replica, 0)
+        manifest = self._restored(generation, is_ahead=is_ahead)
+        self._folder.begin(head.replica, head.generation, head.manifest)
         generation.renew(RENEW_SECONDS)
         _remove_unnamed(self._storage, manifest, generation)
         source = "from this folder" if is_ahead else f"from {self._storage.url}"
         self._tell(f"active, generation {head.generation}, {source}")
-        return Replica(self._storage, generation, manifest, is_restored=not is_ahead)
+        return Replica(self._storage, generation, manifest, self._folder, is_restored=not is_ahead)
+
+    def _restored(self, generation: Generation, *, is_ahead: bool) -> Manifest:
+        """The manifest that holds, with the folder as it says; what passes is waited for."""
+        told = ""
+        while True:
+            try:
+                self._step(generation)
+                manifest = self._copy.read(generation.head.manifest)
+                if not is_ahead:
+                    self._copy.finish(manifest, lambda: self._step(generation))
+                return manifest
+            except (Superseded, DamagedReplica):
+                raise
+            except StorageError as error:
+                if error.message != told:
+                    self._tell(f"{error.message}; trying again")
+                told = error.message
+                time.sleep(LOOK_SECONDS)
+            except OSError as error:
+                raise StorageError(f"{self._folder.root} cannot be written: {error.strerror}") from error
 
     def _step(self, generation: Generation) -> None:
         if self._is_over():
             raise CopyStopped
         generation.renew(RENEW_SECONDS)
-
-    def _note(self, replica: str, generation: int) -> Mark:
-        mark = Mark(replica=replica, folder=self._mark.folder, generation=generation)
-        try:
-            with durable(self._root / MARK) as file:
-                file.write(msgspec.json.encode(mark))
-        except OSError as error:
-            raise StorageError(f"{self._root / MARK} cannot be written: {error.strerror}") from error
-        return mark
 
 
 def _remove_unnamed(storage: Storage, manifest: Manifest, generation: Generation) -> None:

@@ -39,6 +39,8 @@ class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
     holder: str
     manifest: str
     """The manifest's name; empty: there is none yet."""
+    host: str = ""
+    """The machine of the holder, as it calls itself."""
     is_released: bool = False
     nonce: str = ""
 
@@ -96,6 +98,11 @@ class HeadLog:
             newest = self.latest()
             assert newest is not None
             raise Superseded(newest)
+        if wanted.number > 1 and wanted.number - 1 not in numbers:
+            raise StorageError(
+                f"the replica {self._storage.url} has lost its heads: it is not what was written before",
+                hint="is it the right folder, and mounted?",
+            )
         self._storage.remove(_name(number) for number in numbers if number < wanted.number - KEPT)
         return there
 

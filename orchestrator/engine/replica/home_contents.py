@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from orchestrator.core.errors import StorageError
+from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica.contents import Cut, Image, ReplicaLayout
 from orchestrator.core.replica.who_is_active import seconds
 from orchestrator.pipeline.gc.backup import is_kept
@@ -98,6 +98,10 @@ class HomeContents:
             if known.get(path) == seen.size and max(changed, seen.modified) < (as_of - CLOCK_SECONDS) * 1e9
         }
         self._next: Mapping[str, _Seen] = {}
+        self._unsure: set[str] = set()
+        """Files that may differ from what was sent, until a cut with them has been sent."""
+        self._require_one_disk()
+        self._version: Hashable = None
         self._looked_at = self._began = self.sent_to = (0.0, 0.0)
         """All that was recorded before `sent_to` is on the replica: in `who_is_active.seconds`, and since 1970."""
         self.durable: Callable[[], Mapping[str, int | None]] = dict
@@ -116,9 +120,11 @@ class HomeContents:
         Of one that is elsewhere nobody knows whether it has come to name other files: every look is a new version.
         """
         self._looked_at = seconds(), time.time()
-        with self._lock:
-            seen = tuple((path, database.version()) for path, database in self._open_databases().items())
-        return (seen, next(self._versions)) if self._is_shared else seen
+        self._version = self._seen_version()
+        return (self._version, next(self._versions)) if self._is_shared else self._version
+
+    def _seen_version(self) -> Hashable:
+        return tuple((path, database.version()) for path, database in self._open_databases().items())
 
     async def cut(self, *, is_new: bool) -> Cut:
         """The home now."""
@@ -128,21 +134,23 @@ class HomeContents:
     def sent(self, cut: Cut) -> None:
         """All of a cut is on the replica."""
         self._sent, self.sent_to = dict(self._next), self._began
+        self._unsure.clear()
         self.on_sent()
 
     def _cut(self, is_new: bool) -> Cut:
-        with self._lock:
-            self._stage.mkdir(mode=0o700, exist_ok=True)
-            for attempt in range(TRIES):
-                if (found := self._at_one_moment(is_new, is_last=attempt == TRIES - 1)) is not None:
-                    return found
+        self._stage.mkdir(mode=0o700, exist_ok=True)
+        for attempt in range(TRIES):
+            if (found := self._at_one_moment(is_new, is_last=attempt == TRIES - 1)) is not None:
+                return found
         raise StorageError(f"{self.root} changes faster than it can be copied")
 
     def _at_one_moment(self, is_new: bool, *, is_last: bool) -> Cut | None:
         """None where so much was written and removed meanwhile that the parts may not fit together."""
         before = {path for path, _, _ in self._files()}
         if not is_new:
-            return self._of(None, self._look(before))
+            found = self._look(before)
+            if self._seen_version() == self._version:
+                return self._of(None, found)
         databases = self._open_databases()
         own = databases.get(DATABASE)
         with reading_at_once(own, [one for one in databases.values() if one is not own]) as is_quiet:
@@ -160,7 +168,8 @@ class HomeContents:
 
     def _of(self, images: Mapping[str, Image] | None, found: _Found) -> Cut:
         self._next = found.seen
-        return Cut(images, found.size, found.unsure, self._stage)
+        self._unsure |= found.unsure
+        return Cut(images, found.size, self._unsure & found.size.keys(), self._stage)
 
     def _look(self, before: Collection[str]) -> _Found:
         """The files now; those that differ from what was sent are staged. `before`: which there were a moment ago."""
@@ -179,8 +188,7 @@ class HomeContents:
                 is_same_file = self._is_staged(path, now.inode)
                 if not is_same_file and not self._staged(path):
                     continue
-                has_grown = last is not None and is_same_file and now.size >= last.size and path.endswith(APPENDED)
-                if not has_grown:
+                if not is_same_file or not _has_grown(path, last, now):
                     found.unsure.add(path)
             found.size[path], found.seen[path] = now.size, now
         found.gone.update(path for path in before if path not in found.seen and durable.get(path, 0) is not None)
@@ -203,6 +211,15 @@ class HomeContents:
         except FileNotFoundError:
             return False
         return True
+
+    def _require_one_disk(self) -> None:
+        """Raises UsageError where files cannot have a second name in the home's own folder."""
+        for top in [folder for pattern in LAYOUT.folders for folder in self.root.glob(pattern)]:
+            if top.stat().st_dev != self.root.stat().st_dev:
+                raise UsageError(
+                    f"{top} is on another disk than {self.root}",
+                    hint="a replica needs all of a home on one disk: set ORCH_HOME to a folder there",
+                )
 
     def _unstage(self, sizes: Mapping[str, int | None]) -> None:
         """Free the bytes of what is gone from the home."""
@@ -229,14 +246,20 @@ class HomeContents:
                                 yield path.relative_to(self.root).as_posix(), seen, found.st_ctime_ns
 
     def _open_databases(self) -> dict[str, WatchedDatabase]:
-        """The databases that there are now, by path."""
-        own = [] if self._is_shared else [self.root / DATABASE]
-        paths = [path for path in (*own, *sorted(self.root.glob(SERVER_DATABASES))) if path.exists()]
-        names = {path.relative_to(self.root).as_posix(): path for path in paths}
-        for name, database in list(self._databases.items()):
-            if name not in names or not database.is_there:
-                self._databases.pop(name).close()
-        for name, path in names.items():
-            if name not in self._databases:
-                self._databases[name] = WatchedDatabase(path)
-        return {name: self._databases[name] for name in names}
+        """The databases that there are now, by path. Two threads may ask: one that cuts is waited for by none."""
+        with self._lock:
+            own = [] if self._is_shared else [self.root / DATABASE]
+            paths = [path for path in (*own, *sorted(self.root.glob(SERVER_DATABASES))) if path.exists()]
+            names = {path.relative_to(self.root).as_posix(): path for path in paths}
+            for name, database in list(self._databases.items()):
+                if name not in names or not database.is_there:
+                    self._databases.pop(name).close()
+            for name, path in names.items():
+                if name not in self._databases:
+                    self._databases[name] = WatchedDatabase(path)
+            return {name: self._databases[name] for name in names}
+
+
+def _has_grown(path: str, last: _Seen | None, now: _Seen) -> bool:
+    """Whether what was sent of a file is how it begins still."""
+    return path.endswith(APPENDED) and last is not None and last.inode == now.inode and last.size <= now.size

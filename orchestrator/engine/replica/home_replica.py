@@ -10,9 +10,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from orchestrator.core.errors import StorageError
@@ -21,7 +21,7 @@ from orchestrator.core.replica.replicator import NotReplicated, Replicator
 from orchestrator.core.replica.takeover import Replica
 from orchestrator.core.replica.who_is_active import Superseded
 from orchestrator.engine.replica.home_contents import HomeContents
-from orchestrator.engine.replica.status_file import ReplicaStatus, read_status, write_status
+from orchestrator.engine.replica.status_file import ReplicaStatus, write_status
 from orchestrator.settings.home import Home
 
 log = logging.getLogger(__name__)
@@ -36,11 +36,11 @@ class HomeReplica:
     take over at once. Any thread may call.
     """
 
-    def __init__(self, home: Home, replica: Replica, *, is_shared: bool) -> None:
+    def __init__(self, home: Home, replica: Replica, *, is_shared: bool, as_of: float = 0.0) -> None:
+        """`as_of`: what nobody has touched since (seconds since 1970) is on the replica as it is."""
         self._home = home
         self._replica = replica
-        last = read_status(home)
-        as_of = time.time() if replica.is_restored else 0.0 if last is None else last.as_of
+        as_of = time.time() if replica.is_restored else as_of
         known = {path: size_of(pieces) for path, pieces in replica.manifest.files.items()}
         self._contents = HomeContents(home, known, is_shared=is_shared, as_of=as_of)
         self._contents.on_sent = self._tell
@@ -83,6 +83,26 @@ class HomeReplica:
         """What keeps the replica from being written, for people."""
         return self._replicator.problem or f"the replica {self._replicator.url} has not been written for too long"
 
+    @property
+    def failing(self) -> str | None:
+        """What has kept changes from being sent for a while, for people; None where they are."""
+        return self._replicator.failing
+
+    @property
+    def replica_id(self) -> str:
+        """The replica's own random name."""
+        return self._replica.generation.head.replica
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """A database that refuses an engine which was superseded: Superseded says why, and by whom."""
+        try:
+            yield
+        except StorageError:
+            with suppress(NotReplicated):
+                self.settled()
+            raise
+
     def follow(self, durable: Callable[[], Mapping[str, int | None]]) -> None:
         """`durable` says how much of each result file that grows is durable, by its path under the home."""
         self._contents.durable = durable
@@ -95,10 +115,12 @@ class HomeReplica:
         except (RuntimeError, CancelledError) as error:  # the loop has ended
             settled.close()
             raise NotReplicated("the engine is stopping") from error
+        if not self.is_held:  # this process, or this thread, was paused since
+            raise NotReplicated(self.problem)
 
     async def _run(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        self._replicator = Replicator(self._replica, self._contents, lambda: self.on_held())
+        self._replicator = Replicator(self._replica, self._contents, self._held_again)
         self._replicator.start()
         asking = asyncio.create_task(self._asked())
         self._is_ready.set()
@@ -115,7 +137,11 @@ class HomeReplica:
             except OSError:
                 continue
             with suppress(StorageError):
-                await self._replicator.settled()
+                await self._replicator.refreshed()
+
+    def _held_again(self) -> None:
+        """In a thread: whoever hears of it may take long, and the generation has to be renewed."""
+        threading.Thread(target=self.on_held, name="orch-held-again", daemon=True).start()
 
     def _tell(self) -> None:
         """What was recorded before the cut that was sent last is safe."""

@@ -1,7 +1,8 @@
 """A provider's Batch API behind a home's replica: what cannot be undone is asked for once the replica knows of it.
 
 A batch is created once its intent is there, so that whoever takes over looks for it instead of paying for another.
-A file is deleted at a provider once the results that came of it are there.
+A file is deleted at a provider once the results that came of it are there, and a batch is cancelled once it is known
+there why.
 """
 
 from __future__ import annotations
@@ -31,13 +32,21 @@ class _Replicated:
             raise NotSent(f"not sent: {error.message}") from error
         return self._api.create(order)
 
+    def cancel(self, batch_id: str) -> None:
+        """See `Backend`."""
+        self._require("cancelled")
+        self._api.cancel(batch_id)
+
     def forget_file(self, file_id: str) -> None:
         """See `Backend`."""
+        self._require("deleted")
+        self._api.forget_file(file_id)
+
+    def _require(self, what: str) -> None:
         try:
             self._settled()
         except StorageError as error:
-            raise BackendError(f"not deleted: {error.message}") from error
-        self._api.forget_file(file_id)
+            raise BackendError(f"not {what}: {error.message}") from error
 
 
 def behind_replica(api: Backend, settled: Callable[[], None]) -> Backend:

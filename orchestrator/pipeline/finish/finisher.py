@@ -76,7 +76,11 @@ class Finisher:
     answer keeps no other job waiting, and what cannot be delivered keeps no job from its end.
     """
 
-    def __init__(self, store: Store, home: Home, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, store: Store, home: Home, now: Callable[[], datetime], may_act: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`may_act` says whether no other engine can have gone on with the home."""
+        self._may_act = may_act
         self._store = store
         self._home = home
         self._now = now
@@ -145,7 +149,9 @@ class Finisher:
 
     def _begun(self, job: Job) -> _Delivery:
         def lines(style: str) -> Iterator[bytes]:
-            return merged_lines(self._store, self._home, job, style=style)
+            yield from merged_lines(self._store, self._home, job, style=style)
+            if not self._may_act():  # this process was paused: by now newer rows may be there
+                raise OutputError(OutputFault.UNREACHABLE, "another engine may have gone on with this home")
 
         def work() -> str:
             try:
