@@ -29,6 +29,7 @@ from orchestrator.core.replica.who_is_active import HeadLog, Superseded
 from orchestrator.engine.lock import engine_lock
 from orchestrator.engine.loop import Engine
 from orchestrator.engine.notices import Notices
+from orchestrator.engine.replica import home_contents
 from orchestrator.engine.replica.home_contents import LAYOUT, HomeContents
 from orchestrator.engine.replica.home_replica import HomeReplica
 from orchestrator.engine.replica.paid_calls import behind_replica
@@ -63,6 +64,7 @@ class Churn:
         self.root = root
         self._dice = random.Random(seed)
         self._files: dict[str, int] = {}
+        self._removed: set[str] = set()
         self._batches: list[int] = []
         self._number = 0
         self.home = sqlite3.connect(root / "orch.db", isolation_level=None, check_same_thread=False)
@@ -78,6 +80,8 @@ class Churn:
         self.server.close()
 
     def step(self) -> None:
+        self._number += 1
+        time.sleep(0.001 * self._dice.randrange(4))
         self._dice.choice((self._append, self._append, self._replace, self._remove, self._create, self._collect))()
 
     def _append(self) -> None:
@@ -107,6 +111,7 @@ class Churn:
             path = self._dice.choice([*self._files])
             self.home.execute("DELETE FROM named WHERE path = ?", (path,))
             del self._files[path]
+            self._removed.add(path)
             (self.root / path).unlink()
 
     def _create(self) -> None:
@@ -129,7 +134,9 @@ class Churn:
             (self.root / "servers" / "local" / "files" / f"in-{number}").unlink()
 
     def _new(self, name: str) -> str:
-        return f"jobs/job-{self._dice.randrange(30)}/{name}"
+        path = f"jobs/job-{self._dice.randrange(30)}/{name}"
+        # No file comes back once it is removed: numbers of jobs and shards are given once.
+        return path if path not in self._removed else f"jobs/job-{100 + self._number}/{name}"
 
     def _name(self, path: str, size: int) -> None:
         self._files[path] = size
@@ -263,7 +270,11 @@ def home(tmp_path: Path) -> Iterator[Named]:
     made.close()
 
 
-def test_what_is_removed_while_it_is_looked_at_stays_for_what_names_it(home: Named) -> None:
+def test_what_is_removed_while_it_is_looked_at_stays_for_what_names_it(
+    home: Named, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a home that is never quiet."""
+    monkeypatch.setattr(home_contents, "QUIET_SECONDS", -1.0)
     contents = home.contents
     contents.sent(cut_of(contents))
     contents.durable = home.removed

@@ -33,7 +33,9 @@ from orchestrator.store.database_images import WatchedDatabase, has_rows, readin
 
 SERVER_DATABASES = f"servers/*/{SERVER_DATABASE}"
 SMALL_FILES = ("home.id", "telemetry.json")
-TRIES = 20
+TRIES = 1000
+QUIET_SECONDS = 1.0
+"""So long a moment is waited for in which nothing is written."""
 CLOCK_SECONDS = 0.1
 """By so much the times of files may be behind the clock."""
 APPENDED = ("output.jsonl", "error.jsonl", "requests.jsonl", "sent")
@@ -139,26 +141,31 @@ class HomeContents:
 
     def _cut(self, is_new: bool) -> Cut:
         self._stage.mkdir(mode=0o700, exist_ok=True)
-        for attempt in range(TRIES):
-            if (found := self._at_one_moment(is_new, is_last=attempt == TRIES - 1)) is not None:
+        until = time.monotonic() + QUIET_SECONDS
+        for _ in range(TRIES):
+            if (found := self._at_one_moment(is_new, is_late=time.monotonic() > until)) is not None:
                 return found
         raise StorageError(f"{self.root} changes faster than it can be copied")
 
-    def _at_one_moment(self, is_new: bool, *, is_last: bool) -> Cut | None:
-        """None where so much was written and removed meanwhile that the parts may not fit together."""
+    def _at_one_moment(self, is_new: bool, *, is_late: bool) -> Cut | None:
+        """None where something was written meanwhile, and the parts may not fit together.
+
+        Where it `is_late`, a file that came and went meanwhile may be missing: its rows would be asked again.
+        """
         before = {path for path, _, _ in self._files()}
         if not is_new:
             found = self._look(before)
             if self._seen_version() == self._version:
                 return self._of(None, found)
-        databases = self._open_databases()
+        databases, began = self._open_databases(), self._seen_version()
         own = databases.get(DATABASE)
         with reading_at_once(own, [one for one in databases.values() if one is not own]) as is_quiet:
             if not is_quiet:
                 return None
             found = self._look(before)
             # What is gone, and may be named in a database, has to be on the replica by now.
-            if not found.gone <= self._sent.keys() and not is_last:
+            is_whole = self._seen_version() == began and found.gone <= self._sent.keys()
+            if not is_whole and not is_late:
                 return None
             images: dict[str, Image] = {
                 path: database.image(self._stage / path.replace("/", "-")) for path, database in databases.items()
