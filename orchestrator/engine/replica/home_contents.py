@@ -33,9 +33,8 @@ from orchestrator.store.database_images import WatchedDatabase, has_rows, readin
 
 SERVER_DATABASES = f"servers/*/{SERVER_DATABASE}"
 SMALL_FILES = ("home.id", "telemetry.json")
-TRIES = 1000
-QUIET_SECONDS = 1.0
-"""So long a moment is waited for in which nothing is written."""
+QUIET_SECONDS, LONGEST_SECONDS = 1.0, 10.0
+"""So long a moment is waited for in which nothing is written, and one in which databases agree at least."""
 CLOCK_SECONDS = 0.1
 """By so much the times of files may be behind the clock."""
 APPENDED = ("output.jsonl", "error.jsonl", "requests.jsonl", "sent")
@@ -141,9 +140,9 @@ class HomeContents:
 
     def _cut(self, is_new: bool) -> Cut:
         self._stage.mkdir(mode=0o700, exist_ok=True)
-        until = time.monotonic() + QUIET_SECONDS
-        for _ in range(TRIES):
-            if (found := self._at_one_moment(is_new, is_late=time.monotonic() > until)) is not None:
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < LONGEST_SECONDS:
+            if (found := self._at_one_moment(is_new, is_late=waited > QUIET_SECONDS)) is not None:
                 return found
         raise StorageError(f"{self.root} changes faster than it can be copied")
 
