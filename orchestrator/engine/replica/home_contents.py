@@ -237,19 +237,12 @@ class HomeContents:
 
     def _files(self) -> Iterator[tuple[str, _Seen, int]]:
         """Each file of jobs and servers: its path, what is seen of it, when its name or mode was changed last."""
-        for pattern in LAYOUT.folders:
-            for top in self.root.glob(pattern):
-                for parent, folders, names in os.walk(top):
-                    folders[:] = [name for name in folders if is_kept(name)]
-                    for name in names:
-                        path = Path(parent, name)
-                        if not is_kept(name) or name.startswith((".", INDEX_NAME)):
-                            continue
-                        with suppress(FileNotFoundError):
-                            found = path.lstat()
-                            if stat.S_ISREG(found.st_mode):
-                                seen = _Seen(found.st_ino, found.st_mtime_ns, found.st_size)
-                                yield path.relative_to(self.root).as_posix(), seen, found.st_ctime_ns
+        tops = [
+            top.relative_to(self.root).as_posix() for pattern in LAYOUT.folders for top in self.root.glob(pattern)
+        ]
+        root = str(self.root)
+        for top in tops:
+            yield from _below(root, top)
 
     def _open_databases(self) -> dict[str, WatchedDatabase]:
         """The databases that there are now, by path. Two threads may ask: one that cuts is waited for by none."""
@@ -269,3 +262,20 @@ class HomeContents:
 def _has_grown(path: str, last: _Seen | None, now: _Seen) -> bool:
     """Whether what was sent of a file is how it begins still."""
     return path.endswith(APPENDED) and last is not None and last.inode == now.inode and last.size <= now.size
+
+
+def _below(root: str, folder: str) -> Iterator[tuple[str, _Seen, int]]:
+    """The files below a folder. Strings, and one call for each: a home of many nights has thousands of them."""
+    with suppress(FileNotFoundError), os.scandir(f"{root}/{folder}") as entries:
+        for entry in entries:
+            name = entry.name
+            if not is_kept(name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _below(root, f"{folder}/{name}")
+            elif not name.startswith((".", INDEX_NAME)):
+                with suppress(FileNotFoundError):
+                    found = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(found.st_mode):
+                        seen = _Seen(found.st_ino, found.st_mtime_ns, found.st_size)
+                        yield f"{folder}/{name}", seen, found.st_ctime_ns
