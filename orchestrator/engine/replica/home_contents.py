@@ -237,12 +237,9 @@ class HomeContents:
 
     def _files(self) -> Iterator[tuple[str, _Seen, int]]:
         """Each file of jobs and servers: its path, what is seen of it, when its name or mode was changed last."""
-        tops = [
-            top.relative_to(self.root).as_posix() for pattern in LAYOUT.folders for top in self.root.glob(pattern)
-        ]
-        root = str(self.root)
-        for top in tops:
-            yield from _below(root, top)
+        for pattern in LAYOUT.folders:
+            for top in self.root.glob(pattern):
+                yield from _below(str(self.root), top.relative_to(self.root).as_posix())
 
     def _open_databases(self) -> dict[str, WatchedDatabase]:
         """The databases that there are now, by path. Two threads may ask: one that cuts is waited for by none."""
