@@ -81,33 +81,14 @@ def up(
             url = stack.enter_context(webhooks.listening(*address, secrets, engine.pipeline.polls.push))
             for name in secrets:
                 say(f"orch: accepting webhooks of {name} at {url}{name}")
-        scheduler = Scheduler(context.store, context.home, context.config, now)
-        daily = sweep.Daily(context.store, context.home, context.config.retention)
-        engine.listeners += [scheduler.use, daily.use, context.use]
-        told = _Told(context, quiet=quiet)
+        rounds = _Rounds(context, engine, quiet=quiet)
         if web is not None:
             stack.enter_context(_pages(engine, context, web, names, acts=acts))
-
-        def nights() -> None:
-            with engine.notices.apart("schedules"):
-                told.say(scheduler.tick())
-
-        def tick(engine: Engine) -> None:
-            if not engine.may_act:
-                told.tick(engine)
-                return
-            nights()
-            with engine.notices.apart("gc"):
-                daily.tick(now())
-            with engine.notices.apart("progress"):
-                told.tick(engine)
-
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
-        with suppress(Interrupted):
+        with suppress(Interrupted), nullcontext() if sent is None else sent.explained():
             # Before any round: a job that a night had made when it was cut off is the night's, not another's.
-            nights()
-            with nullcontext() if sent is None else sent.explained():
-                engine.run(lambda: interrupted() or (sent is not None and sent.superseded is not None), tick)
+            rounds.nights()
+            engine.run(lambda: interrupted() or (sent is not None and sent.superseded is not None), rounds.tick)
     if sent is not None and sent.superseded is not None:
         raise sent.superseded
     say("orch: stopped; nothing is lost")
@@ -130,6 +111,31 @@ def _pages(
     engine.rounds.append(pages.loop.beat)
     engine.listeners.append(pages.use)
     return pages
+
+
+class _Rounds:
+    """What `orch up` does behind each round of its engine: nights, gc, and what is new for its terminal."""
+
+    def __init__(self, context: Context, engine: Engine, *, quiet: bool) -> None:
+        self._engine = engine
+        self._scheduler = Scheduler(context.store, context.home, context.config, now)
+        self._daily = sweep.Daily(context.store, context.home, context.config.retention)
+        self._told = _Told(context, quiet=quiet)
+        engine.listeners += [self._scheduler.use, self._daily.use, context.use]
+
+    def nights(self) -> None:
+        """Begin the nights that are due."""
+        with self._engine.notices.apart("schedules"):
+            self._told.say(self._scheduler.tick())
+
+    def tick(self, engine: Engine) -> None:
+        """A round is over."""
+        if engine.may_act:
+            self.nights()
+            with engine.notices.apart("gc"):
+                self._daily.tick(now())
+        with engine.notices.apart("progress"):
+            self._told.tick(engine)
 
 
 class _Told:
