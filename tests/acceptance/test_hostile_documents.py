@@ -82,7 +82,7 @@ def test_what_is_ignored_is_told_everywhere(run_orch: Orch, make_upstream: MakeU
 def test_documents_that_take_too_much_are_rows_that_failed(
     run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
-    write_config(run_orch.home, [make_upstream().base_url], extra=LIMITS % 1)
+    write_config(run_orch.home, [make_upstream().base_url], extra=LIMITS % 3)
     bad(files(tmp_path))
     problems = {one["document"]: one for one in result(run_orch, "validate", "job.yaml")["problems"]}
     assert {name: one["code"] for name, one in problems.items()} == {
@@ -90,7 +90,7 @@ def test_documents_that_take_too_much_are_rows_that_failed(
         "documents/slow.pdf": "time_limit",
     }
     assert "raise `max_memory` under [documents] in orch.toml" in problems["documents/large.pdf"]["message"]
-    assert "the 1 seconds allowed" in problems["documents/slow.pdf"]["message"]
+    assert "the 3 seconds allowed" in problems["documents/slow.pdf"]["message"]
     ran = result(run_orch, "run", "job.yaml", expect=1)
     assert (ran["requests"]["succeeded"], ran["requests"]["failed"]) == (3, 2)
     rows = [json.loads(row) for row in run_orch("fetch", ran["job"]).stdout.splitlines()]

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 
 from orchestrator.core.replica.takeover import take_turn
 from orchestrator.server import logs
+from orchestrator.server.replicated_folder import LAYOUT
 from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
 from tests.contract.conftest import Served, over_tcp
@@ -184,7 +185,7 @@ def test_what_is_told_of_metrics_is_there(make_upstream: MakeUpstream, tmp_path:
     told = set(re.findall(r"orch_[a-z_]+[a-z]", (ROOT / "docs/reference/server" / name).read_text(encoding="utf-8")))
     settings = Settings(upstreams=(make_upstream().base_url,), cost_per_hour=1.0)
     (tmp_path / "served").mkdir()
-    replica = take_turn(str(tmp_path / "replica"), tmp_path / "served", lambda: False, [].append)
+    replica = take_turn(str(tmp_path / "replica"), tmp_path / "served", LAYOUT, lambda: False, [].append)
     with over_tcp(tmp_path / "served", settings, replica) as url, sdk_at(url) as sdk:
         run_batch(sdk, [row("a")])
         there = set(re.findall(r"^# TYPE (\w+)", sdk.raw.get("/metrics").text, re.MULTILINE))

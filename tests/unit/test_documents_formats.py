@@ -19,7 +19,7 @@ from orchestrator.documents import (
     UnreadableDocument,
     docx_text,
     html_text,
-    package,
+    office_package,
     pdf_text,
 )
 from orchestrator.documents.types import ExtractionError
@@ -294,7 +294,7 @@ def test_word_keeps_what_a_reader_sees(xml: str, text: str) -> None:
 
 
 def bomb() -> bytes:
-    return word_with_body(" " * (package.RATIO_FROM + 1))
+    return word_with_body(" " * (office_package.RATIO_FROM + 1))
 
 
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"

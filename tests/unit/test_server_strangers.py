@@ -24,7 +24,7 @@ from orchestrator.core.wire import JSON_ERRORS, MAX_DEPTH
 from orchestrator.server import multipart
 from orchestrator.server.api.content import content
 from orchestrator.server.api.http import ApiError
-from orchestrator.server.dispatch import bodies, packing, results
+from orchestrator.server.dispatch import bodies, packing, torn_result_lines
 from orchestrator.server.dispatch.client import MAX_RETRY_AFTER, Reply, is_object
 from orchestrator.server.dispatch.concurrency_limiter import ConcurrencyLimiter
 from orchestrator.server.dispatch.gauges import MOST, read_gauges
@@ -238,8 +238,8 @@ def test_any_result_file_is_recovered_paged_and_retried(
     (folder / "input").write_bytes(b"\n".join(lines))
     read_page(ResultSource(folder / "input", folder, {}), None, 10)
     copy_leftovers(folder / "input", folder / "error.jsonl", folder / "left", CAUSES)
-    known = [row.custom_id for row in results.recover(folder / "output.jsonl")]
-    assert known == [row.custom_id for row in results.recover(folder / "output.jsonl")]
+    known = [row.custom_id for row in torn_result_lines.recover(folder / "output.jsonl")]
+    assert known == [row.custom_id for row in torn_result_lines.recover(folder / "output.jsonl")]
     assert None not in known
 
 
