@@ -137,7 +137,7 @@ def test_only_the_active_machine_answers_commands(pair: HomePair, run_orch: Orch
     assert "this machine is the active one" in run_orch("doctor", env=pair.env("a")).stdout
     following = run_orch.start("run", str(tmp_path / "job.yaml"), env=pair.env("a"))
     wait_until(lambda: "following it" in run_orch.output(following))
-    pair.kill_engine()
+    pair.kill()
     assert following.wait(30) == 2, "it does not become an engine that knows of no replica"
     refused = run_orch("run", str(tmp_path / "job.yaml"), env=pair.env("a"))
     assert refused.returncode == 2

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import sqlite3
 import time
 from contextlib import closing
@@ -18,14 +16,15 @@ from orchestrator.core.replica.who_is_active import HeadLog
 from orchestrator.server.database import FILE_NAME
 from orchestrator.server.replicated_folder import LAYOUT
 from tests.support.batchapi import create, ended, row, sdk_at
-from tests.support.cli import Orch, kill_group
+from tests.support.cli import Orch
+from tests.support.harm import Harm
 from tests.support.process import Upstream, wait_until
 from tests.support.serving import serve, url_of
 
 TAKEOVER_SECONDS = 60.0
 
 
-class Pair:
+class Pair(Harm):
     """`begin`, then harm the active one, then `take_over` and `finish`."""
 
     def __init__(self, orch: Orch, upstream: Upstream, folder: Path, replica: str, rows: int = 400) -> None:
@@ -55,27 +54,13 @@ class Pair:
 
     def kill_active(self) -> None:
         """SIGKILL, and its folder is gone."""
-        kill_group(self.active)
-        self.active.wait()
-        self._since = time.monotonic()
+        self.kill()
         shutil.rmtree(self._folder / "a")
-
-    def pause_active(self) -> None:
-        """SIGSTOP."""
-        os.kill(self.active.pid, signal.SIGSTOP)
-        self._since = time.monotonic()
-
-    def stop_active(self) -> int:
-        """SIGTERM; its exit status."""
-        self.active.send_signal(signal.SIGTERM)
-        status = self.active.wait(TAKEOVER_SECONDS)
-        self._since = time.monotonic()
-        return status
 
     def take_over(self) -> float:
         """Seconds until the other one serves."""
         self._url = url_of(self._orch, self.standby, TAKEOVER_SECONDS)
-        return time.monotonic() - self._since
+        return time.monotonic() - self.since
 
     def finish(self) -> None:
         """The batch ends at the one that has taken over, each row once."""
@@ -93,8 +78,7 @@ class Pair:
 
     def wake_paused(self) -> None:
         """SIGCONT. It ends with 4, says why, and nothing of the replica is changed by it."""
-        os.kill(self.active.pid, signal.SIGCONT)
-        assert self.active.wait(TAKEOVER_SECONDS) == 4
+        assert self.woken() == 4
         assert "has taken over as generation 2" in self._orch.output(self.active)
         with urlopen(f"{self._url}/health", timeout=10) as answer:
             replica = json.load(answer)["replica"]

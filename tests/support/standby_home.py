@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Any
 
 from orchestrator.core.replica.storage import open_storage
 from orchestrator.core.replica.who_is_active import HeadLog
-from tests.support.cli import Orch, Process, kill_group
+from tests.support.cli import Orch, Process
+from tests.support.harm import Harm
 from tests.support.process import wait_until
 
 TAKEOVER_SECONDS = 60.0
@@ -37,7 +36,7 @@ def letters(folder: Path, number: int) -> Path:
     return folder / "job.yaml"
 
 
-class HomePair:
+class HomePair(Harm):
     """The homes are `folder`/a and `folder`/b; both read the orch.toml of `orch`. `start`, `submit`, harm the active
     one, `take_over`, `finish`.
     """
@@ -83,31 +82,13 @@ class HomePair:
 
     def kill_active(self) -> None:
         """SIGKILL, and its home is gone."""
-        self.kill_engine()
+        self.kill()
         shutil.rmtree(self.home("a"))
-
-    def kill_engine(self) -> None:
-        """SIGKILL; its home stays."""
-        kill_group(self.active)
-        self.active.wait()
-        self._since = time.monotonic()
-
-    def pause_active(self) -> None:
-        """SIGSTOP."""
-        os.killpg(self.active.pid, signal.SIGSTOP)
-        self._since = time.monotonic()
-
-    def stop_active(self) -> int:
-        """SIGTERM; its exit status."""
-        self.active.send_signal(signal.SIGTERM)
-        status = self.active.wait(TAKEOVER_SECONDS)
-        self._since = time.monotonic()
-        return status
 
     def take_over(self) -> float:
         """Seconds until the other engine works."""
         self._is_up(self.standby)
-        return time.monotonic() - self._since
+        return time.monotonic() - self.since
 
     def finish(self, job: str) -> Any:
         """The job's end at the machine that has taken over."""
@@ -133,9 +114,7 @@ class HomePair:
 
     def wake_paused(self) -> None:
         """SIGCONT. It ends with 4, and says why."""
-        os.killpg(self.active.pid, signal.SIGCONT)
-        status = self.active.wait(TAKEOVER_SECONDS)
-        assert status == 4, self.said(self.active)
+        assert self.woken() == 4, self.said(self.active)
         assert "has taken over as generation 2" in self.said(self.active)
 
     def generation(self) -> tuple[int, str]:

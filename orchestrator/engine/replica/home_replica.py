@@ -61,7 +61,6 @@ class HomeReplica:
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
         self._contents.close()
-        self._home.replica.unlink(missing_ok=True)
 
     @property
     def generation(self) -> int:
