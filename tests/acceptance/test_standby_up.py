@@ -180,6 +180,7 @@ def test_without_its_replica_an_engine_waits_and_then_goes_on(
     assert engine.poll() is None
     assert "generation 1" in run_orch("status").stdout
     kill_group(engine)
+    engine.wait()
     again = run_orch.start("up", "--replica", str(replica))
     wait_until(lambda: "active, generation 2, from this folder" in run_orch.output(again))
 
