@@ -40,17 +40,12 @@ def compare(url: str, model: str, folder: Path, chosen: argparse.Namespace, fixe
     note(f"orch bench: {ours[0]:.2f} rows/s at {knee}")
     plain: dict[int, list[float]] = {max(1, knee // 2): [], knee: [], 2 * knee: []}
     vllm: list[float] = []
-    streamed: list[float] = []
-    # vLLM's benchmark has each answer streamed, a token at a time, which a batch has no use for.
-    as_stream = [{**body, "stream": True, "stream_options": {"include_usage": True}} for body in bodies]
     for _ in range(chosen.repeats):
         for concurrency, rates in plain.items():
             rates.append(fixed(bodies, concurrency))
             note(f"plain client at {concurrency}: {rates[-1]:.2f} rows/s")
         vllm.append(_vllm(url, model, prompts, folder, knee, chosen.engine_dir))
         note(f"vllm bench serve at {knee}: {vllm[-1]:.2f} rows/s")
-        streamed.append(fixed(as_stream, knee))
-        note(f"plain client at {knee}, streamed: {streamed[-1]:.2f} rows/s")
     best = max(plain, key=lambda concurrency: statistics.median(plain[concurrency]))
     rate, theirs, own = ours[0], statistics.median(plain[best]), statistics.median(vllm)
     say(f"bench: {found['knee_reason']}; {found['verdict']['sentence']}")
@@ -58,11 +53,6 @@ def compare(url: str, model: str, folder: Path, chosen: argparse.Namespace, fixe
         f"orch bench {rate:.2f} rows/s at {knee}; plain client {theirs:.2f} at {best}, its best: {rate / theirs:.3f}x"
     )
     say(f"vllm bench serve at {knee}: {own:.2f} rows/s: {rate / own:.3f}x (goal: within 5 % of both)")
-    stream, whole = statistics.median(streamed), statistics.median(plain[knee])
-    say(
-        f"plain client at {knee} with streamed answers, as vllm bench serve has them: {stream:.2f} rows/s, "
-        f"{stream / whole:.3f}x of whole ones; vllm bench serve to that: {own / stream:.3f}x"
-    )
 
 
 def _body(prompt: str) -> dict[str, Any]:
@@ -114,6 +104,8 @@ def _vllm(url: str, model: str, prompts: list[str], folder: Path, concurrency: i
         "tokenizer": tokenizer, "dataset-name": "custom", "dataset-path": data, "custom-output-len": TOKENS,
         "num-prompts": len(prompts), "max-concurrency": concurrency, "result-dir": folder,
         "result-filename": result.name,
+        # It leaves the temperature to the model's own settings otherwise: to sample costs more than to be greedy.
+        "temperature": 0,
     }  # fmt: skip
     named = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     flags = ["--ignore-eos", "--save-result", "--skip-chat-template", "--disable-shuffle", "--disable-tqdm"]

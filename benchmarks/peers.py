@@ -174,8 +174,7 @@ def _run_plain(rows: str, output: str, url: str, concurrency: str) -> dict[str, 
                 text = await response.text()
                 if response.status != 200:
                     raise RuntimeError(f"{response.status}: {text[:300]}")
-            response = text if body.get("stream") else json.loads(text)
-            file.write(json.dumps({"custom_id": custom_id, "response": response}) + "\n")
+            file.write(json.dumps({"custom_id": custom_id, "response": json.loads(text)}) + "\n")
             answered += 1
 
     async def all_rows() -> float:
