@@ -140,3 +140,16 @@ def test_when_time_is_over_the_best_so_far_is_told() -> None:
     found = next_step(points, MOST, settle=True)
     assert isinstance(found, Knee)
     assert (found.concurrency, found.above) == (4, 2)
+
+
+def test_a_fall_that_there_was_no_time_to_see_again_is_not_told() -> None:
+    points = [SweepPoint(16, 5.4), SweepPoint(32, 6.1), SweepPoint(64, 3.0)]
+    once = next_step(points, 512, settle=True)
+    assert isinstance(once, Knee)
+    assert (once.concurrency, once.falls_over_at) == (32, None)
+    twice = next_step([*points, SweepPoint(64, 3.0)], 512, settle=True)
+    assert isinstance(twice, Knee)
+    assert (twice.concurrency, twice.falls_over_at) == (32, 64)
+    failed = next_step([*points[:2], SweepPoint(64, 3.0, 0.5)], 512, settle=True)
+    assert isinstance(failed, Knee)
+    assert failed.falls_over_at == 64, "errors are seen at once"

@@ -82,8 +82,11 @@ def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) 
             return Measure(max(FIRST, lowest // 2) if seen else FIRST, "the lowest concurrency")
         return NoKnee(f"the engine fails at {lowest} at once")
     best = max(good, key=lambda point: (point.rows_per_second, -point.concurrency))
-    if not settle and (disputed := _disputed(points, good, ceiling)) is not None:
+    disputed = _disputed(points, good, ceiling)
+    if disputed is not None and not settle:
         return Measure(disputed, f"throughput grew no more at {disputed}, without an error: once more")
+    if disputed is not None and disputed == ceiling:
+        ceiling = None  # the time was over before it was seen again: nobody knows
     further = None if settle else _further(good, ceiling, most)
     return further if further is not None else _narrower(good, best, ceiling, settle=settle)
 
