@@ -59,7 +59,7 @@ class Verdict:
         hosted = self.hosted_per_1000_usd
         return {
             "sentence": self.sentence,
-            "rows_per_hour": round(self.rows_per_hour, 1),
+            "rows_per_hour": round(self.rows_per_hour),
             "rows": self.rows,
             "documents": self.documents,
             "done_at": self.done_at.isoformat(timespec="seconds"),
