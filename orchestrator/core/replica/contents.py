@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -28,6 +28,11 @@ class ReplicaLayout:
     has_state: Callable[[Path], bool]
     holds: str
     elsewhere: str
+
+    def tops(self, root: Path) -> Iterator[Path]:
+        """The folders that are there now."""
+        for pattern in self.folders:
+            yield from root.glob(pattern)
 
     def is_image(self, path: str) -> bool:
         """Whether a path under the folder is that of an image."""

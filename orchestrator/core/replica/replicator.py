@@ -52,7 +52,7 @@ class NotReplicated(StorageError):
 
 
 class Replicator:
-    """Sends what changes, as long as this server is the active one; `problem` is what keeps it from that, or None.
+    """Sends what changes, as long as this process is the active one; `problem` is what keeps it from that, or None.
 
     `start` and `close` belong to the event loop that made it.
     """
@@ -90,7 +90,7 @@ class Replicator:
 
     @property
     def is_held(self) -> bool:
-        """Whether this server is the active one for certain."""
+        """Whether this process is the active one for certain."""
         return self.superseded is None and self.generation.is_held
 
     @property
@@ -125,7 +125,7 @@ class Replicator:
             raise NotReplicated(self.problem or f"the replica {self.url} takes long")
 
     async def close(self) -> None:
-        """Send what is left, and let another server take over at once. After an outage that is left undone."""
+        """Send what is left, and let another process take over at once. After an outage that is left undone."""
         self._is_closing = True
         self._wake.set()
         try:
@@ -172,14 +172,10 @@ class Replicator:
             await self._lose(error)
             return False
         except (StorageError, OSError) as error:
-            self._fail(error)
-            self._failing_since = self._failing_since or seconds()
-            return False
+            return self._fail_round(error)
         except Exception as error:
             log.exception("the replica could not be written by an internal error")
-            self._fail(StorageError(f"an internal error: {error}"))
-            self._failing_since = self._failing_since or seconds()
-            return False
+            return self._fail_round(StorageError(f"an internal error: {error}"))
         self.problem = self._failing_since = None
         if not was_held:
             self._on_held()
@@ -193,6 +189,11 @@ class Replicator:
         if self.problem is None:
             log.warning("the replica waits: %s", error)
         self.problem = str(error)
+
+    def _fail_round(self, error: StorageError | OSError) -> bool:
+        self._fail(error)
+        self._failing_since = self._failing_since or seconds()
+        return False
 
     async def _lose(self, error: Superseded) -> None:
         log.error("%s", error.message)

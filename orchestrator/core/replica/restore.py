@@ -81,7 +81,7 @@ class FolderCopy:
             sync_folder(folder)
 
     def _remove_others(self, wanted: Pieces) -> None:
-        for folder in [top for pattern in self._layout.folders for top in self._root.glob(pattern)]:
+        for folder in self._layout.tops(self._root):
             for path in sorted(folder.rglob("*"), reverse=True):
                 if path.is_dir() and not path.is_symlink():
                     with suppress(OSError):  # one that is not empty stays

@@ -220,7 +220,7 @@ class HomeContents:
 
     def _require_one_disk(self) -> None:
         """Raises UsageError where files cannot have a second name in the home's own folder."""
-        for top in [folder for pattern in LAYOUT.folders for folder in self.root.glob(pattern)]:
+        for top in LAYOUT.tops(self.root):
             if top.stat().st_dev != self.root.stat().st_dev:
                 raise UsageError(
                     f"{top} is on another disk than {self.root}",
@@ -237,9 +237,8 @@ class HomeContents:
 
     def _files(self) -> Iterator[tuple[str, _Seen, int]]:
         """Each file of jobs and servers: its path, what is seen of it, when its name or mode was changed last."""
-        for pattern in LAYOUT.folders:
-            for top in self.root.glob(pattern):
-                yield from _below(str(self.root), top.relative_to(self.root).as_posix())
+        for top in LAYOUT.tops(self.root):
+            yield from _below(str(self.root), top.relative_to(self.root).as_posix())
 
     def _open_databases(self) -> dict[str, WatchedDatabase]:
         """The databases that there are now, by path. Two threads may ask: one that cuts is waited for by none."""

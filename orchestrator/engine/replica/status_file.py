@@ -52,6 +52,7 @@ def read_status(home: Home) -> ReplicaStatus | None:
 
 def write_status(home: Home, status: ReplicaStatus) -> None:
     """Say it. Raises OSError."""
+    # Whole for who reads it, and not durable: it is said anew every two seconds, and worth nothing after a power cut.
     beside = home.replica.with_name(f".{home.replica.name}.partial")
     beside.write_bytes(msgspec.json.encode(status))
     beside.replace(home.replica)
