@@ -16,6 +16,7 @@ from orchestrator.core.errors import (
     OrchError,
     Uncertain,
 )
+from orchestrator.core.refused_fields import ProviderError, names_request_field
 from orchestrator.policy.row_errors import Disposition, classify, is_account
 
 UNREADABLE = (ValueError, TypeError, AttributeError, msgspec.ValidationError)
@@ -51,7 +52,8 @@ def _of_answer(error: anthropic.APIStatusError, message: str, *, creating: bool)
     code = code_of(error)
     # An account without credit shows in words alone, as a bad request.
     no_credit = status == 400 and classify(status, code, None, message).disposition is Disposition.STOP
-    if no_credit or is_account(status, code):
+    names_field = names_request_field(ProviderError(status, code, message=error.api_message))
+    if no_credit or is_account(status, code, names_field=names_field):
         return AccountError(message, status=status, code=code, hint=_ACCOUNT_HINT)
     if status in _BUSY_STATUSES:
         return BackendBusy(message, status=status, code=code, retry_after=asked_pause(error.response.headers))

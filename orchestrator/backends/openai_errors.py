@@ -17,6 +17,7 @@ from orchestrator.core.errors import (
     StorageError,
     Uncertain,
 )
+from orchestrator.core.refused_fields import ProviderError, names_request_field
 from orchestrator.core.retry_after import retry_after
 from orchestrator.policy.row_errors import is_account
 
@@ -63,7 +64,7 @@ def _of_answer(error: ApiRefusal, message: str, *, creating: bool) -> OrchError:
     status, code, after = error.status, code_of(error), asked_pause(error.headers)
     if status == _INSUFFICIENT_STORAGE:
         return StorageError(message, hint="free disk space, then run the same command again")
-    if is_account(status, code, error.kind):
+    if is_account(status, code, error.kind, names_field=_names_field(error)):
         hint = "check the key and the account's credit; `orch doctor` tests it again"
         return AccountError(message, status=status, code=code, hint=hint)
     # A gateway says 503 too for a call whose answer it lost; who asks to come again has not carried it out.
@@ -76,6 +77,11 @@ def _of_answer(error: ApiRefusal, message: str, *, creating: bool) -> OrchError:
     if is_not_its_own(error):
         return NotSent(message, hint="check base_url")
     return BackendRefused(message, status=status, code=code, retry_after=after)
+
+
+def _names_field(error: ApiRefusal) -> bool:
+    param = None if error.param is None else lenient.text(error.param)
+    return names_request_field(ProviderError(error.status, code_of(error), error.kind, param, error.said))
 
 
 def is_not_its_own(error: ApiRefusal) -> bool:

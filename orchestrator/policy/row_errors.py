@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.core.model import CancelCode, Job
+from orchestrator.core.refused_fields import FieldFault, RefusedField
 
 MOST_READ = 2000
 """Characters of a message that are examined."""
@@ -49,7 +50,7 @@ RULES = (
         "add credit or raise the limit at the provider; the rows wait and resume automatically",
         ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
          "insufficient_credits", "insufficient_funds", "arrearage", "contract_spend_limit_reached",
-         "enforced_spend_limit_reached"),
+         "enforced_spend_limit_reached", "budget_exceeded"),
         r"credit balance is too low|insufficient (balance|credits?|funds)|billing (hard )?limit|payment required",
         (402,),
     ),
@@ -226,6 +227,9 @@ _MATCHERS = tuple(
     )
     for rule in RULES
 )
+_UNSUPPORTED, _INVALID = (
+    next(rule for rule in RULES if rule.code == code) for code in ("unsupported_parameter", "invalid_request")
+)
 _BY_STATUS = {status: rule for rule in RULES for status in rule.statuses}
 # Types that say no more than a status does: Anthropic's, vLLM's, OpenAI's.
 _STATUS_OF_TYPE = {
@@ -250,16 +254,21 @@ _STATUS_OF_TYPE = {
 
 _ACCOUNT = frozenset(word for rule, words, _ in _MATCHERS if rule.disposition is Disposition.STOP for word in words)
 _ACCOUNT_STATUSES = frozenset(status for status, rule in _BY_STATUS.items() if rule.disposition is Disposition.STOP)
+_FORBIDDEN = 403
 _PASSES = (Disposition.RETRY, Disposition.WAIT)
 _OURS = frozenset({"budget_exhausted", "part_failed"})
 """Codes of our own for rows that were not asked to their end."""
 
 
-def is_account(status: int | None, *words: str | None) -> bool:
-    """Whether a refusal is about the account, by its status or one of the provider's words for it (code, type)."""
-    if status in _ACCOUNT_STATUSES:
+def is_account(status: int | None, *words: str | None, names_field: bool = False) -> bool:
+    """True if a refusal is about the account, by its status or one of the provider's words for it (code, type).
+
+    `names_field` says that it names a field of the request: then a 403 is about the request.
+    """
+    statuses = _ACCOUNT_STATUSES - {_FORBIDDEN} if names_field else _ACCOUNT_STATUSES
+    if status in statuses:
         return True
-    return any(plain(word) in _ACCOUNT or _STATUS_OF_TYPE.get(plain(word)) in _ACCOUNT_STATUSES for word in words)
+    return any(plain(word) in _ACCOUNT or _STATUS_OF_TYPE.get(plain(word)) in statuses for word in words)
 
 
 def is_passing(code: str | None) -> bool:
@@ -285,12 +294,21 @@ def cancelled(job: Job) -> tuple[str, str]:
     return code, job.cancel_reason or "the job was cancelled"
 
 
-def classify(status: int | None, code: str | None, kind: str | None, message: str | None) -> RowVerdict:
-    """The verdict on a row that failed with this HTTP status and error object, as far as known. Never raises.
+def classify(
+    status: int | None, code: str | None, kind: str | None, message: str | None, refused: RefusedField | None = None
+) -> RowVerdict:
+    """Return the verdict on a row that failed with this HTTP status and error object. Never raises.
 
-    `kind` is the error's `type`. What nobody knows is the row's fault with a status of 4xx, and else the backend's.
+    `kind` is the error's `type`. `refused` is the field of the request that the error names: then the refusal is
+    about the request and not about the account. An unknown 4xx is the row's fault, any other unknown error the
+    backend's.
     """
     words = {plain(code), plain(kind)}
+    if refused is not None and not words & _ACCOUNT:
+        if refused.fault is not FieldFault.RANGE:
+            return _verdict(_UNSUPPORTED, _UNSUPPORTED.code)
+        if status in _ACCOUNT_STATUSES:
+            return _verdict(_INVALID, _INVALID.code)
     status = status or _status_in(code) or _STATUS_OF_TYPE.get(plain(code)) or _STATUS_OF_TYPE.get(plain(kind))
     # What a server says that broke is about itself.
     text = (message or "")[:MOST_READ] if status is None or status < 500 else ""

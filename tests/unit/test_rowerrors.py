@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import BATCH_GONE
+from orchestrator.core.refused_fields import FieldFault, RefusedField
 from orchestrator.policy import row_errors
 from orchestrator.policy.batch_errors import BatchFault, classify_batch
 from orchestrator.policy.row_errors import FAILED, REFUSED, RULES, Disposition, Rule, classify
@@ -48,6 +49,9 @@ ROWS = {
     "openai: too long": (
         (400, "context_length_exceeded", "invalid_request_error", "This model's maximum context length is 8 tokens"),
         NEVER, "context_length_exceeded"),
+    "litellm: a spent budget of the gateway": (
+        (422, "422", "budget_exceeded", "Budget has been exceeded! Current cost: 1.2, Max budget: 1.0"),
+        STOP, "no_credit"),
     "openai: one string too long": ((400, "string_above_max_length", None, ""), NEVER, "context_length_exceeded"),
     "openai: flagged prompt": (
         (400, "invalid_prompt", None, "Invalid prompt: it was flagged as potentially violating our usage policy"),
@@ -372,3 +376,22 @@ def test_what_is_about_the_account(status: int, word: str | None) -> None:
         return  # of a row the status speaks; a call's account is at fault all the same
     stops = row_errors.classify(status, word, None, None).disposition is row_errors.Disposition.STOP
     assert found is stops, "a refused call and a refused row are judged by the same table"
+
+
+FORBIDDEN = {
+    "a field of the request": (FieldFault.FIELD, None, ELSEWHERE, "unsupported_parameter"),
+    "a value that this model does not take": (FieldFault.SETTING, None, ELSEWHERE, "unsupported_parameter"),
+    "a value out of range": (FieldFault.RANGE, None, NEVER, "invalid_request"),
+    "the account, in the provider's own word": (FieldFault.FIELD, "permission_denied", STOP, "no_permission"),
+    "nothing": (None, None, STOP, "http_403"),
+}
+
+
+@pytest.mark.parametrize("case", FORBIDDEN)
+def test_a_403_that_names_a_field_is_about_that_request(case: str) -> None:
+    fault, code, disposition, told = FORBIDDEN[case]
+    refused = None if fault is None else RefusedField("logprobs", fault)
+    verdict = classify(403, code, None, "You are not allowed to request logprobs from this model", refused)
+    assert (verdict.disposition, verdict.code) == (disposition, told)
+    assert classify(None, verdict.code, None, None).rule == verdict.rule, "its code alone says the same"
+    assert row_errors.is_account(403, code, names_field=refused is not None) is (disposition is STOP)

@@ -16,6 +16,7 @@ from orchestrator.server.dispatch.retry import (
     account_problem,
     judge,
     leaves_doubt,
+    refuses_request,
 )
 
 KEEP = RetryVerdict(Action.KEEP)
@@ -142,3 +143,35 @@ def test_when_it_is_the_account(status: int, body: bytes, problem: str | None) -
     found = account_problem(status, body)
     assert found is None if problem is None else found.endswith(problem)
     assert "SECRET" not in (found or "")
+
+
+REQUESTS = {
+    "a 403 that names a field": (403, '{"error": {"message": "You are not allowed to request logprobs here"}}', True),
+    "a 403 with the field as its param": (403, '{"error": {"message": "Denied.", "param": "logprobs"}}', True),
+    "a 403 about the account": (403, '{"error": {"message": "Your account may not use this API."}}', False),
+    "a 403 of a page": (403, "<html>Forbidden: temperature</html>", False),
+    "llama.cpp's 500 about a field": (
+        500,
+        '{"error": {"message": "validation error: response_format.type: Input should be \'text\'"}}',
+        True,
+    ),
+    "a 500 of an engine that broke": (500, '{"error": {"message": "CUDA error near response_format"}}', False),
+    "a 503 that names a field": (503, '{"error": {"message": "response_format is not supported"}}', False),
+}
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_an_answer_that_names_a_field_is_about_the_row_and_no_upstream(case: str) -> None:
+    status, body, is_refused = REQUESTS[case]
+    assert refuses_request(status, body.encode()) is is_refused
+    if status == 403:
+        assert (account_problem(status, body.encode()) is None) is is_refused
+    if is_refused:
+        kept = judge(End.ANSWERED, status=status, tries=1, base=0.5, names_field=True)
+        assert kept == KEEP, "the row ends with the server's words, and the upstream takes the next one"
+        assert judge(End.ANSWERED, status=status, tries=1, base=0.5) != KEEP
+
+
+def test_a_spent_budget_of_a_gateway_is_the_accounts() -> None:
+    body = b'{"error": {"message": "Budget has been exceeded", "type": "budget_exceeded", "code": "422"}}'
+    assert account_problem(422, body) == "the upstream refuses the account: budget_exceeded (422)"

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from operator import attrgetter
 from typing import NamedTuple, assert_never
 
 from orchestrator.core.clock import now as clock_now
@@ -26,6 +27,7 @@ from orchestrator.server.dispatch.retry import (
     fault_of,
     judge,
     leaves_doubt,
+    refuses_request,
 )
 from orchestrator.server.dispatch.upstreams import Upstream
 
@@ -40,10 +42,6 @@ FORBIDDEN = 403
 TICK = 0.001
 """Timers are exact to a millisecond (uvloop's): one that is too early would ask again and again until it is time."""
 ANSWERED = RetryVerdict(Action.KEEP)
-
-
-def _size(work: Work) -> int:
-    return work.size
 
 
 class _Alarm(NamedTuple):
@@ -228,7 +226,7 @@ class Dispatcher:
                 source.hold("an internal error; see the log")
                 return None
 
-        return self.sources.take(upstream, self._deadline_now, take, _size)
+        return self.sources.take(upstream, self._deadline_now, take, attrgetter("size"))
 
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
         """Whether an upstream has the model. One that nobody has, and nobody will, goes anywhere, to be told so."""
@@ -333,7 +331,8 @@ class Dispatcher:
     def _act(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float, now: float) -> None:
         if not leaves_doubt(reply.end, reply.status):
             work.source.came_back(work)
-        fault = fault_of(reply.end, reply.status)
+        names_field = reply.end is End.ANSWERED and refuses_request(reply.status, reply.body)
+        fault = None if names_field else fault_of(reply.end, reply.status)
         verdict = judge(
             reply.end,
             status=reply.status,
@@ -343,6 +342,7 @@ class Dispatcher:
             base=self._retry_delay,
             paid=upstream.paid,
             account=self._account_problem(upstream, work, reply, sent_at),
+            names_field=names_field,
         )
         if verdict.overload:
             upstream.overloaded(now, sent_at, reply, self._retry_delay)
@@ -376,8 +376,8 @@ class Dispatcher:
                 assert_never(verdict.action)
 
     def _account_problem(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float) -> str | None:
-        """Why an upstream that bills refuses the account; None where it does not, or refuses but the row."""
-        if not upstream.paid or reply.end is not End.ANSWERED:
+        """Return why an upstream refuses the account; None if it does not, or refuses the row alone."""
+        if reply.end is not End.ANSWERED or (not upstream.paid and reply.status in (401, FORBIDDEN)):
             return None
         problem = account_problem(reply.status, reply.body)
         if problem is not None:

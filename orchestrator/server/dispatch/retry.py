@@ -8,6 +8,7 @@ from typing import Any, assert_never
 
 import msgspec
 
+from orchestrator.core.refused_fields import ProviderError, names_request_field
 from orchestrator.core.wire import JSON_ERRORS
 
 
@@ -64,7 +65,9 @@ TRANSIENT = frozenset({408, 409, 425, 500, 502, 504, 520, 522, 524})
 OVERLOAD = frozenset({429, 503, 529})
 GATEWAY = frozenset({502, 504, 520, 524})
 """What a gateway answers that has lost what stands behind it, which may have done the work all the same."""
-NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
+NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "budget_exceeded"})
+_REFUSALS = frozenset({403, 500})
+"""What a server says to a request that it does not take, and to others for reasons of its own."""
 
 
 def fault_of(end: End, status: int) -> AttemptFault | None:
@@ -96,6 +99,8 @@ def leaves_doubt(end: End, status: int) -> bool:
 class _Error(msgspec.Struct):
     code: Any = None
     type: Any = None
+    param: Any = None
+    message: Any = None
 
 
 class _ErrorBody(msgspec.Struct):
@@ -109,7 +114,7 @@ def account_problem(status: int, body: bytes) -> str | None:
             return "the upstream refuses the API key (401)"
         case 402:
             return "the upstream asks for payment (402)"
-        case 403:
+        case 403 if not refuses_request(status, body):
             return "the upstream refuses the account (403)"
     try:
         error = msgspec.json.decode(body, type=_ErrorBody).error
@@ -117,6 +122,18 @@ def account_problem(status: int, body: bytes) -> str | None:
         return None
     word = next((word for word in (error.code, error.type) if isinstance(word, str) and word in NO_CREDIT), None)
     return None if word is None else f"the upstream refuses the account: {word} ({status})"
+
+
+def refuses_request(status: int, body: bytes) -> bool:
+    """True if a 403 or 500 names a field of the request that it refuses: it is about the row, not the upstream."""
+    if status not in _REFUSALS:
+        return False
+    try:
+        error = msgspec.json.decode(body, type=_ErrorBody).error
+    except JSON_ERRORS:
+        return False
+    words = (str(word) if word is not None else None for word in (error.code, error.type, error.param, error.message))
+    return names_request_field(ProviderError(status, *words))
 
 
 def judge(
@@ -129,12 +146,13 @@ def judge(
     base: float,
     paid: bool = False,
     account: str | None = None,
+    names_field: bool = False,
 ) -> RetryVerdict:
     """The verdict on an attempt that is the `tries`-th (from 1) of its row to fail by this fault.
 
     `base` is the first delay in seconds. `paid`: an overload of the upstream is a matter of its capacity, or of a
     quota, and lasts as long as it lasts. `account` is the `account_problem`, where it is the upstream's account that
-    is refused and not the row.
+    is refused and not the row. `names_field` says that the answer refuses a field of the request.
     """
     delay = min(MAX_DELAY, base * 2 ** min(tries - 1, 10))
     match end:
@@ -149,6 +167,8 @@ def judge(
         case End.ANSWERED:
             if account is not None:
                 return RetryVerdict(Action.LEAVE, account)
+            if names_field:
+                return RetryVerdict(Action.KEEP)
             return _judge_status(status, retry_after, tries, delay, paid)
     assert_never(end)
 

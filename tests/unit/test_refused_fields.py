@@ -1,0 +1,222 @@
+"""Which field of a request a refusal names, in any provider's words, and what names none."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.core.refused_fields import FieldFault, ProviderError, RefusedField, refused_field
+
+FIELD, SETTING, RANGE = FieldFault
+REAL = Path(__file__).resolve().parents[3] / "shared/real-traffic"
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "term", "schema": {"type": "object"}}}
+CHAT: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "system", "content": "stop"}, {"role": "user", "content": "temperature"}],
+    "max_tokens": 100,
+    "temperature": 0,
+    "top_p": 0.5,
+    "stop": ["\n"],
+    "seed": 1,
+    "user": "me",
+    "n": 1,
+    "logprobs": True,
+    "response_format": SCHEMA,
+    "reasoning_effort": "high",
+    "tool_choice": "required",
+}
+RESPONSES: dict[str, Any] = {
+    "model": "m",
+    "input": [{"role": "user", "content": "x"}],
+    "max_output_tokens": 5,
+    "temperature": 0,
+    "include": ["message.output_text.logprobs"],
+    "text": {"format": {"type": "json_schema", "name": "t", "schema": {}}},
+    "store": False,
+}
+ANY_JSON = {**CHAT, "response_format": {"type": "json_object"}}
+EMBEDDINGS = {"model": "m", "input": "x", "dimensions": 64, "encoding_format": "base64"}
+
+# The body, (status, code, type, param, message), and what is refused.
+NAMED: dict[str, tuple[dict[str, Any], ProviderError, str, FieldFault]] = {
+    "a parameter, quoted": (
+        CHAT, ProviderError(400, message="Parameter 'seed' is not supported here."), "seed", FIELD),
+    "a parameter by its name": (CHAT, ProviderError(400, message="Model x does not accept the parameter stop."),
+                                "stop", FIELD),
+    "a parameter before the word": (CHAT, ProviderError(400, message="the stop parameter is unsupported here"),
+                                    "stop", FIELD),
+    "an argument that is supplied": (CHAT, ProviderError(400, message="Unrecognized request argument supplied: user"),
+                                     "user", FIELD),
+    "the param alone": (CHAT, ProviderError(400, None, None, "top_p", "Not supported with this model."),
+                        "top_p", FIELD),
+    "the param with a path": (RESPONSES, ProviderError(400, "unsupported_value", None, "text.format", "No."),
+                              "text", FIELD),
+    "its successor is not meant": (
+        CHAT, ProviderError(400, message="'max_tokens' is not supported. Use 'max_completion_tokens' instead."),
+        "max_tokens", FIELD),
+    "spelled as the provider spells it": (
+        CHAT, ProviderError(400, message="stop_sequences: not supported for this model"), "stop", FIELD),
+    "an effort": (CHAT, ProviderError(400, message="This model does not support the effort parameter."),
+                  "reasoning_effort", FIELD),
+    "a level of effort": (
+        CHAT, ProviderError(400, message="effort level 'max' is not supported. Supported levels: low, high."),
+        "reasoning_effort", SETTING),
+    "one of two": (CHAT, ProviderError(400, message="`temperature` and `top_p` cannot both be set"),
+                   "top_p", FIELD),
+    "deprecated": (CHAT, ProviderError(400, message="`temperature` is deprecated for this model."),
+                   "temperature", FIELD),
+    "only the default": (CHAT, ProviderError(400, message="invalid temperature: only 1 is allowed for this model"),
+                         "temperature", FIELD),
+    "a form of answers": (CHAT, ProviderError(400, message="This response_format type is unavailable now"),
+                          "response_format", FIELD),
+    "a schema, whose own name and properties are words": (
+        CHAT, ProviderError(400, message="Invalid schema for response_format 'user': 'temperature' is required."),
+        "response_format", FIELD),
+    "a schema of the Responses API": (
+        RESPONSES, ProviderError(400, "invalid_json_schema", None, "text.format.schema", "Invalid schema."),
+        "text", FIELD),
+    "any JSON": (
+        ANY_JSON, ProviderError(400, message="'response_format.type' must be 'json_schema' or 'text'"),
+        "response_format.json_object", FIELD),
+    "a place in the body": (
+        CHAT, ProviderError(422, message="[{'loc': ('body', 'seed'), 'msg': 'Extra inputs are not permitted'}]"),
+        "seed", FIELD),
+    "a place in the body, in JSON": (
+        CHAT, ProviderError(422, message='{"loc": ["body", "n"], "msg": "Extra inputs not permitted"}'), "n", FIELD),
+    "a place with dots": (CHAT, ProviderError(422, message="body.user: Extra inputs not permitted"), "user", FIELD),
+    "not allowed": (CHAT, ProviderError(403, message="You are not allowed to request logprobs from this model"),
+                    "logprobs", FIELD),
+    "llama.cpp": (
+        CHAT,
+        ProviderError(500, message="1 validation error: response_format.type Input should be 'text'"),
+        "response_format", FIELD),
+    "a list of what an answer has with it": (
+        RESPONSES, ProviderError(400, message="logprobs are not supported with reasoning models."), "include", FIELD),
+    "a role": (
+        CHAT, ProviderError(400, "unsupported_value", None, "messages[0].role", "'system' is not supported."),
+        "system", FIELD),
+    "sizes of vectors": (EMBEDDINGS, ProviderError(400, message="This model does not support specifying dimensions."),
+                         "dimensions", FIELD),
+    "out of range": (
+        RESPONSES, ProviderError(400, "integer_below_min_value", None, "max_output_tokens", "Expected a value >= 16"),
+        "max_output_tokens", RANGE),
+    "too much for the model": (
+        CHAT, ProviderError(400, message="max_tokens: 100000 > 64000, which is the maximum allowed number of tokens"),
+        "max_tokens", RANGE),
+    "less than another field": (
+        CHAT, ProviderError(400, message="`max_tokens` must be greater than `thinking.budget_tokens`."),
+        "max_tokens", RANGE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_a_refusal_names_a_field_of_the_request(case: str) -> None:
+    sent, error, name, fault = NAMED[case]
+    assert refused_field(error, sent) == RefusedField(name, fault)
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_a_field_that_was_not_sent_is_none_that_was_refused(case: str) -> None:
+    _, error, _, _ = NAMED[case]
+    assert refused_field(error, {"model": "m", "messages": [{"role": "user", "content": "x"}]}) is None
+
+
+NOTHING = {
+    "an overload that names a field": ProviderError(503, message="response_format is not supported right now"),
+    "a rate": ProviderError(429, message="max_tokens is not available: rate limit reached"),
+    "a gateway that broke": ProviderError(502, message="invalid response_format from upstream"),
+    "an engine that broke": ProviderError(500, message="Internal error in logprobs processor"),
+    "an engine whose connection broke": ProviderError(500, message="invalid logprobs: upstream connection reset"),
+    "an answer nobody gave": ProviderError(None, message="temperature is not supported"),
+    "a key": ProviderError(401, message="Incorrect API key provided for user"),
+    "credit": ProviderError(402, message="max_tokens is not covered: add credits"),
+    "a budget": ProviderError(422, "422", "budget_exceeded", None, "Budget exceeded for user 'user'"),
+    "a text that is too long": ProviderError(
+        400, message="maximum context length is 4096 tokens, you requested 100 in max_tokens. reduce the length"
+    ),
+    "a text, by its code": ProviderError(400, "context_length_exceeded", None, "max_tokens", "Too many tokens."),
+    "a picture": ProviderError(400, "invalid_image_format", None, None, "You uploaded an unsupported image."),
+    "a message of the row": ProviderError(400, "invalid_value", None, "messages[3]", "Invalid 'messages[3]'."),
+    "a message, at first": ProviderError(400, message="messages.0: Input does not match; see `temperature`"),
+    "an answer that did not fit": ProviderError(400, "json_validate_failed", None, None, "invalid response_format"),
+    "a filter": ProviderError(400, "content_filter", None, "messages", "The response was filtered"),
+    "a model": ProviderError(404, "model_not_found", None, "model", "The model `stop` does not exist"),
+    "no field": ProviderError(400, message="Provider returned error"),
+    "nothing at all": ProviderError(400),
+    "words of the language": ProviderError(400, message="We cannot stop for a user, and n is unknown"),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING)
+def test_what_is_about_no_field_teaches_nothing(case: str) -> None:
+    assert refused_field(NOTHING[case], CHAT) is None
+
+
+@given(
+    st.sampled_from([400, 403, 404, 422, 500, None]),
+    st.none() | st.text(max_size=20),
+    st.none() | st.text(max_size=40),
+    st.text(max_size=300)
+    | st.lists(st.sampled_from([*CHAT, "not", "loc", "[", "('body',", "use", "'", ":"])).map(" ".join),
+    st.dictionaries(st.sampled_from([*CHAT, *RESPONSES]), st.none() | st.integers() | st.just([{}]) | st.just({})),
+)
+@settings(max_examples=300)
+def test_no_words_break_it_and_what_it_finds_was_sent(
+    status: int | None, code: str | None, param: str | None, message: str, sent: dict[str, Any]
+) -> None:
+    found = refused_field(ProviderError(status, code, None, param, message), sent)
+    assert found is None or found.name.split(".")[0] in {*sent, "system", "response_format"}
+
+
+ROWS = {
+    1: "max_tokens", 2: "temperature", 3: "temperature", 4: "stop", 5: "logprobs", 6: "logprobs", 7: "max_tokens",
+    8: "response_format", 9: "response_format", 10: "response_format", 11: "system", 13: "response_format",
+    14: "response_format", 15: "top_p", 16: "reasoning_effort", 17: "reasoning_effort", 18: "reasoning_effort",
+    19: "temperature", 20: "max_tokens", 21: "stop", 22: "response_format", 23: "temperature", 24: "temperature",
+    25: "tool_choice", 26: "reasoning_effort", 27: "max_tokens", 29: "seed", 30: "response_format", 31: "stop",
+    32: "temperature", 34: "dimensions", 35: "max_tokens",
+}  # fmt: skip
+"""The field that each line of the list of real refusals names; lines 12, 28 and 33 name none."""
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the recordings are not part of the project")
+def test_every_real_refusal_names_the_field_that_was_sent() -> None:
+    found = {}
+    for line in (REAL / "refusals.md").read_text(encoding="utf-8").splitlines():
+        if (row := re.match(r"\| (\d+) \|", line)) is None:
+            continue
+        status, message = line.split(" | ")[4].split(" ", 1)
+        refused = refused_field(ProviderError(int(status), message=message), CHAT | {"dimensions": 8})
+        found[int(row[1])] = refused.name if refused is not None else None
+    assert found == {number: ROWS.get(number) for number in range(1, 36)}
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the recordings are not part of the project")
+def test_recorded_refusals_of_content_models_and_accounts_name_no_field() -> None:
+    named = []
+    for line in (REAL / "recorded.jsonl").read_text(encoding="utf-8").splitlines():
+        pair = json.loads(line)
+        if pair["status"] < 400 or not isinstance(pair["request"], dict) or not isinstance(pair["response"], dict):
+            continue
+        said = pair["response"].get("error", pair["response"])
+        if not isinstance(said, dict):
+            continue
+        code, kind, param = (
+            None if said.get(name) is None else str(said[name]) for name in ("code", "type", "param")
+        )
+        error = ProviderError(pair["status"], code, kind, param, str(said.get("message") or said.get("detail")))
+        refused = refused_field(error, pair["request"])
+        row = (pair.get("expected") or {}).get("row", [])
+        if refused is not None:
+            named.append(refused.name)
+            assert pair["status"] == 400
+            assert not row or ("never" in row) is (refused.fault is RANGE), error
+        else:
+            assert "elsewhere" not in row or code is None or "not" in code.lower() or len(row) > 1, error
+    assert set(named) == {"output_config", "system", "web_search_options", "temperature", "tools"}
