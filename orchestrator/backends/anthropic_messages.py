@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends.anthropic_schema import fitted
 from orchestrator.core import wire
 from orchestrator.core.errors import InputError
+from orchestrator.policy.dialect.anthropic_schemas import fitted
 
 CHAT = "/v1/chat/completions"
 Block = dict[str, Any]

@@ -27,13 +27,16 @@ from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.engine.settings_in_force import differences
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.build.selection import Scope
+from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.policy.dialect import describe
 from orchestrator.policy.endpoints import CHAT, EMBEDDINGS
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec
 from orchestrator.settings.backends import (
     AnthropicBackend,
+    Backend,
     EnginesBackend,
     HostedBackend,
     LocalBackend,
@@ -168,6 +171,7 @@ def _examine() -> Iterator[Found]:
             case SyncBackend():
                 yield from _examine_sync(name, backend, models)
                 yield from _examine_prices(name, prices_of(backend, config, now), models)
+                yield from _examine_dialects(name, backend, models)
             case HostedBackend() | AnthropicBackend():
                 yield from _examine_hosted(name, backend, config, models)
             case _:
@@ -249,6 +253,14 @@ def _examine_hosted(
     finally:
         api.close()
     yield from _examine_prices(name, prices_of(backend, config, now), models)
+    yield from _examine_dialects(name, backend, models)
+
+
+def _examine_dialects(name: str, backend: Backend, models: list[str]) -> Iterator[Found]:
+    """What models take otherwise than tasks spell it."""
+    for model in models:
+        if (said := describe(recipient_of(backend), model)) is not None:
+            yield f"{name}: requests to {model}", True, said, 0
 
 
 def _examine_prices(name: str, prices: Prices, models: list[str]) -> Iterator[Found]:

@@ -13,6 +13,7 @@ from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.clock import now
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import (
@@ -46,6 +47,7 @@ def own_handle(name: str, settings: OwnBackend, config: Config, socket: Path) ->
         poll_seconds=0.0,
         price=prices_of(settings, config, now),
         is_own=True,
+        recipient=recipient_of(settings),
         upstreams=settings.upstream_count if isinstance(settings, TimedBackend) else 0,
     )
 
@@ -61,6 +63,7 @@ def hosted_handle(name: str, settings: HostedBackend | AnthropicBackend, config:
         poll_seconds=settings.poll_seconds or profile.poll_seconds,
         price=prices_of(settings, config, now),
         is_own=False,
+        recipient=recipient_of(settings),
     )
 
 

@@ -12,6 +12,7 @@ from orchestrator.backends.open import limits_of
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
@@ -177,4 +178,5 @@ def _reopened(handle: BackendHandle, settings: Backend, config: Config) -> Backe
         limits=limits_of(settings, handle.profile),
         poll_seconds=0.0 if handle.is_own else settings.poll_seconds or handle.profile.poll_seconds,
         price=prices_of(settings, config, now),
+        recipient=recipient_of(settings),
     )

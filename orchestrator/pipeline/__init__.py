@@ -214,6 +214,7 @@ class Pipeline:
             order,
             lambda model: self._batches.admission_control.room(handle, model),
             self._now(),
+            self._handles.models(job),
         )
         self._store.forecasts.made(turnarounds(planning, added, self._now()))
         for shard in added:

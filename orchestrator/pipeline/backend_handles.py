@@ -10,6 +10,7 @@ from orchestrator.backends import Backend
 from orchestrator.backends.profiles import BatchLimits, Profile
 from orchestrator.core.engines import EngineState
 from orchestrator.core.model import Job, Outcome, Price, Usage
+from orchestrator.policy.dialect import UNKNOWN, Recipient
 from orchestrator.settings.config import ReadingSettings
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class BackendHandle:
     """A backend: its API, what it takes, and what a row costs there.
 
     `is_own` marks our own server: it is asked as often as we like, and tries rows again by itself. `upstreams` counts
-    the endpoints behind it that are paid by the hour.
+    the endpoints behind it that are paid by the hour. `recipient` says how requests are spelled there.
     """
 
     name: str
@@ -54,6 +55,7 @@ class BackendHandle:
     price: Prices
     is_own: bool
     upstreams: int = 0
+    recipient: Recipient = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,14 @@ def asked_fields(url: str, messages: Sequence[Message]) -> dict[str, Any]:
         case "/v1/embeddings":
             return {"input": messages[-1]["content"]}
         case "/v1/responses":
-            return {"input": [{**message, "content": _parts(message["content"])} for message in messages]}
+            return {"input": input_of(messages)}
         case _:
             return {"messages": list(messages)}
+
+
+def input_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages of a chat as the `input` of the Responses API."""
+    return [{**message, "content": _parts(message["content"])} for message in messages]
 
 
 def _parts(content: Any) -> Any:

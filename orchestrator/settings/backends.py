@@ -8,9 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -22,6 +20,8 @@ from orchestrator.core import durations
 from orchestrator.core.hours import Hours
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings.amounts import engine_counts, gpu_numbers, hours_of, length, memory_bytes
+from orchestrator.settings.dialect_rules import DialectRule, StructuredOutput
+from orchestrator.settings.strict import Strict
 
 # What is above these is a slip of the pen, and would overflow a clock, a socket or a database later on.
 Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
@@ -32,10 +32,6 @@ Wait = Annotated[float, Field(gt=0, le=30 * 86_400)]
 
 
 Rate = Annotated[float, Field(gt=0, le=1e9)]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LimitSettings(Strict):
@@ -56,6 +52,8 @@ class _AnyBackend(Strict):
     # Local stays local: an address says nothing about where the text ends up (a gateway may listen on loopback).
     location: Literal["hosted", "local"] = "hosted"
     limits: LimitSettings = LimitSettings()
+    dialect: tuple[DialectRule, ...] = ()
+    structured: StructuredOutput | None = Field(None, description="how its models can be asked for JSON")
     poll_seconds: Wait | None = Field(None, description="between two looks at a batch")
 
 
@@ -234,7 +232,7 @@ class ClusterModel(Strict):
     model: str = Field(min_length=1)
     gpus: int = Field(1, ge=0, le=1024)
     cpus: float = Field(1.0, ge=0, le=4096)
-    resources: dict[str, Annotated[float, Field(gt=0)]] = {}
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     placement: Literal["pack", "spread"] = "pack"
     engines: Annotated[tuple[int, int], BeforeValidator(engine_counts)] = (0, 1)
     cost_per_hour: Dollars

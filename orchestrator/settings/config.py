@@ -29,11 +29,11 @@ from orchestrator.settings.backends import (
     Dollars,
     FleetBackend,
     LocalBackend,
-    Strict,
     window_seconds,
 )
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.source_lines import load_toml, read_text, validated
+from orchestrator.settings.strict import Strict
 from orchestrator.settings.telemetry import Telemetry
 
 

@@ -134,6 +134,11 @@ class Task(JobFilePart):
         0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
     )
     cache: bool = Field(True, description="whether an answer to the very same request, of any job, will do")
+    unsupported: Literal["refuse", "drop"] = Field(
+        "refuse",
+        description="where a model does not take a setting of the task: `refuse` sends no row there, `drop` leaves "
+        "the setting out",
+    )
 
     @field_validator("sources", mode="before", json_schema_input_type=str | tuple[str, ...] | None)
     @classmethod

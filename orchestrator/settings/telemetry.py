@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from orchestrator.settings.backends import Strict, url_of
+from orchestrator.settings.backends import url_of
+from orchestrator.settings.strict import Strict
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 

@@ -25,7 +25,7 @@ from orchestrator.pipeline.build.intake import (
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.scan import CHUNK, chunks
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope, Selection
-from orchestrator.pipeline.plan.routes import check_eligible
+from orchestrator.pipeline.plan.routes import check_eligible, lost_settings
 from orchestrator.settings import known_answers
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
@@ -147,7 +147,7 @@ def check_file(
         raise _joined(mistakes)
     absent = _absent(spec, known, read) if is_whole else ()
     of_models = [*_of_models(spec, config), *_of_vectors(spec, config)]
-    warnings = [*_warnings(spec), *_of_backends(config), *of_models, *absent]
+    warnings = [*_warnings(spec), *_of_backends(config), *of_models, *_of_settings(config, job), *absent]
     return ValidatedFile(
         kind, read.documents, read.requests, [*read.problems.values()], warnings, read.ignored.to_json()
     )
@@ -271,6 +271,12 @@ def _routed(config: Config, job: Job) -> None:
 def _of_backends(config: Config) -> Iterator[str]:
     if not config.backends:
         yield f"no backend is configured ({config.path or 'there is no orch.toml'}): there is nothing to run it on"
+
+
+def _of_settings(config: Config, job: Job) -> Iterator[str]:
+    """Settings of tasks that models do not take, where another backend takes them or the task lets them go."""
+    for backend, said in lost_settings(config, job).items():
+        yield f"{backend}: {said}"
 
 
 def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:

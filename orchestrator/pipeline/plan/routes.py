@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
 from orchestrator.backends.open import profile_for
@@ -12,6 +12,7 @@ from orchestrator.core.model import Job
 from orchestrator.core.money import per_hour
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.build.selection import Scope
+from orchestrator.pipeline.dialects import Refused, losses, nothing_refused, recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.policy.eligibility import Candidate, Eligibility, eligibility
@@ -28,8 +29,10 @@ from orchestrator.settings.backends import (
 from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
 from orchestrator.settings.stored_spec import spec_of, tasks_of
+from orchestrator.settings.task_spec import Task
 
 ANY_ENDPOINT: frozenset[str] | None = None
+_CURE = ": take it out, or let it go with `unsupported: drop`"
 
 
 def models_of(config: Config, job: Job) -> dict[str, Names]:
@@ -82,20 +85,27 @@ def _check_rungs(config: Config, job: Job) -> None:
                 )
 
 
-def eligibility_of(config: Config, job: Job) -> Eligibility:
-    """The backends that may take a job's rows, and what speaks against the others."""
+def eligibility_of(config: Config, job: Job, refused: Refused = nothing_refused) -> Eligibility:
+    """The backends that may take a job's rows, and what speaks against the others; `refused` is what was learned."""
     models = models_of(config, job)
-    aliases, uses = set[str](), set[tuple[str, str]]()
+    aliases, uses, asked = set[str](), set[tuple[str, str]](), list[Task]()
     allowed, local_only = None, False
     if (spec := spec_of(job)) is not None:
-        only = Scope.of(job).tasks
-        asked = [task for task in spec.tasks if not only or task.id in only]
+        asked = asked_tasks(job)
         aliases = {alias for task in asked for alias in task.aliases.values()}
         uses = {(alias, url_of(task)) for task in asked for alias in task.aliases.values()}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
     named = {name: _names_at(name, aliases, models) for name in config.backends}
     return eligibility(
-        [_candidate(config, name, _used(uses, named[name], models)) for name in config.backends],
+        [
+            _candidate(
+                config,
+                name,
+                _used(uses, named[name], models),
+                lambda name=name: _lost(config, name, asked, named[name], models, refused),  # type: ignore[misc]
+            )
+            for name in config.backends
+        ],
         allowed=allowed,
         local_only=local_only,
         wanted=job.options.get("backend"),
@@ -104,9 +114,31 @@ def eligibility_of(config: Config, job: Job) -> Eligibility:
     )
 
 
-def objections(config: Config, job: Job) -> Mapping[str, str]:
+def asked_tasks(job: Job) -> list[Task]:
+    """The tasks that a job asks; none of a batch file."""
+    only = Scope.of(job).tasks
+    return [task for task in tasks_of(job) if not only or task.id in only]
+
+
+def objections(config: Config, job: Job, refused: Refused = nothing_refused) -> Mapping[str, str]:
     """What speaks against each backend that may not take a job's rows."""
-    return eligibility_of(config, job).objections
+    return eligibility_of(config, job, refused).objections
+
+
+def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
+    """What becomes of settings of a job's tasks that the models of a backend do not take, by backend."""
+    models, tasks = models_of(config, job), asked_tasks(job)
+    found = {}
+    for name in config.backends:
+        names = _names_at(name, {alias for task in tasks for alias in task.aliases.values()}, models)
+        refusing = [task for task in tasks if task.unsupported == "refuse"]
+        if (lost := _lost(config, name, refusing, names, models, nothing_refused)) is not None:
+            found[name] = f"no row goes there: {lost}"
+            continue
+        dropping = [task.model_copy(update={"unsupported": "refuse"}) for task in tasks if task not in refusing]
+        if (lost := _lost(config, name, dropping, names, models, nothing_refused)) is not None:
+            found[name] = f"left out: {lost.removesuffix(_CURE)}"
+    return found
 
 
 def check_eligible(config: Config, job: Job) -> None:
@@ -136,8 +168,33 @@ def _used(
     )
 
 
-def _candidate(config: Config, name: str, uses: Iterable[tuple[str | None, str]]) -> Candidate:
-    """`uses` are names of models and the endpoints at which they are asked."""
+def _lost(
+    config: Config,
+    backend: str,
+    tasks: Iterable[Task],
+    names: Mapping[str, str | None],
+    models: Mapping[str, Names],
+    refused: Refused,
+) -> str | None:
+    """What tasks ask of their models at a backend that these do not take; None where they take it all."""
+    recipient = recipient_of(config.backends[backend])
+    found: dict[str, list[str]] = {}
+    for task in tasks:
+        url = url_of(task)
+        rungs = [rung for alias in task.aliases.values() for rung in (alias, *above(alias, models))]
+        for model in dict.fromkeys(name for rung in rungs if (name := names.get(rung)) is not None):
+            for loss in losses(recipient, model, task, refused(backend, model, url)):
+                found.setdefault(loss.reason, []).append(task.id)
+    if not found:
+        return None
+    told = "; ".join(f"{reason} (task {', '.join(dict.fromkeys(ids))})" for reason, ids in found.items())
+    return told + _CURE
+
+
+def _candidate(
+    config: Config, name: str, uses: Iterable[tuple[str | None, str]], lost: Callable[[], str | None]
+) -> Candidate:
+    """`uses` are names of models and the endpoints at which they are asked; `lost` is what they do not take."""
     backend, objection = config.backends[name], None
     urls = ANY_ENDPOINT
     match backend:
@@ -158,6 +215,7 @@ def _candidate(config: Config, name: str, uses: Iterable[tuple[str | None, str]]
                 raise UsageError(f"its batches do not support {url}, only {', '.join(sorted(urls))}")
             if model is not None:
                 prices_of(backend, config, now).known(model, url)
+        objection = lost()
     except UsageError as error:
         objection = error.message
     return Candidate(name, backend.kind, backend.location, price, objection)

@@ -29,6 +29,7 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.collect.track import PolledShard
+from orchestrator.pipeline.dialects import LineWriter, line_writer
 from orchestrator.pipeline.submit.shard_input_file import write_input
 from orchestrator.policy.batch_errors import NOT_SENT, input_is_missed
 from orchestrator.policy.model_names import resolve_model
@@ -89,7 +90,9 @@ def submit(
     where nothing was made, else `submitting`.
     """
     now = admission.now
-    file_id = _uploaded(store, home, shard, handle, models, now)
+    model = resolve_model(shard.model, shard.backend, models) or shard.model
+    writer = line_writer(job, handle.recipient, model, shard.endpoint)
+    file_id = _uploaded(store, home, shard, handle, writer, now)
     if file_id is None:
         return None
     account = handle.api.account()
@@ -110,7 +113,7 @@ def submit(
         store.shards.move(intended, ShardState.PENDING, sends=shard.sends)
         return Waits(held)
     try:
-        batch = handle.api.create(BatchOrder(shard.id, file_id, shard.endpoint, window, shard.rows))
+        batch = handle.api.create(BatchOrder(shard.id, file_id, writer.endpoint, window, shard.rows))
     except (NotSent, BackendBusy, AccountError) as error:
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
@@ -135,13 +138,13 @@ def submit(
 
 
 def _uploaded(
-    store: Store, home: Home, shard: Shard, handle: BackendHandle, models: Models, now: Callable[[], datetime]
+    store: Store, home: Home, shard: Shard, handle: BackendHandle, writer: LineWriter, now: Callable[[], datetime]
 ) -> str | None:
     """The shard's input at its backend; None where the backend refused it for good."""
     if shard.input_file_id is not None:
         return shard.input_file_id
     path = home.shard_input(shard.id)
-    write_input(store, home, shard, path, resolve_model(shard.model, shard.backend, models))
+    write_input(store, home, shard, path, writer)
     file_id = None
     try:
         file_id = handle.api.upload(path, f"{shard.id}.jsonl")

@@ -5,31 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import groupby, islice
+from types import MappingProxyType
 
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.backend_handles import BackendHandle, Models
+from orchestrator.pipeline.dialects import growth
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.submit.admission import BatchRoom
 from orchestrator.pipeline.submit.batch_creation import window_of
+from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.sharding import Range, WaitingRow, pack
 from orchestrator.store import Store
 
 MODEL_SLACK = 200
+"""The bytes by which another name of the model makes a line longer, at most."""
 
 
 def plan_shards(
-    store: Store, job: Job, handle: BackendHandle, order: Sending, room: Callable[[str], BatchRoom], now: datetime
+    store: Store,
+    job: Job,
+    handle: BackendHandle,
+    order: Sending,
+    room: Callable[[str], BatchRoom],
+    now: datetime,
+    models: Models = MappingProxyType({}),
 ) -> list[Shard]:
     """Give the waiting rows that an order is about a shard; the shards that are new.
 
-    `room` gives what one batch of a model may hold at this backend.
+    `room` gives what one batch of a model may hold at this backend, and `models` what models are called there.
     """
+
+    def grows(model: str) -> int:
+        name = resolve_model(model, handle.name, models) or model
+        return MODEL_SLACK + growth(job, handle.recipient, name, model)
+
     number = store.shards.next_number(job.id)
     _, why = window_of(job, now)
     added = []
     waiting = store.rows.waiting(job.id, order.avoid, canary=order.canary)
-    for rows in list(_ranges(islice(waiting, order.rows), handle, room)):
+    for rows in list(_ranges(islice(waiting, order.rows), handle, room, grows)):
         again = f"; tried {rows.attempts} times before" if rows.attempts else ""
         shard = Shard(
             id=ShardId(f"{job.id}.{number:03d}"),
@@ -53,7 +68,10 @@ def plan_shards(
 
 
 def _ranges(
-    waiting: Iterable[WaitingRow], handle: BackendHandle, room: Callable[[str], BatchRoom]
+    waiting: Iterable[WaitingRow],
+    handle: BackendHandle,
+    room: Callable[[str], BatchRoom],
+    grows: Callable[[str], int],
 ) -> Iterator[Range]:
     for model, rows in groupby(waiting, key=lambda row: row.model):
         most = room(model)
@@ -63,5 +81,5 @@ def _ranges(
             max_bytes=handle.limits.max_bytes,
             max_tokens=most.tokens,
             max_inputs=handle.limits.max_inputs,
-            slack=MODEL_SLACK,
+            slack=grows(model),
         )

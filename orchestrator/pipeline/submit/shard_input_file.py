@@ -1,4 +1,4 @@
-"""A shard's batch input file: its request lines, with the model's name at its backend."""
+"""A shard's batch input file: its request lines, as the model at its backend takes them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.core.shards import Shard
-from orchestrator.policy.model_names import with_model
+from orchestrator.pipeline.dialects import LineWriter
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 
-def write_input(store: Store, home: Home, shard: Shard, path: Path, model: str | None) -> None:
-    """The shard's lines, in their order, with the model's name at this backend."""
-    rename = model if model is not None and model != shard.model else None
+def write_input(store: Store, home: Home, shard: Shard, path: Path, writer: LineWriter) -> None:
+    """Write the shard's lines, in their order, as its backend takes them."""
     source_path = home.requests(shard.job_id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +24,7 @@ def write_input(store: Store, home: Home, shard: Shard, path: Path, model: str |
                 line = source.read(row.span.length)
                 if len(line) != row.span.length:
                     raise InputError("is shorter than when it was built", file=source_path)
-                target.write((with_model(line, rename) if rename else line) + b"\n")
+                target.write(writer.line(row.task, line) + b"\n")
             target.flush()
             os.fsync(target.fileno())
     except OSError as error:

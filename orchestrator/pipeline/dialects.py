@@ -1,0 +1,121 @@
+"""The dialect of each backend of orch.toml: how the rows of a job are written for the model that a route asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import assert_never
+
+import msgspec
+
+from orchestrator.backends.open import profile_for
+from orchestrator.core.model import Job, JobKind
+from orchestrator.policy.dialect import Dialect, Loss, OwnRule, Recipient, Structured, dialect_of, provider_at
+from orchestrator.policy.endpoints import RESPONSES, fixed_fields, url_of
+from orchestrator.settings.backends import (
+    AnthropicBackend,
+    Backend,
+    EnginesBackend,
+    HostedBackend,
+    LocalBackend,
+    RayBackend,
+    SyncBackend,
+)
+from orchestrator.settings.dialect_rules import DialectRule
+from orchestrator.settings.model_lists import rung_of
+from orchestrator.settings.stored_spec import tasks_of
+from orchestrator.settings.task_spec import Task
+
+UNNAMED = "other"
+Refused = Callable[[str, str, str], Collection[str]]
+"""The fields that a backend has refused, by its name, a model's there, and the endpoint."""
+
+
+def nothing_refused(backend: str, model: str, endpoint: str) -> Collection[str]:
+    """No field: nothing was learned."""
+    return ()
+
+
+def recipient_of(backend: Backend) -> Recipient:
+    """A backend as the dialect sees it. Raises UsageError for an unknown profile."""
+    return Recipient(_provider(backend), _structured(backend.structured), tuple(map(_own, backend.dialect)))
+
+
+def _provider(backend: Backend) -> str:
+    match backend:
+        case LocalBackend() | EnginesBackend() | RayBackend():
+            return "local"
+        case AnthropicBackend():
+            return "anthropic"
+        case SyncBackend():
+            return provider_at(backend.base_url, backend.provider)
+        case HostedBackend():
+            known = profile_for(backend).name
+            return provider_at(backend.base_url, backend.provider) if known == UNNAMED else known
+        case _:
+            assert_never(backend)
+
+
+def _structured(said: str | None) -> Structured | None:
+    return None if said is None else Structured(said)
+
+
+def _own(rule: DialectRule) -> OwnRule:
+    given = rule.model_dump(exclude={"structured", "endpoint"})
+    endpoint = RESPONSES if rule.endpoint == "responses" else None
+    return OwnRule(**given, structured=_structured(rule.structured), endpoint=endpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class LineWriter:
+    """Writes the lines of one shard for its route: one model at one recipient."""
+
+    dialect: Dialect
+    dropping: frozenset[str]
+    is_ready: bool
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint that the batch is of."""
+        return self.dialect.asked_at if self.is_ready else self.dialect.endpoint
+
+    def line(self, task: str, line: bytes) -> bytes:
+        """The line of a row of this task, as it is sent."""
+        return self.dialect.line(line, drop=task in self.dropping, is_ready=self.is_ready)
+
+
+def line_writer(
+    job: Job, recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()
+) -> LineWriter:
+    """How the rows of a job for one model at a recipient are written. A batch file's rows keep their values."""
+    dropping = frozenset(task.id for task in tasks_of(job) if task.unsupported == "drop")
+    return LineWriter(dialect_of(recipient, model, endpoint, refused), dropping, job.kind is JobKind.BATCH)
+
+
+def losses(recipient: Recipient, model: str, task: Task, refused: Collection[str] = ()) -> tuple[Loss, ...]:
+    """What a task asks for that would be lost at a model, unless the task lets it go."""
+    fields = msgspec.json.encode(fixed_fields(task))
+    found = _losses(recipient, model, url_of(task), frozenset(refused), fields)
+    return tuple(loss for loss in found if not (task.unsupported == "drop" and loss.may_be_dropped))
+
+
+@lru_cache(maxsize=1024)
+def _losses(
+    recipient: Recipient, model: str, endpoint: str, refused: frozenset[str], fields: bytes
+) -> tuple[Loss, ...]:
+    # The planner asks at each of its looks, and a schema takes a while.
+    return dialect_of(recipient, model, endpoint, refused).losses(msgspec.json.decode(fields))
+
+
+def growth(job: Job, recipient: Recipient, model: str, alias: str) -> int:
+    """The bytes by which lines grow at most that a job asks of a model, known to it by the alias."""
+    asking = (task for task in tasks_of(job) if rung_of(alias)[0] in task.aliases.values())
+    return max((_growth(dialect_of(recipient, model, url_of(task)), task) for task in asking), default=0)
+
+
+def _growth(dialect: Dialect, task: Task) -> int:
+    message = [{"role": "system", "content": ""}, {"role": "user", "content": [{"type": "text", "text": ""}]}]
+    before = {"messages": message, **fixed_fields(task)}
+    after = dialect.body(before, drop=task.unsupported == "drop")
+    return max(0, len(msgspec.json.encode(after)) - len(msgspec.json.encode(before)))

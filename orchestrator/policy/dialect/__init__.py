@@ -1,0 +1,21 @@
+"""What a model at a provider takes of a request, and how it is spelled there. Pure.
+
+A request is built once, in the spelling of its task, and keeps that as its identity. The dialect acts on the line
+that is written for a route: it renames, transforms or names what cannot be said there.
+"""
+
+from orchestrator.policy.dialect.description import describe
+from orchestrator.policy.dialect.recipient import UNKNOWN, OwnRule, Recipient, Structured, provider_at
+from orchestrator.policy.dialect.writing import Dialect, Loss, dialect_of
+
+__all__ = [
+    "UNKNOWN",
+    "Dialect",
+    "Loss",
+    "OwnRule",
+    "Recipient",
+    "Structured",
+    "describe",
+    "dialect_of",
+    "provider_at",
+]

@@ -1,0 +1,121 @@
+"""What Anthropic's models take of a chat completion's fields, as far as it takes more than a line. Pure.
+
+The fields are those of a chat completion; they become Anthropic's Messages behind this.
+"""
+
+from __future__ import annotations
+
+from orchestrator.policy.dialect.draft import Draft, is_number, named
+from orchestrator.policy.dialect.families import LATEST, Claude, claude_efforts, claude_most_tokens, claude_of
+
+_UNKNOWN = Claude("", LATEST)
+_NO_SAMPLING_SINCE = (4, 7)
+LEAST_BUDGET = 1_024
+"""Tokens that a budget of thinking has at least."""
+_BOUNDS = ("max_completion_tokens", "max_tokens")
+
+
+def _model(draft: Draft) -> Claude | None:
+    return claude_of(draft.model)
+
+
+def takes_no_sampling(draft: Draft) -> bool:
+    """True for the models that take no temperature, top_p and top_k. A name without a version may take them."""
+    model = _model(draft)
+    return model is not None and model.version >= _NO_SAMPLING_SINCE
+
+
+def leave_out_default_top_p(draft: Draft) -> None:
+    """Leave out a `top_p` or temperature of 1, which says what holds without it."""
+    for name in ("temperature", "top_p"):
+        if draft.fields.get(name) == 1:
+            del draft.fields[name]
+
+
+def takes_one_of_temperature_and_top_p(draft: Draft) -> bool:
+    """True for the models that refuse a temperature beside `top_p`."""
+    model = _model(draft)
+    return model is not None and model.since(opus=(4, 1), other=(4, 5))
+
+
+def takes_no_schema(draft: Draft) -> bool:
+    """True for the models without structured outputs."""
+    model = _model(draft)
+    return model is not None and not model.since(opus=(4, 1), other=(4, 5))
+
+
+def check_effort(draft: Draft) -> None:
+    """Refuse an effort that the model does not take; `none` asks for no thinking, which all of them take."""
+    effort, model = draft.fields.get("reasoning_effort"), _model(draft)
+    if effort is None or effort == "none" or model is None:
+        return
+    level = "low" if effort == "minimal" else effort
+    known = claude_efforts(model)
+    is_disabled = named(draft.fields.get("thinking"), "type") == "disabled"
+    if is_disabled and model.since(opus=(5, 0)):
+        known -= {"xhigh", "max"}
+    if level not in known:
+        words = f", only {', '.join(sorted(known))}" if known else ""
+        draft.lose("reasoning_effort", f"takes no reasoning_effort {effort}{words}")
+
+
+def bound_answer(draft: Draft) -> None:
+    """Lower a bound to the most that the model may be asked for: it answers in no more tokens in any case."""
+    most = claude_most_tokens(_model(draft) or _UNKNOWN) if _model(draft) else None
+    for name in _BOUNDS:
+        value = draft.fields.get(name)
+        if most is not None and is_number(value) and value > most:
+            draft.fields[name] = most
+
+
+def check_thinking(draft: Draft) -> None:
+    """Refuse thinking that the model does not take so, and a temperature beside it."""
+    thinking, model = draft.fields.get("thinking"), _model(draft)
+    if not isinstance(thinking, dict) or model is None:
+        return
+    if thinking.get("type") == "adaptive" and not model.since(opus=(4, 6), sonnet=(4, 6), other=(5, 0)):
+        draft.lose("thinking", "takes no adaptive thinking")
+    elif thinking.get("type") == "enabled":
+        _check_budget(draft, thinking, model)
+    is_on = named(draft.fields.get("thinking"), "type") in ("enabled", "adaptive")
+    if is_on and draft.fields.get("temperature", 1) != 1:
+        draft.lose("temperature", "takes no temperature beside thinking")
+    if is_on and draft.fields.get("top_k") is not None:
+        draft.lose("top_k", "takes no top_k beside thinking")
+
+
+def _check_budget(draft: Draft, thinking: dict[str, object], model: Claude) -> None:
+    if model.version >= _NO_SAMPLING_SINCE:
+        draft.lose("thinking", "takes no budget of thinking, only adaptive thinking and a reasoning_effort")
+        if draft.drop:
+            draft.fields["thinking"] = {"type": "adaptive"}
+        return
+    budget = thinking.get("budget_tokens")
+    bound = next((draft.fields[name] for name in _BOUNDS if is_number(draft.fields.get(name))), None)
+    if not isinstance(budget, int) or budget < LEAST_BUDGET:
+        draft.lose("thinking", f"takes a budget of thinking of at least {LEAST_BUDGET:,} tokens")
+    elif bound is not None and budget >= bound:
+        draft.lose("thinking", f"takes no budget of thinking that is not below max_tokens ({budget:,} and {bound:,})")
+
+
+def check_tool_choice(draft: Draft) -> None:
+    """Refuse to force a tool where the model may not be forced, or thinks."""
+    choice, model = draft.fields.get("tool_choice"), _model(draft)
+    is_forced = choice == "required" or isinstance(choice, dict)
+    if not is_forced or model is None:
+        return
+    thinks = named(draft.fields.get("thinking"), "type") == "enabled"
+    if model.line in ("fable", "mythos") or thinks:
+        draft.lose("tool_choice", "takes no tool_choice that forces a tool")
+
+
+def check_stops(draft: Draft) -> None:
+    """Refuse stops of nothing but white space; under `drop` the others stay."""
+    stop = draft.fields.get("stop")
+    stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
+    kept = [one for one in stops if not isinstance(one, str) or one.strip()]
+    if len(kept) == len(stops):
+        return
+    draft.lose("stop", "takes no stop of white space alone")
+    if draft.drop and kept:
+        draft.fields["stop"] = kept

@@ -1,0 +1,111 @@
+"""JSON Schemas as Anthropic's structured outputs take them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.core.errors import InputError
+
+_NUMBER_LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_LIMITS = _NUMBER_LIMITS | {"minLength", "maxLength", "maxItems", "uniqueItems"}
+_NAMED = frozenset({"properties", "$defs", "definitions"})
+_LISTED = frozenset({"anyOf", "allOf"})
+
+
+DEEPEST = 100
+
+
+def fitted(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
+    """A schema with its objects closed and its limits told in words: they are not taken there, and answers are
+    checked for them here.
+
+    What else is not accepted (recursion, `oneOf`), the answer to the row says. Raises InputError for what is not a
+    schema, for more `levels`, and for objects with keys that are not listed, which would be empty there.
+    """
+    if not isinstance(schema, dict):
+        raise InputError("must be a schema object", field=where)
+    if not levels:
+        raise InputError(f"has more than {DEEPEST} levels", field=where)
+    found: dict[str, Any] = {}
+    limits = {}
+    for name, value in schema.items():
+        if name in _LIMITS or (name == "minItems" and value not in (0, 1)):
+            limits[name] = value
+        elif name in _NAMED and isinstance(value, dict):
+            found[name] = {key: fitted(inner, f"{where}.{name}.{key}", levels - 1) for key, inner in value.items()}
+        elif name in _LISTED and isinstance(value, list):
+            found[name] = [fitted(inner, f"{where}.{name}[{at}]", levels - 1) for at, inner in enumerate(value)]
+        elif name == "items":
+            found[name] = fitted(value, f"{where}.items", levels - 1)
+        else:
+            found[name] = value
+    kind = found.get("type")
+    is_object = kind == "object" or (isinstance(kind, list) and "object" in kind)
+    if is_object and found.setdefault("additionalProperties", False) is not False:
+        raise InputError("objects with keys that are not listed have no counterpart", field=where)
+    if limits:
+        words = ", ".join(f"{name}: {value}" for name, value in limits.items())
+        found["description"] = f"{found.get('description', '')} ({words})".strip()
+    return found
+
+
+# Anthropic's guide to structured outputs, read on 2026-11-26.
+_NOT_TAKEN = frozenset(
+    {"oneOf", "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
+     "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
+)  # fmt: skip
+MOST_OPTIONAL = 24
+"""Optional properties that a schema may have there."""
+
+
+def is_taken(schema: Any) -> bool:
+    """True if structured outputs take a fitted schema: no recursion, no empty object, none of what is refused."""
+    nodes = [*_nodes(schema)]
+    optional = sum(len(node["properties"].keys() - set(node.get("required") or ())) for node in nodes if _has(node))
+    return (
+        optional <= MOST_OPTIONAL
+        and not any(_NOT_TAKEN & node.keys() for node in nodes)
+        and all(_has(node) for node in nodes if node.get("type") == "object")
+        and not _is_recursive(schema)
+    )
+
+
+def _has(node: Mapping[str, Any]) -> bool:
+    return isinstance(node.get("properties"), dict) and bool(node["properties"])
+
+
+def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every schema object in a schema, itself first."""
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from _nodes(inner)
+    elif isinstance(schema, dict):
+        yield schema
+        for name, inner in schema.items():
+            if name in _NAMED and isinstance(inner, dict):
+                for one in inner.values():
+                    yield from _nodes(one)
+            elif name in _LISTED or name == "items":
+                yield from _nodes(inner)
+
+
+def _is_recursive(schema: Any) -> bool:
+    """True if a definition leads back to itself, or a reference is to anything but a definition."""
+    definitions = {
+        f"#/{place}/{name}": inner
+        for place in ("$defs", "definitions")
+        for name, inner in (schema.get(place) or {}).items()
+    }
+    uses = {
+        place: {node["$ref"] for node in _nodes(inner) if isinstance(node.get("$ref"), str)}
+        for place, inner in definitions.items()
+    }
+    used = {node["$ref"] for node in _nodes(schema) if isinstance(node.get("$ref"), str)}
+    if not used <= definitions.keys():
+        return True
+    left = dict(uses)
+    while ends := [place for place, refs in left.items() if not refs & left.keys()]:
+        for place in ends:
+            del left[place]
+    return bool(left)

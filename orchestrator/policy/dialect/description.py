@@ -1,0 +1,32 @@
+"""What a model takes otherwise than a task spells it, in words for people. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.policy.dialect.recipient import Recipient
+from orchestrator.policy.dialect.rules import CHAT, EMBEDDINGS
+from orchestrator.policy.dialect.writing import dialect_of
+
+_SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+_FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}}
+# A setting of a task each, with a value that no model takes for its default.
+_SETTINGS: dict[str, Any] = {"temperature": 0.5, "top_p": 0.5, "seed": 7, "stop": ["."], "logprobs": True}
+
+
+def describe(recipient: Recipient, model: str) -> str | None:
+    """Tell in one line what a model takes otherwise than tasks spell it; None where it takes all as it is."""
+    dialect = dialect_of(recipient, model, CHAT)
+    said = [] if dialect.endpoint == CHAT else [f"asked at {dialect.endpoint}"]
+    lost = [name for name, value in _SETTINGS.items() if dialect.losses({name: value})]
+    if dialect_of(recipient, model, EMBEDDINGS).losses({"dimensions": 8}):
+        lost.append("dimensions")
+    if lost:
+        said.append(f"takes no {', '.join(lost)}")
+    bounds = dialect.body({"max_tokens": 100})
+    said += [f"max_tokens is sent as {name}" for name in bounds if name.startswith("max_") and name != "max_tokens"]
+    asked = dialect.body({"messages": [{"role": "user", "content": ""}], "response_format": _FORMAT})
+    kind = (asked.get("response_format") or (asked.get("text") or {}).get("format") or {}).get("type")
+    if kind != "json_schema":
+        said.append("schemas are asked for in the prompt")
+    return "; ".join(said) or None

@@ -1,0 +1,70 @@
+"""A request body on its way to the spelling of its recipient, and what could not be said on the way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+from orchestrator.policy.dialect.recipient import Recipient
+
+Messages = list[dict[str, Any]]
+
+NEVER_DROPPED = frozenset(
+    {"max_tokens", "max_completion_tokens", "max_output_tokens", "store", "response_format", "text", "dimensions"}
+)
+"""Fields that bound the cost, keep a text private or give the answer its form. A task cannot give them up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A field of a request that its recipient does not take, and why. `field` is its name as the task spells it."""
+
+    field: str
+    reason: str
+
+    @property
+    def may_be_dropped(self) -> bool:
+        """True if the request may go without the field where its task says so."""
+        return self.field not in NEVER_DROPPED
+
+
+@dataclass(slots=True)
+class Draft:
+    """The fields of one body besides its messages, while the rules of `model` at `recipient` change them.
+
+    `name` is what the recipient calls the model. `edits` change the messages. With `drop`, a field that is not taken
+    is left out where that is allowed; its loss is noted all the same.
+    """
+
+    fields: dict[str, Any]
+    model: str
+    recipient: Recipient
+    endpoint: str
+    name: str = ""
+    drop: bool = False
+    losses: list[Loss] = field(default_factory=list)
+    edits: list[Callable[[Messages], Messages]] = field(default_factory=list)
+
+    def lose(self, name: str, why: str) -> None:
+        """Note that a field is not taken, and leave it out where that is allowed."""
+        loss = Loss(name, f"{self.name or self.model} {why}")
+        self.losses.append(loss)
+        if self.drop and loss.may_be_dropped:
+            self.fields.pop(name, None)
+
+    def rename(self, name: str, to: str) -> None:
+        """Give a field its name there; one of that name that is set already wins."""
+        if name in self.fields:
+            value = self.fields.pop(name)
+            self.fields.setdefault(to, value)
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """True for a JSON number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def named(value: Any, name: str) -> Any:
+    """A member of an object, None where there is no such."""
+    return value.get(name) if isinstance(value, Mapping) else None

@@ -1,0 +1,130 @@
+"""What the names of models say of them: which reason, which efforts they take, and how old they are. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LATEST = (99, 0)
+_VENDOR = re.compile(r"^(?:ft:)?(?:[a-z0-9_.-]+/)*", re.IGNORECASE)
+
+
+def plain_name(model: str) -> str:
+    """A model's name in lower case, without a vendor before it, a variant behind a colon or the mark of a tuning."""
+    return _VENDOR.sub("", model.strip(), count=1).split(":")[0].lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """How a family reasons: by default, and with which efforts. Without efforts it does not."""
+
+    by_default: bool
+    efforts: frozenset[str]
+
+    def is_on(self, effort: Any) -> bool:
+        """True if a request with this effort reasons; None is a request that names none."""
+        return self.by_default if effort is None else effort != "none"
+
+
+def _efforts(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_NEVER = Reasoning(False, frozenset())
+_CLASSIC = _efforts("low medium high")
+# The first that fits holds, so a narrower name stands before a wider one. Read on 2026-11-26: OpenAI's model pages,
+# what pydantic-ai 2026-11 verified against the Responses API, and recorded answers.
+_OPENAI: tuple[tuple[str, Reasoning], ...] = tuple(
+    (pattern, Reasoning(by_default, _efforts(efforts)))
+    for pattern, by_default, efforts in (
+        (r"gpt-6-astra", True, "low medium high xhigh"),
+        (r"gpt-[6-9]", True, "none low medium high xhigh"),
+        (r"gpt-5\.[2-9]-pro", True, "medium high xhigh"),
+        (r"gpt-5\.\d-chat", True, "medium"),
+        (r"gpt-5\.[5-9]", True, "none low medium high xhigh"),
+        (r"gpt-5\.[2-4]", False, "none low medium high xhigh"),
+        (r"gpt-5\.1-codex-max", True, "low medium high xhigh"),
+        (r"gpt-5\.1-codex", True, "low medium high"),
+        (r"gpt-5\.1", False, "none low medium high"),
+        (r"gpt-5-chat", False, ""),
+        (r"gpt-5-pro", True, "high"),
+        (r"gpt-5-codex", True, "low medium high"),
+        (r"gpt-5", True, "minimal low medium high"),
+        (r"o1-(mini|preview)", True, ""),
+        (r"o\d", True, "low medium high"),
+        (r"codex-mini", True, "low medium high"),
+    )
+)
+
+
+def openai_reasoning(model: str) -> Reasoning:
+    """How an OpenAI model reasons; one whose name is unknown does not."""
+    name = plain_name(model)
+    return next((found for pattern, found in _OPENAI if re.match(pattern, name)), _NEVER)
+
+
+_CLAUDE = re.compile(
+    r"claude-(?:(?P<before>[a-z]+)-)?(?P<major>\d{1,2})(?:[.-](?P<minor>\d{1,2}))?(?!\d)(?:-(?P<after>[a-z]+))?"
+)
+_CLAUDE_PREVIEW = re.compile(r"claude-(mythos|fable)")
+
+
+@dataclass(frozen=True, slots=True)
+class Claude:
+    """A Claude model: its line (`opus`, `sonnet`, `haiku`, …) and version. A name that says none is `LATEST`."""
+
+    line: str
+    version: tuple[int, int]
+
+    def since(self, **versions: tuple[int, int]) -> bool:
+        """True if it is at least the version given for its line; `other` stands for lines that are not named."""
+        first = versions.get(self.line, versions.get("other", LATEST))
+        return self.version >= first
+
+
+def claude_of(model: str) -> Claude | None:
+    """The Claude model of a name; None for other models, and for a name without version of a known line."""
+    name = plain_name(model)
+    if found := _CLAUDE.search(name):
+        line = found["before"] or found["after"] or ""
+        return Claude(line, (int(found["major"]), int(found["minor"] or 0)))
+    if found := _CLAUDE_PREVIEW.search(name):
+        return Claude(found[1], LATEST)
+    return None
+
+
+def claude_efforts(claude: Claude) -> frozenset[str]:
+    """The levels of effort that a model takes; none where it takes no effort."""
+    if claude.since(opus=(4, 7), sonnet=(5, 0), other=(5, 0)):
+        return _CLASSIC | {"xhigh", "max"}
+    if claude.since(opus=(4, 6), sonnet=(4, 6)):
+        return _CLASSIC | {"max"}
+    return _CLASSIC if claude.since(opus=(4, 5)) else frozenset()
+
+
+# Anthropic's model pages, read on 2026-11-26; a recorded refusal names 64,000 for haiku-4-5. Later models than these
+# take twice as much; of earlier ones that are not listed nothing is known here.
+_CLAUDE_MOST: Mapping[tuple[str, tuple[int, int]], int] = {
+    ("opus", (3, 0)): 4_096,
+    ("sonnet", (3, 0)): 4_096,
+    ("haiku", (3, 0)): 4_096,
+    ("sonnet", (3, 5)): 8_192,
+    ("haiku", (3, 5)): 8_192,
+    ("sonnet", (3, 7)): 64_000,
+    ("opus", (4, 0)): 32_000,
+    ("opus", (4, 1)): 32_000,
+    ("sonnet", (4, 0)): 64_000,
+    ("sonnet", (4, 5)): 64_000,
+    ("haiku", (4, 5)): 64_000,
+    ("opus", (4, 5)): 64_000,
+    ("sonnet", (4, 6)): 64_000,
+}
+_NEWER_MOST = 128_000
+
+
+def claude_most_tokens(claude: Claude) -> int | None:
+    """The most tokens that an answer may be asked for, None where that is not known."""
+    known = _CLAUDE_MOST.get((claude.line, claude.version))
+    return _NEWER_MOST if known is None and claude.version >= (4, 6) else known

@@ -1,0 +1,65 @@
+"""What OpenAI's families of models take, as far as it takes more than a line of a table. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.policy.dialect import structured
+from orchestrator.policy.dialect.draft import Draft, named
+from orchestrator.policy.dialect.families import openai_reasoning
+from orchestrator.policy.dialect.responses import to_responses
+from orchestrator.policy.dialect.rules import RESPONSES
+
+__all__ = ["ask_responses_strictly", "check_effort", "check_included_logprobs", "reasons", "to_responses"]
+
+_LOGPROBS = "message.output_text.logprobs"
+
+
+def _effort(draft: Draft) -> Any:
+    if draft.endpoint == RESPONSES:
+        return named(draft.fields.get("reasoning"), "effort")
+    return draft.fields.get("reasoning_effort")
+
+
+def reasons(draft: Draft) -> bool:
+    """True if the model reasons about this request: then it takes no sampling fields."""
+    return openai_reasoning(draft.model).is_on(_effort(draft))
+
+
+def check_effort(draft: Draft) -> None:
+    """Refuse an effort that the model does not take."""
+    effort, known = _effort(draft), openai_reasoning(draft.model)
+    if effort is None or effort in known.efforts:
+        return
+    field = "reasoning" if draft.endpoint == RESPONSES else "reasoning_effort"
+    words = ", ".join(sorted(known.efforts))
+    draft.lose(field, f"takes no {field} {effort}" if words == "" else f"takes no {field} {effort}, only {words}")
+
+
+def check_included_logprobs(draft: Draft) -> None:
+    """Refuse the probabilities of tokens, which the Responses API is asked for by `include`."""
+    included = draft.fields.get("include")
+    if not isinstance(included, list) or _LOGPROBS not in included:
+        return
+    draft.lose("logprobs", "takes no logprobs")
+    if draft.drop:
+        others = [one for one in included if one != _LOGPROBS]
+        draft.fields.pop("include") if not others else draft.fields.update(include=others)
+
+
+def ask_responses_strictly(draft: Draft) -> None:
+    """Give a schema of the Responses API its strict form."""
+    text = draft.fields.get("text")
+    asked = named(text, "format")
+    if not isinstance(text, dict) or not isinstance(asked, dict) or asked.get("type") != "json_schema":
+        return
+    plain = {name: value for name, value in asked.items() if name != "type"}
+    chat = Draft({structured.FIELD: {"type": "json_schema", "json_schema": plain}}, draft.model, draft.recipient, "")
+    structured.ask_strictly(chat)
+    found = chat.fields.get(structured.FIELD)
+    if found is None:
+        rest = {name: value for name, value in text.items() if name != "format"}
+        draft.fields.pop("text") if not rest else draft.fields.update(text=rest)
+        draft.edits.extend(chat.edits)
+    else:
+        draft.fields["text"] = {**text, "format": {"type": "json_schema", **found["json_schema"]}}

@@ -1,0 +1,79 @@
+"""Where a request goes, as far as its spelling depends on that: the provider, and the user's own rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+LOCAL = "local"
+OTHER = "other"
+
+_HOSTS = {
+    "api.openai.com": "openai",
+    "openai.azure.com": "azure",
+    "services.ai.azure.com": "azure",
+    "api.anthropic.com": "anthropic",
+    "api.groq.com": "groq",
+    "api.mistral.ai": "mistral",
+    "api.deepseek.com": "deepseek",
+    "api.x.ai": "xai",
+    "api.moonshot.ai": "moonshot",
+    "api.moonshot.cn": "moonshot",
+    "openrouter.ai": "openrouter",
+}
+# The price table's names of providers that have another one here.
+_PRICED_AS = {"x-ai": "xai", "moonshotai": "moonshot"}
+
+
+class Structured(StrEnum):
+    """How a server can be asked for JSON. Answers are checked against the task's schema in each case."""
+
+    JSON_SCHEMA = "json_schema"  # it takes the schema, and answers by it
+    JSON_OBJECT = "json_object"  # it answers in JSON; the schema is in the prompt
+    NONE = "none"  # it takes no such field; the prompt asks for JSON
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRule:
+    """One entry under `dialect` of a backend in orch.toml: what its `models` (a glob) do with a field.
+
+    One of the others is set: `like` names the model whose rules hold; `endpoint` the only one that there is;
+    `structured` how JSON is asked for; or, of `field`, `rename`, `at_least`, `at_most` or `refuse`.
+    """
+
+    models: str = "*"
+    field: str | None = None
+    rename: str | None = None
+    refuse: bool = False
+    at_least: float | None = None
+    at_most: float | None = None
+    like: str | None = None
+    endpoint: str | None = None
+    structured: Structured | None = None
+
+    def holds_for(self, model: str) -> bool:
+        """True if the rule is about this model."""
+        return fnmatchcase(model, self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """A backend as the dialect sees it: its provider, how it can be asked for JSON if that is set, and own rules."""
+
+    provider: str = OTHER
+    structured: Structured | None = None
+    rules: tuple[OwnRule, ...] = ()
+
+
+UNKNOWN = Recipient()
+"""A server of which nothing is known."""
+
+
+def provider_at(base_url: str, named: str | None = None) -> str:
+    """The provider of an address; `named` is what orch.toml calls it, which goes first."""
+    if named is not None:
+        return _PRICED_AS.get(named, named)
+    host = urlsplit(base_url).hostname or ""
+    return next((name for end, name in _HOSTS.items() if host == end or host.endswith("." + end)), OTHER)

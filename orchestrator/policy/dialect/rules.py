@@ -1,0 +1,154 @@
+"""The kinds of rules that the tables are made of; each changes a draft. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from orchestrator.policy.dialect.draft import Draft, is_number
+from orchestrator.policy.dialect.families import plain_name
+
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
+Condition = Callable[[Draft], bool]
+NEUTRAL: Mapping[str, Any] = {
+    "temperature": 1,
+    "top_p": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "logit_bias": {},
+    "logprobs": False,
+    "top_logprobs": 0,
+    "n": 1,
+}
+"""Values that say what holds without their field."""
+
+
+class Change(Protocol):
+    """What a rule does with a draft."""
+
+    def apply(self, draft: Draft) -> None:
+        """Change the draft, or note what is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRule:
+    """One line of the tables: what `models` (a regular expression) at `providers` do, `source` says who told so.
+
+    It holds at `endpoints`, all of them where none is named, and if `when` does. `read` is the day of the source.
+    """
+
+    providers: Collection[str]
+    models: str
+    change: Change
+    source: str
+    read: str = "2026-11-26"
+    endpoints: Collection[str] = ()
+    when: Condition | None = None
+
+    def apply(self, draft: Draft) -> None:
+        """Apply the change where the rule holds."""
+        if draft.recipient.provider not in self.providers:
+            return
+        if self.endpoints and draft.endpoint not in self.endpoints:
+            return
+        if re.match(self.models, plain_name(draft.model)) and (self.when is None or self.when(draft)):
+            self.change.apply(draft)
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A field has another name there."""
+
+    field: str
+    to: str
+
+    def apply(self, draft: Draft) -> None:
+        draft.rename(self.field, self.to)
+
+
+@dataclass(frozen=True, slots=True)
+class NotTaken:
+    """Fields are refused there; a value that says what holds without the field is left out in silence."""
+
+    fields: tuple[str, ...]
+    why: str = ""
+
+    def apply(self, draft: Draft) -> None:
+        for name in self.fields:
+            if name not in draft.fields:
+                continue
+            value = draft.fields[name]
+            if value is None or (name in NEUTRAL and value == NEUTRAL[name]):
+                del draft.fields[name]
+            else:
+                draft.lose(name, self.why or f"takes no {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyValues:
+    """A field takes these values alone; where it is left out the first of them holds."""
+
+    field: str
+    values: tuple[Any, ...]
+
+    def apply(self, draft: Draft) -> None:
+        if self.field in draft.fields and draft.fields[self.field] not in self.values:
+            listed = " or ".join(map(str, self.values))
+            draft.lose(self.field, f"takes no {self.field} but {listed}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A number below `least` or above `most` becomes that; it bounds what an answer may cost, and stays a bound."""
+
+    field: str
+    least: float | None = None
+    most: float | None = None
+
+    def apply(self, draft: Draft) -> None:
+        value = draft.fields.get(self.field)
+        if not is_number(value):
+            return
+        if self.least is not None and value < self.least:
+            draft.fields[self.field] = self.least
+        if self.most is not None and value > self.most:
+            draft.fields[self.field] = self.most
+
+
+@dataclass(frozen=True, slots=True)
+class NotAbove:
+    """A number above `most` is refused: a lower one would ask for something else."""
+
+    field: str
+    most: float
+
+    def apply(self, draft: Draft) -> None:
+        value = draft.fields.get(self.field)
+        if is_number(value) and value > self.most:
+            draft.lose(self.field, f"takes a {self.field} of at most {self.most:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class NotTogether:
+    """The second of two fields is refused beside the first."""
+
+    first: str
+    second: str
+
+    def apply(self, draft: Draft) -> None:
+        if self.first in draft.fields and self.second in draft.fields:
+            draft.lose(self.second, f"takes no {self.second} beside {self.first}")
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """A change that a function makes."""
+
+    function: Callable[[Draft], None]
+
+    def apply(self, draft: Draft) -> None:
+        self.function(draft)

@@ -1,0 +1,224 @@
+"""A user's JSON Schema as strict structured outputs take it: closed objects, every property required. Pure.
+
+The strict schema allows more or less what the user's does, and answers are always checked against the user's. What
+cannot be said strictly (open objects, untyped lists) gives no strict schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Schema = dict[str, Any]
+
+# OpenAI's guide to structured outputs and what pydantic-ai 2026-11 found to be refused.
+_LEFT_OUT = frozenset(
+    {"$schema", "$id", "$comment", "$anchor", "default", "examples", "example", "deprecated", "readOnly", "writeOnly",
+     "discriminator", "nullable", "contentMediaType", "contentEncoding", "xml", "externalDocs"}
+)  # fmt: skip
+_CHECKED_HERE = frozenset(
+    {"minLength", "maxLength", "uniqueItems", "contains", "minContains", "maxContains", "minProperties",
+     "maxProperties", "propertyNames", "unevaluatedProperties", "unevaluatedItems", "not", "if", "then", "else",
+     "dependentRequired", "dependentSchemas", "dependencies"}
+)  # fmt: skip
+_NUMBER_AND_LIST_LIMITS = frozenset(
+    {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "pattern",
+     "format"}
+)  # fmt: skip
+_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+_SAID_IN_WORDS = frozenset({*_NUMBER_AND_LIST_LIMITS, "minLength", "maxLength", "uniqueItems"})
+_LOOKAROUND = re.compile(r"(?<!\\)\(\?(?:[=!]|<[=!])")
+_DEFINITION = re.compile(r"#(?:/(?:\$defs|definitions)/[^/]+)?")
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object",
+          list: "array"}  # fmt: skip
+DEEPEST = 10
+MOST_PROPERTIES = 5_000
+MOST_VALUES = 1_000
+MOST_TEXT = 120_000
+"""OpenAI's limits to a strict schema: levels, properties, values of enums, characters of names and values."""
+
+
+class _NotStrictError(Exception):
+    """Something of a schema has no strict form."""
+
+
+@dataclass(slots=True)
+class _Size:
+    properties: int = 0
+    values: int = 0
+    text: int = 0
+
+    def check(self) -> None:
+        if self.properties > MOST_PROPERTIES or self.values > MOST_VALUES or self.text > MOST_TEXT:
+            raise _NotStrictError
+
+
+def strict_schema(schema: Mapping[str, Any], *, limits: bool = True) -> Schema | None:
+    """The strict form of a schema, None where it has none.
+
+    Optional properties become nullable ones. `limits` says whether the recipient takes bounds of numbers and lists,
+    patterns and formats; what it does not take is told in the descriptions, and checked here.
+    """
+    try:
+        return _Strict(limits).root(schema)
+    except _NotStrictError:
+        return None
+
+
+class _Strict:
+    """One schema on its way."""
+
+    def __init__(self, limits: bool) -> None:
+        self._limits = limits
+        self._size = _Size()
+
+    def root(self, schema: Mapping[str, Any]) -> Schema:
+        definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+        reference = schema.get("$ref")
+        if reference is not None:
+            schema = {**_definition(schema, reference), **definitions}
+        if schema.get("type") != "object" or "anyOf" in schema or "oneOf" in schema:
+            raise _NotStrictError
+        found = self._node({name: value for name, value in schema.items() if name not in definitions}, DEEPEST)
+        for name, inner in definitions.items():
+            if not isinstance(inner, dict):
+                raise _NotStrictError
+            found[name] = {key: self._node(value, DEEPEST) for key, value in inner.items()}
+        self._size.check()
+        return found
+
+    def _node(self, schema: Any, levels: int) -> Schema:
+        if not isinstance(schema, dict) or not levels:
+            raise _NotStrictError
+        found = {name: value for name, value in schema.items() if name not in _LEFT_OUT}
+        words = self._leave_out_limits(found)
+        found = self._joined(found, levels)
+        if words:
+            found["description"] = f"{found.get('description', '')} ({words})".strip()
+        return found
+
+    def _leave_out_limits(self, found: Schema) -> str:
+        """Take out what is checked here instead; the limits among it in words."""
+        said = []
+        for name in [*found]:
+            if name in _CHECKED_HERE or (name in _NUMBER_AND_LIST_LIMITS and not self._is_taken(name, found[name])):
+                value = found.pop(name)
+                if name in _SAID_IN_WORDS:
+                    said.append(f"{name}: {value}")
+        return ", ".join(said)
+
+    def _is_taken(self, name: str, value: Any) -> bool:
+        if not self._limits:
+            return False
+        if name == "format":
+            return value in _FORMATS
+        return name != "pattern" or not (isinstance(value, str) and _LOOKAROUND.search(value))
+
+    def _joined(self, found: Schema, levels: int) -> Schema:
+        if "oneOf" in found:
+            if "anyOf" in found:
+                raise _NotStrictError
+            found["anyOf"] = found.pop("oneOf")
+        if "allOf" in found:
+            inner = found.pop("allOf")
+            if not isinstance(inner, list) or len(inner) != 1 or not isinstance(inner[0], dict):
+                raise _NotStrictError
+            if found.keys() & inner[0].keys() - {"description", "title"}:
+                raise _NotStrictError
+            return self._node({**inner[0], **found}, levels)
+        if "$ref" in found:
+            return self._reference(found)
+        if "anyOf" in found:
+            return self._choice(found, levels)
+        if "$defs" in found or "definitions" in found or "patternProperties" in found or "prefixItems" in found:
+            raise _NotStrictError
+        return self._typed(found, levels)
+
+    def _reference(self, found: Schema) -> Schema:
+        reference = found.pop("$ref")
+        if not isinstance(reference, str) or not _DEFINITION.fullmatch(reference):
+            raise _NotStrictError
+        if found.keys() - {"description", "title"}:
+            raise _NotStrictError
+        return {"anyOf": [{"$ref": reference}], **found} if found else {"$ref": reference}
+
+    def _choice(self, found: Schema, levels: int) -> Schema:
+        choices = found["anyOf"]
+        if not isinstance(choices, list) or not choices or found.keys() - {"anyOf", "description", "title", "type"}:
+            raise _NotStrictError
+        found.pop("type", None)
+        return {**found, "anyOf": [self._node(choice, levels) for choice in choices]}
+
+    def _typed(self, found: Schema, levels: int) -> Schema:
+        values = found["enum"] if isinstance(found.get("enum"), list) else []
+        self._size.values += len(values)
+        self._size.text += sum(len(value) for value in values if isinstance(value, str))
+        if "type" not in found:
+            known = [*values, *([found["const"]] if "const" in found else [])]
+            if not known:
+                raise _NotStrictError
+            kinds = [*dict.fromkeys(_TYPES[type(value)] for value in known)]
+            found["type"] = kinds[0] if len(kinds) == 1 else kinds
+        kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
+        if "array" in kinds:
+            found["items"] = self._node(found.get("items"), levels - 1)
+        if "object" in kinds:
+            self._close(found, levels)
+        elif "properties" in found or "additionalProperties" in found:
+            raise _NotStrictError
+        self._size.check()
+        return found
+
+    def _close(self, found: Schema, levels: int) -> None:
+        properties, required = found.get("properties"), found.get("required") or []
+        if (
+            not isinstance(properties, dict)
+            or not properties
+            or found.get("additionalProperties") not in (None, False)
+        ):
+            raise _NotStrictError
+        if not set(required) <= properties.keys():
+            raise _NotStrictError
+        self._size.properties += len(properties)
+        self._size.text += sum(map(len, properties))
+        found["properties"] = {
+            name: self._node(inner, levels - 1) if name in required else _nullable(self._node(inner, levels - 1))
+            for name, inner in properties.items()
+        }
+        found["required"] = [*properties]
+        found["additionalProperties"] = False
+
+
+def _definition(schema: Mapping[str, Any], reference: Any) -> Schema:
+    """The definition that a whole schema refers to; a schema that says more than that has no strict form."""
+    found = _DEFINITION.fullmatch(reference) if isinstance(reference, str) else None
+    if found is None or reference == "#" or schema.keys() - {"$ref", "$defs", "definitions", "$schema", "title"}:
+        raise _NotStrictError
+    _, place, name = reference.split("/")
+    definitions = schema.get(place)
+    if not isinstance(definitions, dict) or not isinstance(definitions.get(name), dict):
+        raise _NotStrictError
+    return dict(definitions[name])
+
+
+def _nullable(schema: Schema) -> Schema:
+    """The same schema, which allows null as well."""
+    if "anyOf" in schema:
+        if _allows_null(schema["anyOf"]):
+            return schema
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    if "$ref" in schema:
+        return {"anyOf": [schema, {"type": "null"}]}
+    kinds: Collection[str] = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    found = {**schema, "type": [*kinds, *(() if "null" in kinds else ("null",))]}
+    if "const" in found:
+        found["enum"] = [found.pop("const")]
+    if isinstance(found.get("enum"), list) and None not in found["enum"]:
+        found["enum"] = [*found["enum"], None]
+    return found
+
+
+def _allows_null(choices: list[Schema]) -> bool:
+    return any(choice.get("type") == "null" or "null" in (choice.get("type") or ()) for choice in choices)

@@ -1,0 +1,129 @@
+"""How a recipient is asked for JSON: by its schema, as any JSON, or in the prompt alone. Pure.
+
+The prompt names the word JSON, since servers refuse `json_object` where no message does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.errors import InputError
+from orchestrator.policy.dialect.anthropic_schemas import fitted, is_taken
+from orchestrator.policy.dialect.draft import Draft, Messages, named
+from orchestrator.policy.dialect.recipient import LOCAL, Structured
+from orchestrator.policy.dialect.rules import RESPONSES
+from orchestrator.policy.dialect.strict_schemas import strict_schema
+
+FIELD = "response_format"
+FIELDS = frozenset({FIELD, "text"})
+"""The fields that ask for JSON, of chat completions and of the Responses API."""
+
+
+def schema_of(draft: Draft) -> Mapping[str, Any] | None:
+    """The named schema that a chat completion's body asks for, None where it asks for none."""
+    asked = draft.fields.get(FIELD)
+    if not isinstance(asked, dict) or asked.get("type") != "json_schema":
+        return None
+    schema = asked.get("json_schema")
+    return schema if isinstance(schema, dict) and isinstance(schema.get("schema"), dict) else None
+
+
+def ask_for(way: Structured, draft: Draft) -> None:
+    """Ask for the schema of a body in another way."""
+    if draft.endpoint == RESPONSES:
+        _ask_responses(way, draft)
+        return
+    asked = schema_of(draft)
+    if asked is None or way is Structured.JSON_SCHEMA:
+        return
+    if way is Structured.NONE or not _is_object(asked["schema"]):
+        del draft.fields[FIELD]
+    elif draft.recipient.provider == LOCAL:
+        # llama.cpp answers by the schema that stands here; who does not know it passes it over.
+        draft.fields[FIELD] = {"type": "json_object", "schema": asked["schema"]}
+    else:
+        draft.fields[FIELD] = {"type": "json_object"}
+    draft.edits.append(lambda messages: _with_instruction(messages, asked["schema"]))
+
+
+def _ask_responses(way: Structured, draft: Draft) -> None:
+    text = draft.fields.get("text")
+    asked = named(text, "format")
+    if not isinstance(text, dict) or named(asked, "type") != "json_schema" or way is Structured.JSON_SCHEMA:
+        return
+    schema = asked["schema"]
+    is_any_json = way is Structured.JSON_OBJECT and _is_object(schema)
+    draft.fields["text"] = {**text, "format": {"type": "json_object" if is_any_json else "text"}}
+    draft.edits.append(lambda messages: _with_instruction(messages, schema))
+
+
+def ask_in_prompt(draft: Draft) -> None:
+    """Ask for JSON in the prompt alone."""
+    ask_for(Structured.NONE, draft)
+
+
+def ask_for_an_object(draft: Draft) -> None:
+    """Ask for any JSON, with the schema in the prompt."""
+    ask_for(Structured.JSON_OBJECT, draft)
+
+
+def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
+    """Give the schema its strict form; where it has none, the model is shown it and not held to it.
+
+    A schema of anything but an object is refused there in either form, and is asked for in the prompt.
+    """
+    asked = schema_of(draft)
+    if asked is None or asked.get("strict") is not True:
+        return
+    strict = strict_schema(asked["schema"], limits=limits)
+    if strict is None and not _is_object(asked["schema"]):
+        ask_in_prompt(draft)
+        return
+    better = {**asked, "schema": asked["schema"] if strict is None else strict, "strict": strict is not None}
+    draft.fields[FIELD] = {"type": "json_schema", "json_schema": better}
+
+
+def ask_strictly_without_limits(draft: Draft) -> None:
+    """The same where bounds of numbers and lists are refused."""
+    ask_strictly(draft, limits=False)
+
+
+def ask_loosely(draft: Draft) -> None:
+    """Show the model the schema, and do not hold it to it."""
+    asked = schema_of(draft)
+    if asked is not None:
+        draft.fields[FIELD] = {"type": "json_schema", "json_schema": {**asked, "strict": False}}
+
+
+def ask_anthropic(draft: Draft) -> None:
+    """Give the schema the form that Anthropic takes; where it has none, ask for it in the prompt."""
+    asked = schema_of(draft)
+    if asked is None:
+        return
+    try:
+        schema = fitted(asked["schema"], FIELD)
+    except InputError:
+        schema = {}
+    if not schema or not is_taken(schema):
+        ask_in_prompt(draft)
+        return
+    draft.fields[FIELD] = {"type": "json_schema", "json_schema": {**asked, "schema": schema}}
+
+
+def _is_object(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "object" and "anyOf" not in schema and "oneOf" not in schema
+
+
+def _with_instruction(messages: Messages, schema: Mapping[str, Any]) -> Messages:
+    """The messages with what the answer must be below the last question."""
+    told = json.dumps(schema, ensure_ascii=False)
+    said = f"Answer with JSON that fits this JSON Schema, and with nothing else:\n{told}"
+    *before, last = messages
+    content = last.get("content")
+    if isinstance(content, str):
+        return [*before, {**last, "content": f"{content}\n\n{said}"}]
+    parts = list(content or [])
+    kind = "input_text" if any(str(named(part, "type")).startswith("input_") for part in parts) else "text"
+    return [*before, {**last, "content": [*parts, {"type": kind, "text": said}]}]

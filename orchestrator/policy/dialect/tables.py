@@ -1,0 +1,287 @@
+"""What models of providers do not take as it is asked for, a line each, with its source. Pure data.
+
+Sources: providers' pages and SDKs as of 2026-11, what pydantic-ai 2026-11 verified, and refusals that users posted or
+that were recorded (a name like `owner/repo#1` is an issue on GitHub). Rules apply in this order.
+"""
+
+from __future__ import annotations
+
+from orchestrator.policy.dialect import anthropic_rules as claude
+from orchestrator.policy.dialect import openai_rules as openai
+from orchestrator.policy.dialect.roles import system_into_question
+from orchestrator.policy.dialect.rules import (
+    CHAT,
+    EMBEDDINGS,
+    RESPONSES,
+    Bounded,
+    By,
+    NotAbove,
+    NotTaken,
+    NotTogether,
+    OnlyValues,
+    Renamed,
+    TableRule,
+)
+from orchestrator.policy.dialect.structured import (
+    ask_anthropic,
+    ask_for_an_object,
+    ask_in_prompt,
+    ask_loosely,
+    ask_strictly,
+    ask_strictly_without_limits,
+)
+
+# A server that nobody knows takes what OpenAI's models take if it has one of their names: a proxy.
+_OPENAI = ("openai", "azure", "other")
+_ANTHROPIC = ("anthropic",)
+_ANY = ""
+_KNOWN_AS_OPENAIS = r"gpt-(3\.5|35|4|5|6)|o\d|chatgpt|codex|computer-use"
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+)
+_CHAT = (CHAT,)
+_VECTORS = (EMBEDDINGS,)
+_PROMPTED = (CHAT, RESPONSES)
+
+_OPENAI_RULES = (
+    TableRule(
+        _OPENAI,
+        r"gpt-5(\.\d)?-pro|o\d-pro|.*codex|.*deep-research|computer-use",
+        By(openai.to_responses),
+        "OpenAI's model pages: This model is only supported in v1/responses",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        _OPENAI,
+        r"gpt-[5-9]|o\d|codex|computer-use",
+        Renamed("max_tokens", "max_completion_tokens"),
+        "langflow-ai/openrag#398",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        _OPENAI,
+        _KNOWN_AS_OPENAIS,
+        Bounded("max_output_tokens", least=16),
+        "earendil-works/pi#6265",
+        endpoints=(RESPONSES,),
+    ),
+    TableRule(_OPENAI, r"o1-(mini|preview)", By(system_into_question), "pydantic/pydantic-ai#974", endpoints=_CHAT),
+    TableRule(
+        _OPENAI,
+        _KNOWN_AS_OPENAIS,
+        By(openai.check_effort),
+        "OpenAI's guide to reasoning; pydantic-ai's profiles",
+        endpoints=_PROMPTED,
+    ),
+    TableRule(
+        _OPENAI,
+        _KNOWN_AS_OPENAIS,
+        NotTaken(
+            _SAMPLING,
+        ),
+        "tmc/langchaingo#1355, confident-ai/deepeval#2184; pydantic-ai's profiles",
+        endpoints=_PROMPTED,
+        when=openai.reasons,
+    ),
+    TableRule(
+        _OPENAI,
+        _KNOWN_AS_OPENAIS,
+        By(openai.check_included_logprobs),
+        "vllm-project/vllm#23319",
+        endpoints=(RESPONSES,),
+        when=openai.reasons,
+    ),
+    TableRule(
+        _OPENAI,
+        r"gpt-[5-9](?!.*-chat)|o[34](?!-mini)|o4-mini|codex",
+        NotTaken(("stop",)),
+        "OpenAI's reference: not supported with the latest reasoning models; recorded with gpt-5-mini",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        _OPENAI,
+        r"o1-(mini|preview)$|gpt-4$|gpt-4-(0314|0613|32k)|gpt-3\.?5-turbo-(0301|0613|16k)",
+        By(ask_in_prompt),
+        "OpenAI's guides to structured outputs and to JSON mode",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        _OPENAI,
+        r"gpt-4-|gpt-3\.?5|gpt-4o-2024-05-13|chatgpt-4o",
+        By(ask_for_an_object),
+        "OpenAI's guide to structured outputs: from gpt-4o-2024-08-06 on",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        _OPENAI,
+        _KNOWN_AS_OPENAIS,
+        By(ask_strictly),
+        "moeru-ai/xsai#145; OpenAI's guide to structured outputs",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        _OPENAI,
+        _KNOWN_AS_OPENAIS,
+        By(openai.ask_responses_strictly),
+        "the same in the Responses API",
+        endpoints=(RESPONSES,),
+    ),
+    TableRule(
+        _OPENAI,
+        r"text-embedding-ada-002",
+        NotTaken(("dimensions",), why="makes vectors of one size, and takes no dimensions"),
+        "OpenAI's reference of embeddings",
+        endpoints=_VECTORS,
+    ),
+    TableRule(
+        _OPENAI,
+        r"text-embedding-3-small",
+        NotAbove("dimensions", 1536),
+        "OpenAI's embeddings",
+        endpoints=_VECTORS,
+    ),
+    TableRule(
+        _OPENAI,
+        r"text-embedding-3-large",
+        NotAbove("dimensions", 3072),
+        "OpenAI's embeddings",
+        endpoints=_VECTORS,
+    ),
+)
+
+_ANTHROPIC_RULES = (
+    TableRule(
+        _ANTHROPIC,
+        _ANY,
+        NotTaken(("temperature", "top_p", "top_k")),
+        "szczyglis-dev/py-gpt#184; pydantic-ai's profiles",
+        when=claude.takes_no_sampling,
+    ),
+    TableRule(
+        _ANTHROPIC,
+        _ANY,
+        NotTaken(("seed", "n", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs")),
+        "Anthropic's reference of messages: no such fields",
+    ),
+    TableRule(_ANTHROPIC, _ANY, NotAbove("temperature", 1), "Anthropic's reference of messages"),
+    TableRule(
+        _ANTHROPIC,
+        _ANY,
+        By(claude.leave_out_default_top_p),
+        "Anthropic's reference: 1 is what holds without the field",
+    ),
+    TableRule(
+        _ANTHROPIC,
+        _ANY,
+        NotTogether("temperature", "top_p"),
+        "BerriAI/litellm#15097",
+        when=claude.takes_one_of_temperature_and_top_p,
+    ),
+    TableRule(_ANTHROPIC, _ANY, By(claude.check_effort), "Oaklight/llm-rosetta#289; a recorded refusal of xhigh"),
+    TableRule(_ANTHROPIC, _ANY, By(claude.bound_answer), "a recorded refusal; Anthropic's model pages"),
+    TableRule(_ANTHROPIC, _ANY, By(claude.check_thinking), "freecodexyz/free-code#32, mnfst/modelparams.dev#214"),
+    TableRule(_ANTHROPIC, _ANY, By(claude.check_tool_choice), "pydantic-ai's profiles; Anthropic's guide to tools"),
+    TableRule(_ANTHROPIC, _ANY, By(claude.check_stops), "BerriAI/litellm#3286"),
+    TableRule(
+        _ANTHROPIC,
+        _ANY,
+        By(ask_in_prompt),
+        "laurent22/joplin#15801; pydantic-ai's profiles",
+        when=claude.takes_no_schema,
+    ),
+    TableRule(_ANTHROPIC, _ANY, By(ask_anthropic), "Anthropic's guide to structured outputs"),
+)
+
+_OTHER_RULES = (
+    TableRule(
+        ("groq",),
+        _ANY,
+        NotTaken(("logprobs", "top_logprobs", "logit_bias")),
+        "Groq's page on compatibility with OpenAI: these fields are refused",
+        endpoints=_CHAT,
+    ),
+    TableRule(("groq",), _ANY, OnlyValues("n", (1,)), "the same page", endpoints=_CHAT),
+    TableRule(
+        ("groq",),
+        r"(?!gpt-oss|llama-4|kimi-k2)",
+        By(ask_for_an_object),
+        "plune-ai/cairn#36: This model does not support response format `json_schema`",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        ("groq",),
+        r"gpt-oss",
+        By(ask_strictly_without_limits),
+        "i-am-bee/beeai-framework#1215",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        ("groq",),
+        _ANY,
+        By(ask_loosely),
+        "Groq's guide to structured outputs: strict is for gpt-oss",
+        endpoints=_CHAT,
+        when=lambda draft: "gpt-oss" not in draft.model,
+    ),
+    TableRule(("mistral",), _ANY, Renamed("seed", "random_seed"), "editor-code-assistant/eca#231; mistralai 3.7"),
+    TableRule(("mistral",), _ANY, Renamed("max_completion_tokens", "max_tokens"), "mistralai 3.7: no such field"),
+    TableRule(
+        ("mistral",),
+        _ANY,
+        NotTaken(
+            ("logprobs", "top_logprobs", "logit_bias", "user", "store", "service_tier", "verbosity", "modalities"),
+        ),
+        "mistralai 3.7: Extra inputs are not permitted",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        ("deepseek",),
+        _ANY,
+        By(ask_for_an_object),
+        "UKGovernmentBEIS/inspect_ai#4916: This response_format type is unavailable now",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        ("deepseek",),
+        r"deepseek-reasoner",
+        NotTaken(("logprobs", "top_logprobs")),
+        "DeepSeek's guide to its reasoning model: these fields are an error",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        ("xai",),
+        r"grok-[4-9]|grok-3-mini|grok-code",
+        NotTaken(("stop", "presence_penalty", "frequency_penalty")),
+        "lidge-jun/opencodex#5278; xAI's guide to reasoning",
+        endpoints=_PROMPTED,
+    ),
+    TableRule(
+        ("moonshot",),
+        r"kimi-k(2\.[5-9]|[3-9])",
+        OnlyValues("temperature", (1,)),
+        "moona3k/macparakeet#1087: only 1 is allowed for this model",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        ("moonshot",),
+        r"kimi-k(2\.[5-9]|[3-9])",
+        OnlyValues("top_p", (0.95,)),
+        "Moonshot's page of the model: a fixed value",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        ("moonshot",),
+        r"kimi-k(2\.[5-9]|[3-9])",
+        NotTaken(("presence_penalty", "frequency_penalty")),
+        "the same page",
+        endpoints=_CHAT,
+    ),
+)
+
+RULES = _OPENAI_RULES + _ANTHROPIC_RULES + _OTHER_RULES

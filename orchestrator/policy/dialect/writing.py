@@ -1,0 +1,208 @@
+"""Request lines as one model at one recipient takes them. Pure.
+
+Lines of one task differ in their messages alone, so what becomes of the other fields is found once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from orchestrator.policy.dialect import structured
+from orchestrator.policy.dialect.draft import Draft, Loss, Messages
+from orchestrator.policy.dialect.recipient import LOCAL, OwnRule, Recipient, Structured
+from orchestrator.policy.dialect.responses import to_responses
+from orchestrator.policy.dialect.rules import CHAT, RESPONSES, Bounded, NotAbove, NotTaken, Renamed, TableRule
+from orchestrator.policy.dialect.tables import RULES
+
+_ASKED = ("messages", "input", "prompt")
+_BOUNDS = ("max_completion_tokens", "max_output_tokens")
+MOST_KEPT = 256
+"""How many sets of fields a dialect remembers."""
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    method: str
+    url: str
+    body: dict[str, msgspec.Raw]
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_encode = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What becomes of one set of fields: None for `fields` if they stay as they are."""
+
+    endpoint: str
+    fields: Mapping[str, msgspec.Raw] | None
+    edits: Sequence[Callable[[Messages], Messages]]
+
+
+@dataclass(slots=True)
+class Dialect:
+    """How requests to `endpoint` are written for a model at a recipient; `refused` are fields that it has refused.
+
+    `name` is the model's own. A model of a deployment may be `like` another one, whose rules hold then.
+    """
+
+    recipient: Recipient
+    name: str
+    asked_at: str
+    refused: frozenset[str] = frozenset()
+    _known: dict[tuple[bool, bool, bytes], _Written] = field(default_factory=dict)
+
+    @property
+    def endpoint(self) -> str:
+        """The path that the requests are sent to in the end."""
+        return self._draft({}, drop=True, is_ready=False).endpoint
+
+    @property
+    def _own(self) -> list[OwnRule]:
+        return [rule for rule in self.recipient.rules if rule.holds_for(self.name)]
+
+    def losses(self, body: Mapping[str, Any]) -> tuple[Loss, ...]:
+        """What a body asks for that cannot be said there. Of a body as its task spells it, without its messages."""
+        return tuple(self._draft(body, drop=False, is_ready=False).losses)
+
+    def body(self, body: Mapping[str, Any], *, drop: bool = False) -> dict[str, Any]:
+        """A whole body as it is sent; with `drop`, without what is not taken and may be left out."""
+        asked = next((name for name in _ASKED if name in body), None)
+        draft = self._draft({name: value for name, value in body.items() if name != asked}, drop=drop, is_ready=False)
+        if asked is None:
+            return draft.fields
+        return {**draft.fields, **_asked_again(asked, body[asked], draft.endpoint, draft.edits)}
+
+    def line(self, line: bytes, *, drop: bool = False, is_ready: bool = False) -> bytes:
+        """A request line as it is sent. `is_ready` says that a person wrote it: then only names of fields change."""
+        parsed = _decode_line(line)
+        model = msgspec.Raw(_encode(self.name))
+        asked = next((name for name in _ASKED if name in parsed.body), None)
+        others = {name: raw for name, raw in parsed.body.items() if name not in (asked, "model")}
+        written = self._written(others, drop, is_ready)
+        is_same = written.fields is None and not written.edits and written.endpoint == self.asked_at
+        if is_same and bytes(parsed.body.get("model", b"")) == bytes(model):
+            return line
+        body: dict[str, Any]
+        if is_same:
+            body = {**parsed.body, "model": model}
+        else:
+            fields = others if written.fields is None else written.fields
+            content = {} if asked is None else self._asked(asked, parsed.body[asked], written)
+            body = {"model": model, **content, **fields}
+        url = parsed.url if written.endpoint == self.asked_at else written.endpoint
+        return _encode({"custom_id": parsed.custom_id, "method": parsed.method, "url": url, "body": body})
+
+    def _asked(self, name: str, raw: msgspec.Raw, written: _Written) -> dict[str, Any]:
+        if not written.edits:
+            return {name: raw}
+        return _asked_again(name, msgspec.json.decode(raw), written.endpoint, written.edits)
+
+    def _written(self, fields: Mapping[str, msgspec.Raw], drop: bool, is_ready: bool) -> _Written:
+        key = (drop, is_ready, b"\0".join(name.encode() + b"\0" + bytes(raw) for name, raw in fields.items()))
+        if (found := self._known.get(key)) is not None:
+            return found
+        before = {name: msgspec.json.decode(raw) for name, raw in fields.items()}
+        draft = self._draft(before, drop=drop, is_ready=is_ready)
+        after = {
+            name: fields[name] if name in before and before[name] == value else msgspec.Raw(_encode(value))
+            for name, value in draft.fields.items()
+        }
+        same = draft.fields == before and [*draft.fields] == [*before]
+        found = _Written(draft.endpoint, None if same else after, tuple(draft.edits))
+        if len(self._known) >= MOST_KEPT:
+            self._known.clear()
+        self._known[key] = found
+        return found
+
+    def _draft(self, body: Mapping[str, Any], *, drop: bool, is_ready: bool) -> Draft:
+        fields = {name: value for name, value in body.items() if name != "model"}
+        own = self._own
+        like = next((rule.like for rule in own if rule.like is not None), self.name)
+        draft = Draft(fields, like, self.recipient, self.asked_at, self.name, drop)
+        if any(name in fields for name in _BOUNDS):
+            fields.pop("max_tokens", None)  # what `extra` names stands in place of ours
+        if is_ready:
+            for rule in _renames():
+                rule.apply(draft)
+            return draft
+        for one in own:
+            _apply_own(one, draft)
+        _ask_in_a_known_way(draft, own, self.refused)
+        for rule in RULES:
+            rule.apply(draft)
+        _leave_out_refused(draft, self.refused)
+        return draft
+
+
+def dialect_of(recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()) -> Dialect:
+    """How requests to `endpoint` are written for a model at a recipient.
+
+    `refused` are the names of fields that this model has refused there; a part of one is named with a dot.
+    """
+    return Dialect(recipient, model, endpoint, frozenset(refused))
+
+
+def _asked_again(
+    name: str, asked: Any, endpoint: str, edits: Sequence[Callable[[Messages], Messages]]
+) -> dict[str, Any]:
+    """What is asked, with its edits, under the name that its endpoint has for it."""
+    if not edits or not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
+        return {name: asked}
+    for edit in edits:
+        asked = edit(asked)
+    return {"input" if endpoint == RESPONSES else name: asked}
+
+
+def _renames() -> list[TableRule]:
+    return [rule for rule in RULES if isinstance(rule.change, Renamed)]
+
+
+def _apply_own(rule: OwnRule, draft: Draft) -> None:
+    """Apply a rule of orch.toml; the reason says where it stands."""
+    if rule.endpoint == RESPONSES and draft.endpoint == CHAT:
+        to_responses(draft)
+    name = rule.field
+    if name is None:
+        return
+    if rule.rename is not None:
+        draft.rename(name, rule.rename)
+    if rule.refuse:
+        NotTaken((name,), why=f"takes no {name}, by orch.toml").apply(draft)
+    if rule.at_least is not None:
+        Bounded(name, least=rule.at_least).apply(draft)
+    if rule.at_most is not None:
+        bounds = name in ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        (Bounded(name, most=rule.at_most) if bounds else NotAbove(name, rule.at_most)).apply(draft)
+
+
+def _ask_in_a_known_way(draft: Draft, own: Sequence[OwnRule], refused: frozenset[str]) -> None:
+    """Ask for JSON as orch.toml says, or as the server has been found to take it."""
+    said = next((rule.structured for rule in own if rule.structured is not None), draft.recipient.structured)
+    if said is None and any(name.split(".")[0] in structured.FIELDS for name in refused):
+        said = Structured.JSON_OBJECT
+    if said is Structured.JSON_OBJECT and f"{structured.FIELD}.json_object" in refused:
+        said = Structured.NONE
+    if said is not None:
+        structured.ask_for(said, draft)
+
+
+def _leave_out_refused(draft: Draft, refused: frozenset[str]) -> None:
+    """Say fields that were refused in another way, where there is one, or name them as lost."""
+    for name in sorted(refused):
+        if name not in draft.fields or name in structured.FIELDS:
+            continue
+        if name == "max_tokens" and draft.endpoint == CHAT:
+            draft.rename(name, "max_completion_tokens")
+        elif name == "max_completion_tokens" and draft.endpoint == CHAT:
+            draft.rename(name, "max_tokens")
+        else:
+            draft.lose(name, f"has refused {name}")
+
+
+__all__ = ["LOCAL", "Dialect", "Loss", "dialect_of"]
