@@ -21,7 +21,7 @@ STATUS = {
 def health(service: Service, *, is_known: bool) -> dict[str, Any]:
     """What a person wants to know when nothing moves; `is_known` says whether it is one with a key."""
     status, problem = service.state()
-    described = _upstream if is_known else _number
+    upstreams = list(enumerate(service.upstreams, 1))
     return {
         "status": status,
         "problem": problem if is_known else STATUS.get(status),
@@ -29,7 +29,9 @@ def health(service: Service, *, is_known: bool) -> dict[str, Any]:
         "webhooks": service.webhooks.state() if is_known else None,
         "engines": service.engines() if is_known else [],
         "replica": _replica(service) if is_known else None,
-        "upstreams": [described(number, each) for number, each in enumerate(service.upstreams, 1)],
+        "upstreams": [
+            _upstream(service, number, each) if is_known else _number(number, each) for number, each in upstreams
+        ],
     }
 
 
@@ -56,17 +58,19 @@ def _number(number: int, upstream: Upstream) -> dict[str, Any]:
         "limit": upstream.limiter.limit,
         "limit_reason": upstream.limiter.move.value,
         "rates": None,
+        "retrying": [],
         "models": [],
     }
 
 
-def _upstream(number: int, upstream: Upstream) -> dict[str, Any]:
+def _upstream(service: Service, number: int, upstream: Upstream) -> dict[str, Any]:
     return {
         **_number(number, upstream),
         "url": upstream.shown,
         "problem": upstream.problem,
         "limit_reason": upstream.limiter.reason,
         "rates": None if upstream.rate_limiter is None else upstream.rate_limiter.state(time.monotonic()),
+        "retrying": service.refused_rows(upstream),
         "models": upstream.models,
     }
 

@@ -321,6 +321,10 @@ class Service:
         """The paths that a new batch may name."""
         return self.endpoints.for_batches(path for upstream in self.upstreams for path in upstream.paths)
 
+    def refused_rows(self, upstream: Upstream) -> list[dict[str, Any]]:
+        """The rows that an upstream refused or failed and that are tried again, in groups."""
+        return self._dispatcher.refused.describe(upstream, upstream.clock())
+
     @property
     def backlog_bytes(self) -> int:
         """Bytes of results that wait to become durable."""

@@ -44,7 +44,7 @@ class ActiveBatch(RowSource):
     def __init__(self, record: BatchRecord, folder: Path, tier: str | None = None) -> None:
         self.batch = record.batch
         self.options = record.options
-        self.tenant = record.tenant
+        self.batch_id, self.tenant = record.batch.id, record.tenant
         self.folder = folder
         self.endpoint = record.batch.endpoint
         self.deadline = float(record.batch.expires_at or 0)

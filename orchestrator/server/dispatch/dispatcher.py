@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from operator import attrgetter
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.errors import StorageError
@@ -17,6 +17,8 @@ from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.fair_queue import Fair
 from orchestrator.server.dispatch.in_flight import NO_TRIES, UNREADABLE_SECONDS, RowSource, Work
 from orchestrator.server.dispatch.outcomes import INTERNAL
+from orchestrator.server.dispatch.rate_alarms import RateAlarms
+from orchestrator.server.dispatch.refused_rows import FailedAttempt, RefusedRows
 from orchestrator.server.dispatch.retry import (
     MAX_TRIES,
     Action,
@@ -39,16 +41,7 @@ AFTER_DEATH_SECONDS = 0.5
 """An engine that dies takes connections to its very end, and the next row's last try must not be one of them."""
 FORBIDDEN = 403
 """May be said of the account, or of what one row asks for: then others are taken."""
-TICK = 0.001
-"""Timers are exact to a millisecond (uvloop's): one that is too early would ask again and again until it is time."""
 ANSWERED = RetryVerdict(Action.KEEP)
-
-
-class _Alarm(NamedTuple):
-    """When rows are looked for again; uvloop's handles do not always know it."""
-
-    when: float
-    handle: asyncio.Handle
 
 
 class Dispatcher:
@@ -73,7 +66,9 @@ class Dispatcher:
         self._alone: Work | None = None
         self._next_alone_at = float("-inf")
         self._emptied: Upstream | None = None
-        self._alarms: dict[Upstream, _Alarm] = {}
+        self._alarms = RateAlarms(self.top_up)
+        self.refused = RefusedRows()
+        """The rows that are tried again, and the reasons."""
         self.problem: str | None = None
         """Why rows stand still by a fault of this program, for people, or None."""
 
@@ -92,7 +87,11 @@ class Dispatcher:
             able = [upstream for upstream in able if self._start_one(upstream)]
 
     def _start_one(self, upstream: Upstream) -> bool:
-        if not self._takes_rows(upstream) or upstream.workers >= upstream.room() or not self._may_ask(upstream):
+        if (
+            not self._takes_rows(upstream)
+            or upstream.workers >= upstream.room()
+            or not self._alarms.may_ask(upstream)
+        ):
             return False
         work = self._take(upstream)
         if work is None:
@@ -103,28 +102,11 @@ class Dispatcher:
     def review(self, rows_per_second: float) -> None:
         """Look again at what the clock says of each batch; call it about once a second."""
         self._deadline_now = clock_now().timestamp()
+        self.refused.prune()
         self.sources.review(self._deadline_now, rows_per_second)
 
     def _takes_rows(self, upstream: Upstream) -> bool:
         return upstream.problem is None and upstream is not self._emptied
-
-    def _may_ask(self, upstream: Upstream) -> bool:
-        """Whether an upstream's rates allow one more row; where they do not, rows go on as soon as they do."""
-        wait = upstream.wait()
-        if wait <= 0:
-            return True
-        loop, alarm = asyncio.get_running_loop(), self._alarms.get(upstream)
-        when = loop.time() + wait + TICK
-        # A row that took fewer tokens than it might have lets the next one go earlier than was thought.
-        if alarm is None or alarm.when > when + TICK:
-            if alarm is not None:
-                alarm.handle.cancel()
-            self._alarms[upstream] = _Alarm(when, loop.call_later(wait + TICK, self._wake, upstream))
-        return False
-
-    def _wake(self, upstream: Upstream) -> None:
-        del self._alarms[upstream]
-        self.top_up()
 
     def _start(self, upstream: Upstream, work: Work) -> None:
         self._count(upstream, work)
@@ -184,8 +166,7 @@ class Dispatcher:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         self.upstreams.remove(upstream)
-        if (alarm := self._alarms.pop(upstream, None)) is not None:
-            alarm.handle.cancel()
+        self._alarms.drop(upstream)
         self.top_up()
 
     async def drain(self, seconds: float) -> None:
@@ -245,7 +226,7 @@ class Dispatcher:
                 await self._attempt(task, upstream, work)
                 if not self._takes_rows(upstream) or upstream.workers > upstream.room():
                     return
-                if not self._enabled or self._paused() or not self._may_ask(upstream):
+                if not self._enabled or self._paused() or not self._alarms.may_ask(upstream):
                     return
                 work = self._take(upstream)
                 if work is not None:
@@ -297,6 +278,7 @@ class Dispatcher:
         except Exception:
             # What this program fails at is the end of the one row: nothing else stands still for it.
             log.exception("a row failed by an internal error")
+            self.refused.forget(work)
             source.refuse(work, INTERNAL)
 
     def _prepared(self, upstream: Upstream, work: Work) -> bytes | None:
@@ -319,6 +301,8 @@ class Dispatcher:
     def _end(
         self, upstream: Upstream, work: Work, reply: Reply, verdict: RetryVerdict, sent_at: float, now: float
     ) -> None:
+        if self.refused:
+            self.refused.forget(work)
         has_room = upstream.answered(now, now - sent_at)
         if verdict.action is Action.KEEP and upstream.well(sent_at):
             self.top_up()
@@ -333,12 +317,13 @@ class Dispatcher:
             work.source.came_back(work)
         names_field = reply.end is End.ANSWERED and refuses_request(reply.status, reply.body)
         fault = None if names_field else fault_of(reply.end, reply.status)
+        tries = work.failed_by(fault) if fault is not None else 0
         verdict = judge(
             reply.end,
             status=reply.status,
             detail=reply.detail,
             retry_after=reply.retry_after,
-            tries=work.failed_by(fault) if fault is not None else 0,
+            tries=tries,
             base=self._retry_delay,
             paid=upstream.paid,
             account=self._account_problem(upstream, work, reply, sent_at),
@@ -363,14 +348,21 @@ class Dispatcher:
             case Action.KEEP | Action.GIVE_UP:
                 self._end(upstream, work, reply, verdict, sent_at, now)
             case Action.WAIT:
+                self.refused.forget(work)
                 upstream.down(verdict.reason)
                 self._again(work)
             case Action.LEAVE:
+                self.refused.forget(work)
                 work.failed_on = upstream
                 upstream.leave_alone(verdict.reason, sent_at)
                 self._again(work)
             case Action.RETRY:
+                assert fault is not None
                 upstream.stats.retried += 1
+                most = None if upstream.paid and fault is AttemptFault.OVERLOAD else MAX_TRIES[fault]
+                due = now + verdict.delay
+                attempt = FailedAttempt(upstream, fault, reply.status, verdict.reason, tries, most, due)
+                self.refused.note(work, attempt)
                 asyncio.get_running_loop().call_later(verdict.delay, self._again, work)
             case _:
                 assert_never(verdict.action)
@@ -388,8 +380,10 @@ class Dispatcher:
 
     def _again(self, work: Work) -> None:
         if work.source.is_stopping:
+            self.refused.forget(work)
             return
         if work.packed and work.is_suspect:
+            self.refused.forget(work)
             work.source.unpack(work)
         elif work.tries is not NO_TRIES and work.tries[AttemptFault.CUT] >= ALONE_CUTS:
             self._last_tries.append(work)

@@ -68,6 +68,7 @@ class Work:
 class RowSource(Protocol):
     """Where rows come from, and where their ends go: a running batch."""
 
+    batch_id: str
     tenant: str
     deadline: float
     endpoint: str

@@ -1,0 +1,49 @@
+"""Wakes the dispatcher once the rates of an upstream allow its next row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from orchestrator.server.dispatch.upstreams import Upstream
+
+TICK = 0.001
+"""Timers are exact to a millisecond (uvloop's): one that is too early would ask again and again until it is time."""
+
+
+class _Alarm(NamedTuple):
+    """When rows are looked for again; uvloop's handles do not always know it."""
+
+    when: float
+    handle: asyncio.Handle
+
+
+class RateAlarms:
+    """One timer for each upstream whose rates allow no row now. `wake` is called when one rings."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._alarms: dict[Upstream, _Alarm] = {}
+
+    def may_ask(self, upstream: Upstream) -> bool:
+        """True if an upstream's rates allow one more row. If not, an alarm rings as soon as they do."""
+        wait = upstream.wait()
+        if wait <= 0:
+            return True
+        loop, alarm = asyncio.get_running_loop(), self._alarms.get(upstream)
+        when = loop.time() + wait + TICK
+        # A row that took fewer tokens than it might have lets the next one go earlier than was thought.
+        if alarm is None or alarm.when > when + TICK:
+            self.drop(upstream)
+            self._alarms[upstream] = _Alarm(when, loop.call_later(wait + TICK, self._ring, upstream))
+        return False
+
+    def drop(self, upstream: Upstream) -> None:
+        """Cancel the alarm of an upstream, if it has one."""
+        if (alarm := self._alarms.pop(upstream, None)) is not None:
+            alarm.handle.cancel()
+
+    def _ring(self, upstream: Upstream) -> None:
+        del self._alarms[upstream]
+        self._wake()
