@@ -15,6 +15,12 @@ def written_bound(task: Task, prompt_version: str) -> int:
     return DEFAULT_MAX_TOKENS if task.max_tokens == AUTO else task.max_tokens
 
 
+def most_tokens(task: Task, bound: int) -> int:
+    """The most tokens that an answer to a task may have; a bound under `extra` stands in place of the task's own."""
+    own = task.extra.get("max_completion_tokens")
+    return own if isinstance(own, int) and not isinstance(own, bool) and own > 0 and bound else bound
+
+
 ENOUGH_ANSWERS = 200
 _MOST = 0.999
 _MARGIN = 1.25

@@ -32,7 +32,7 @@ from orchestrator.policy.endpoints import (
     question_of,
     url_of,
 )
-from orchestrator.policy.max_tokens import BoundOf, written_bound
+from orchestrator.policy.max_tokens import BoundOf, most_tokens, written_bound
 from orchestrator.settings.job_spec import Clean, JobSpec
 from orchestrator.settings.task_spec import Long, Task
 
@@ -287,8 +287,8 @@ class Builder:
         messages = [question.messages(document, of_part) for _, of_part in told]
         whole = replace(
             self._row(question, document.key, _fingerprint(reduce.identity, content), content, cut_from=cut_from),
-            model=reduce.model, prompt_version=reduce.version, wording=reduce.wording, max_output=reduce.bound,
-            parts=len(parts),
+            model=reduce.model, prompt_version=reduce.version, wording=reduce.wording,
+            max_output=most_tokens(task, reduce.bound), parts=len(parts),
         )  # fmt: skip
         built = [Built(whole, b"")]
         seen: Counter[str] = Counter()
@@ -325,7 +325,8 @@ class Builder:
         row_id = custom_id(key, task.id)
         return Row(
             next(self._number), row_id, key, task.id, question.url, task.model, fingerprint, question.version,
-            cut_from, problem, max_output=question.bound, content=content, wording=question.wording,
+            cut_from, problem, max_output=most_tokens(task, question.bound),
+            content=content, wording=question.wording,
         )  # fmt: skip
 
 

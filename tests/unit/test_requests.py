@@ -56,6 +56,11 @@ def test_a_request_line_is_one_that_the_batch_api_takes() -> None:
     }
 
 
+def test_a_bound_under_extra_is_the_one_that_a_budget_holds() -> None:
+    assert built({"max_tokens": 100}).row.max_output == 100
+    assert built({"max_tokens": 100, "extra": {"max_completion_tokens": 4096}}).row.max_output == 4096
+
+
 def test_the_tasks_of_a_document_stand_side_by_side_and_begin_alike() -> None:
     tasks = [{**TASK, "id": f"t{number}", "prompt": f"Question {number}?"} for number in range(3)]
     builder = Builder(spec(*tasks), EXTRACTOR)
