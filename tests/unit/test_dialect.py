@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from orchestrator.policy.dialect import Dialect, OwnRule, Recipient, Structured, describe, dialect_of, provider_at
+from orchestrator.policy.dialect import (
+    Dialect,
+    OwnRule,
+    Recipient,
+    Structured,
+    describe,
+    dialect_of,
+    priced_as,
+    provider_at,
+)
 from orchestrator.policy.dialect.strict_schemas import strict_schema
 
 CHAT = "/v1/chat/completions"
@@ -383,6 +392,9 @@ def test_addresses_tell_their_provider() -> None:
     assert provider_at("https://acme.openai.azure.com/openai/v1/") == "azure"
     assert provider_at("http://127.0.0.1:4000/v1") == "other"
     assert provider_at("http://127.0.0.1:4000/v1", "x-ai") == "xai"
+    assert priced_as("https://api.x.ai/v1") == "x-ai"
+    assert priced_as("https://api.mistral.ai/v1") == "mistral"
+    assert priced_as("http://127.0.0.1:4000/v1") is None
 
 
 # --- strict schemas

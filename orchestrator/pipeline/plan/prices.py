@@ -16,6 +16,7 @@ from orchestrator.core.model import Outcome, Price, Usage
 from orchestrator.core.money import per_hour
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.policy import pricing
+from orchestrator.policy.dialect import priced_as
 from orchestrator.policy.pricing import PriceOverride, Tier, TokenRates
 from orchestrator.settings import config
 from orchestrator.settings.backends import (
@@ -132,7 +133,8 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
         case SyncBackend():
             profile = profile_of(backend.kind, backend.base_url)
             tier = pricing.TIERS[backend.service_tier or "default"]
-            return ByToken(backend.provider or profile.provider, tier, profile.discount, overrides, now)
+            provider = backend.provider or profile.provider or priced_as(backend.base_url)
+            return ByToken(provider, tier, profile.discount, overrides, now)
         case HostedBackend() | AnthropicBackend():
             known = profile_for(backend)
             return ByToken(known.provider, Tier.BATCH, known.discount, overrides, now)

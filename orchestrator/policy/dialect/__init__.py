@@ -5,7 +5,7 @@ that is written for a route: it renames, transforms or names what cannot be said
 """
 
 from orchestrator.policy.dialect.description import describe
-from orchestrator.policy.dialect.recipient import UNKNOWN, OwnRule, Recipient, Structured, provider_at
+from orchestrator.policy.dialect.recipient import UNKNOWN, OwnRule, Recipient, Structured, priced_as, provider_at
 from orchestrator.policy.dialect.writing import Dialect, Loss, dialect_of
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "Structured",
     "describe",
     "dialect_of",
+    "priced_as",
     "provider_at",
 ]

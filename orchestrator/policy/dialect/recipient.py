@@ -23,8 +23,9 @@ _HOSTS = {
     "api.moonshot.cn": "moonshot",
     "openrouter.ai": "openrouter",
 }
-# The price table's names of providers that have another one here.
-_PRICED_AS = {"x-ai": "xai", "moonshotai": "moonshot"}
+# What the price table calls providers that have another name here.
+_PRICED_AS = {"xai": "x-ai", "moonshot": "moonshotai"}
+_CALLED = {listed: name for name, listed in _PRICED_AS.items()}
 
 
 class Structured(StrEnum):
@@ -74,6 +75,12 @@ UNKNOWN = Recipient()
 def provider_at(base_url: str, named: str | None = None) -> str:
     """The provider of an address; `named` is what orch.toml calls it, which goes first."""
     if named is not None:
-        return _PRICED_AS.get(named, named)
+        return _CALLED.get(named, named)
     host = urlsplit(base_url).hostname or ""
     return next((name for end, name in _HOSTS.items() if host == end or host.endswith("." + end)), OTHER)
+
+
+def priced_as(base_url: str) -> str | None:
+    """What the price table calls the provider of an address, None where nobody knows whose it is."""
+    name = provider_at(base_url)
+    return None if name == OTHER else _PRICED_AS.get(name, name)
