@@ -82,7 +82,8 @@ class BatchOrder:
 class Intent:
     """A batch that may have been made: asked for at `since`, with these rows in the local file `input_path`.
 
-    `known` says of a batch's id when we asked for it, None where it is not one of ours.
+    `known` says of a batch's id when we asked for it, None where it is not one of ours. `input_file_id` is our
+    upload, None where there is none.
     """
 
     shard: str
@@ -90,6 +91,7 @@ class Intent:
     since: datetime
     input_path: Path
     known: Callable[[str], datetime | None]
+    input_file_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

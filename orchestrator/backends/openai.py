@@ -42,6 +42,8 @@ NO_LIST = (403, 404, 405)
 GONE = (404, 410)
 FIND_SLACK = timedelta(hours=26)
 """By so much a provider's clock may be off: by an hour, by a time zone, by a day."""
+MOST_LOOKED_UP = 100
+"""Batches of a list without metadata and input file that are looked at one by one."""
 LONGEST_NAME = 100
 Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
 
@@ -117,7 +119,10 @@ class OpenAIBatches:
 
     def find(self, intent: Intent) -> Sighting:
         unread: list[object] = []
-        found, undecided, is_blank = self._search(lambda batch: batch.shard == intent.shard, intent.since, unread)
+        looks = iter(range(MOST_LOOKED_UP))
+        found, undecided, is_blank = self._search(
+            lambda batch: self._is_of(batch, intent, looks), intent.since, unread
+        )
         if not found:
             if any(read.shard_of(entry) == intent.shard for entry in unread):
                 undecided = "the list shows a batch of this shard that cannot be read, such as one without an id"
@@ -128,6 +133,21 @@ class OpenAIBatches:
             told = f"the list shows batch {first.id} of this shard, but does not know it by its id yet"
             return Sighting(undecided=told)
         return Sighting(first, doubles=tuple(doubles))
+
+    def _is_of(self, batch: RemoteBatch, intent: Intent, looks: Iterator[int]) -> bool:
+        """True if a batch of the list is this intent's: by the shard that it carries, else by its input file.
+
+        A list may leave out either; then the batch itself is asked, as often as there are `looks`. A batch that names
+        another shard is never ours: where equal files have equal ids, it is of the same upload.
+        """
+        if batch.shard is not None:
+            return batch.shard == intent.shard
+        is_old = batch.created_at is not None and batch.created_at < intent.since - FIND_SLACK
+        if is_old or intent.input_file_id is None or intent.known(batch.id) is not None:
+            return False
+        if batch.input_file_id is None and next(looks, None) is not None:
+            batch = self.retrieve(batch.id) or batch
+        return batch.shard == intent.shard or (batch.shard is None and batch.input_file_id == intent.input_file_id)
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         found, undecided, _ = self._search(lambda batch: batch.id == batch_id, since)

@@ -84,13 +84,15 @@ def _found(file: BinaryIO) -> Iterator[FoundLine]:
 
 @dataclass(slots=True)
 class Survey:
-    """Which rows result files have lines for: `told` of them have any, `executed` have one that says that they ran.
+    """Which rows result files have lines for: `told` of them have any, `executed` have one that says that they ran,
+    `answered` one with an answer.
 
     `odd` is an id that no row has, of those that were found.
     """
 
     recognised: Recognised
     executed: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
     odd: str | None = None
 
@@ -99,6 +101,7 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
     """Look through result files for lines of these rows. Raises OSError."""
     found = Survey(Recognised(rows))
     names: dict[str, bool] = {}
+    answered = set[str]()
     for path in paths:
         if not path.exists():
             continue
@@ -109,6 +112,8 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
                     if line.custom_id is not None:
                         found.recognised.see(line.custom_id, raw)
                         names[line.custom_id] = names.get(line.custom_id, False) or _has_run(line)
+                        if is_success(line):
+                            answered.add(line.custom_id)
     for name, has_run in names.items():
         if (row := found.recognised.row(name)) is None:
             found.odd = name
@@ -116,7 +121,14 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
         found.told.add(row)
         if has_run:
             found.executed.add(row)
+        if name in answered:
+            found.answered.add(row)
     return found
+
+
+def is_success(line: wire.ResultLine) -> bool:
+    """True if a result line has an answer, whatever that is worth."""
+    return line.response is not None and 200 <= line.response.status_code < 300
 
 
 def _has_run(line: wire.ResultLine) -> bool:

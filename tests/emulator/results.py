@@ -65,6 +65,9 @@ def _openai_lines(batch: Batch, kind: str, settings: Settings) -> Iterator[bytes
             continue
         line = decode_line(raw)
         if effect.place in (kind, "both"):
+            if effect.fails_first:
+                failed = replace(effect, status=500, odd=())
+                yield _encoded(_openai_row(batch, line, failed, settings), failed)
             told = _encoded(_openai_row(batch, line, effect, settings), effect)
             yield from (_broken(told) if effect.is_broken else told for _ in range(effect.copies))
         if effect.has_stranger and kind == "output":

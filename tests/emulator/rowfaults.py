@@ -51,6 +51,7 @@ class Effect:
     is_string: bool = False
     is_broken: bool = False
     has_stranger: bool = False
+    fails_first: bool = False
     copies: int = 1
     place: Place = "output"
     is_billed: bool = True
@@ -65,7 +66,8 @@ class Effect:
     def lines(self, kind: str) -> int:
         """How many lines of this row the result file of that kind has, strangers included."""
         held = self.copies if self.place in (kind, "both") else 0
-        return held + (1 if self.has_stranger and kind == "output" else 0)
+        failure = 1 if self.fails_first and self.place in (kind, "both") else 0
+        return held + failure + (1 if self.has_stranger and kind == "output" else 0)
 
     def tokens(self, prompt: int, completion: int) -> Tokens:
         reasoning = 0 if self.reasons == "no" else completion // 2
@@ -127,6 +129,7 @@ _ANSWERS: dict[str, dict[str, object]] = {
     "broken_line": {"is_broken": True},
     "unknown_id": {"has_stranger": True},
     "duplicate": {"copies": 2},
+    "fails_first": {"fails_first": True},
     "missing": {"place": "none"},
     "never_ran": {"place": "none", "is_billed": False},
     "in_output": {"place": "output"},

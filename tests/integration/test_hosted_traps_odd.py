@@ -134,6 +134,23 @@ def test_trap_g5_an_orphan_is_found_in_a_list_of_any_shape(desk: Desk, name: str
     assert set(desk.billed().values()) == {1}
 
 
+@pytest.mark.parametrize("fault", ["no_metadata", "odd_metadata"])
+@pytest.mark.parametrize("verbs", [["list"], ["list", "retrieve"]])
+def test_trap_g5_an_orphan_whose_metadata_is_not_told_is_found_by_its_upload(
+    desk: Desk, fault: str, verbs: list[str]
+) -> None:
+    before = desk.run([row(f"before {number}") for number in range(3)])
+    script(desk, "cut_after", verb="create")
+    for verb in verbs:
+        desk.provider.script({"do": fault, "match": {"verb": verb}, "times": None})
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert set(desk.ends(before).values()) == {"succeeded"}
+    assert len(desk.batches()) == 2
+    assert set(desk.billed().values()) == {1}
+    assert len(desk.events(job, "recovered")) == 1
+
+
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("ahead", [-HOUR, pytest.param(9 * HOUR, marks=pytest.mark.soak)])
 def test_trap_g5_a_clock_that_is_off_hides_no_orphan(desk: Desk, name: str, ahead: float) -> None:

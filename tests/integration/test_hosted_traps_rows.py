@@ -16,6 +16,8 @@ OUTCOMES: dict[str, tuple[Sequence[str], str, int]] = {
     "a line of an unknown id beside it": (["unknown_id"], "succeeded", 1),
     "a body that is JSON in a string": (["body_string"], "succeeded", 1),
     "a row in both files": (["both_files"], "succeeded", 1),
+    "a failure before the answer": (["fails_first"], "succeeded", 1),
+    "a failure before the answer, in both files": (["fails_first", "both_files"], "succeeded", 1),
     "a broken line, once": (["broken_line:1"], "succeeded", 2),
     "a row in no file, once": (["missing:1"], "succeeded", 2),
     "a row in no file, ever": (["missing"], "failed: missing_result", 3),

@@ -161,7 +161,8 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
     """One outcome for each row that ends here; the others are left without one, and `rest` says what of them."""
     told: set[str] = set()
     paths = {kind: home.results(ended.shard.id, kind) for kind in KINDS}
-    whose = None if ended.handle.is_own else results.survey(paths.values(), rows).recognised
+    survey = None if ended.handle.is_own else results.survey(paths.values(), rows)
+    whose = None if survey is None else survey.recognised
     for kind, path in paths.items():
         for found in results.read(path):
             if found.line is None or (custom_id := found.line.custom_id) is None:
@@ -173,7 +174,9 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
                 if len(rest.nobodys) < len(rows):
                     rest.nobodys.append((kind, found))
                 continue
-            if row.custom_id in told:
+            # Of two lines an answer wins over a failure, whichever comes first: it is paid.
+            is_worse = survey is not None and row.custom_id in survey.answered and not results.is_success(found.line)
+            if row.custom_id in told or is_worse:
                 tally.duplicates += 1
                 continue
             said = _outcome(ended, row, kind, found)

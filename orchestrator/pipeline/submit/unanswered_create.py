@@ -64,6 +64,7 @@ def recover(
         since,
         home.shard_input(shard.id),
         lambda batch_id: store.shards.asked_at(shard.backend, batch_id),
+        shard.input_file_id,
     )
     is_over = now >= since + UNDECIDED_FOR
     try:
