@@ -20,7 +20,6 @@ _FINISHES = {
     "stop_sequence": "stop",
     "pause_turn": "stop",
     "max_tokens": "length",
-    "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }

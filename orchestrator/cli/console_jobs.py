@@ -100,6 +100,8 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     ended = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired", "pending")]
     of_them = ", ".join(f"{number:,} {name}" for name, number in ended if number)
     told.append(("rows", f"{counts.total:,}: {of_them}" if of_them else "0"))
+    if counts.cut:
+        told.append(("cut", f"{counts.cut:,} of the answers ended at max_tokens; raise it if they must be complete"))
     if line.failing.known or line.failing.acknowledged:
         told.append(("failures", str(line.failing)))
     if line.failed_so_far > counts.failed:

@@ -49,6 +49,7 @@ idle = true                            # its hours cost nothing; or: cost_per_ho
 #[alerts]
 #chance = 0.8                          # tell when the deadline is kept with less than this
 #failed_share = 0.1                    # and when more than a tenth of the rows have failed
+#cut_share = 0.1                       # and when more than a tenth of the answers ended at max_tokens
 
 #[routing]
 #probe = true                          # measure backends long unused (docs/explanation/planning.md)

@@ -113,8 +113,9 @@ def fail_on_option(function: Command) -> Command:
     return click.option(
         "--fail-on",
         type=click.Choice(FailOn, case_sensitive=False),
-        help="Which failed rows set exit code 1: any; unacknowledged: all but those of `orch acknowledge`; new: also "
-        "without those that failed for the same reason in an earlier run.",
+        help="Which rows set exit code 1: any failed one; unacknowledged: all but those of `orch acknowledge`; new: "
+        "also without those that failed for the same reason in an earlier run; cut: unacknowledged ones, and answers "
+        "that ended at max_tokens.",
     )(function)
 
 

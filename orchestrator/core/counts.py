@@ -11,13 +11,17 @@ from orchestrator.core.clock import day
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many requests of a job are in which state; derived from the rows each time it is asked for."""
+    """How many requests of a job are in which state; derived from the rows each time it is asked for.
+
+    `cut` counts those of the succeeded ones whose answer ended at `max_tokens`.
+    """
 
     pending: int = 0
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0
     expired: int = 0
+    cut: int = 0
 
     @property
     def total(self) -> int:
@@ -31,11 +35,12 @@ class Counts:
 
 
 class FailOn(StrEnum):
-    """For which failed rows a command ends with exit code 1. Rows that never ran always count."""
+    """For which rows a command ends with exit code 1. Rows that never ran always count."""
 
     NEW = "new"  # those that did not fail for the same reason in an earlier run, nor are acknowledged
     UNACKNOWLEDGED = "unacknowledged"  # those that nobody has acknowledged
     ANY = "any"
+    CUT = "cut"  # those that nobody has acknowledged, and accepted answers that ended at max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Failing:
         match fail_on:
             case FailOn.NEW:
                 return self.new
-            case FailOn.UNACKNOWLEDGED:
+            case FailOn.UNACKNOWLEDGED | FailOn.CUT:
                 return self.new + self.known
             case FailOn.ANY:
                 return self.new + self.known + self.acknowledged

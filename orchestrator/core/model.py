@@ -258,7 +258,8 @@ class Outcome:
     share of the upstream's time, which is what a local row costs. `tier` is the service tier that the answer says it
     was given. `uncertain` counts sends of the row that no answer came to, which may be billed all the same.
     `status` is the HTTP status of the backend's answer to the row, None where it gave none. `answer_bytes` is the
-    length of an answer's text where it tells no tokens.
+    length of an answer's text where it tells no tokens. `cut` is True for an accepted answer that ended at
+    `max_tokens`.
     """
 
     seq: int
@@ -274,6 +275,7 @@ class Outcome:
     uncertain: int = 0
     status: int | None = None
     answer_bytes: int = 0
+    cut: bool = False
     error_code: str | None = None
     error_message: str | None = None
 

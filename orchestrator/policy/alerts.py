@@ -105,6 +105,7 @@ def due(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> list[A
         *_backend(watched),
         *_stall(watched, now),
         *_quality(watched, settings),
+        *_cut(watched, settings),
     ]
 
 
@@ -115,6 +116,7 @@ def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None)
     """
     job, events = watched.job, watched.events
     found = [*_events(job, events), *_undelivered(job, events), *_quality(watched, settings)]
+    found += _cut(watched, settings)
     if withheld is not None:
         action = "the output was not delivered; `orch fetch` still writes the rows"
         found.append(Alert(AlertKind.QUALITY, job, "withheld", f"judged by known answers: {withheld}", action))
@@ -237,6 +239,18 @@ def _quality(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
     if job.finished_at is not None:
         action = f"`orch status {job.id}` says why they failed, `orch retry` retries them"
     yield Alert(AlertKind.QUALITY, job, "failed", message, action)
+
+
+def _cut(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
+    """Accepted answers that ended at `max_tokens`: usually a bound that is too low."""
+    counts, job = watched.counts, watched.job
+    if counts.succeeded < ENOUGH or counts.cut <= settings.cut_share * counts.succeeded:
+        return
+    share = counts.cut / counts.succeeded
+    part = f"{counts.cut:,} of {counts.succeeded:,} answers"
+    message = f"{part} ended at max_tokens ({share:.0%}) and may be incomplete"
+    action = "they were accepted, as their task has no schema; raise max_tokens if they must be complete"
+    yield Alert(AlertKind.QUALITY, job, "cut", message, action)
 
 
 def _failing(running: Sequence[Shard], kind: str) -> int:

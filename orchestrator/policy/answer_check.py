@@ -18,6 +18,10 @@ from orchestrator.settings.task_spec import Task
 class AnswerCheck(Protocol):
     """What the answers to a task must be, and what a merged row says of one."""
 
+    @property
+    def takes_cut(self) -> bool:
+        """True if an answer that ended at `max_tokens` is accepted although it may be incomplete."""
+
     def problem(self, answer: Answer) -> tuple[str, str] | None:
         """`(code, message)` of what is wrong with an answer, or None; the codes are in `row_errors.BAD_ANSWERS`."""
 
@@ -44,6 +48,11 @@ class OutputCheck:
 
     def __init__(self, schema: Mapping[str, Any] | None) -> None:
         self._check = None if schema is None else schemas.SchemaCheck(schema)
+
+    @property
+    def takes_cut(self) -> bool:
+        """True for text without a schema: JSON that fits its schema is complete wherever it ends."""
+        return self._check is None
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
         """`(code, message)` of what is wrong with an answer, or None; the codes are in `row_errors.BAD_ANSWERS`.
@@ -104,6 +113,11 @@ class VectorCheck:
 
     def __init__(self, size: int | None) -> None:
         self._size = size
+
+    @property
+    def takes_cut(self) -> bool:
+        """Never: a vector has no end to lose."""
+        return False
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
         """`invalid_vector`, or None."""

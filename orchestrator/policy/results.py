@@ -17,8 +17,9 @@ import msgspec
 
 from orchestrator.core import answers, request_lines, wire
 from orchestrator.core.model import Outcome, RequestState, Span, Usage
+from orchestrator.policy import answer_ends
 from orchestrator.policy.answer_check import AnswerCheck
-from orchestrator.policy.answer_text import answer_of, response_json
+from orchestrator.policy.answer_text import Answer, answer_of, response_json
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.policy.row_matching import Recognised
 
@@ -162,12 +163,24 @@ def outcome(seq: int, kind: str, found: FoundLine, check: AnswerCheck | None) ->
         failed = _failed(seq, kind, found, head, refusal(line))
         # With tokens it was billed: an answer, if a bad one, that has to be booked.
         return replace(failed, status=response.status_code) if any(head.tokens) else failed
-    answer = answer_of(body) if check is not None or not any(head.tokens) else None
-    problem = check.problem(answer) if check is not None and answer is not None else None
+    is_read = check is not None or not any(head.tokens) or answer_ends.may_end_early(body)
+    answer = answer_of(body) if is_read else None
+    problem = _problem(answer, check)
     ended = _ended(seq, kind, found, head, problem, response.status_code)
+    if answer is not None and problem is None and answer_ends.is_cut(answer):
+        ended = replace(ended, cut=check is None or check.takes_cut)
     if any(head.tokens):
         return ended
     return replace(ended, answer_bytes=len((answer.text or "").encode()) if answer is not None else 0)
+
+
+def _problem(answer: Answer | None, check: AnswerCheck | None) -> tuple[str, str] | None:
+    """What is wrong with an answer; without a check only a full context window is."""
+    if answer is None:
+        return None
+    found = None if check is None else check.problem(answer)
+    # The model's own refusal says more than where its text ended.
+    return found if found is not None and found[0] == "refusal" else answer_ends.full_window(answer) or found
 
 
 def unreadable(seq: int, kind: str, found: FoundLine, why: str) -> Outcome:

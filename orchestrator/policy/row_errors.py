@@ -180,6 +180,10 @@ FAILED = Rule(
 
 BAD_ANSWERS = {
     "truncated": ("the answer reached `max_tokens` before it was complete", "raise `max_tokens`"),
+    "context_full": (
+        "the model's context window was full before the answer was complete",
+        "set `max_document_tokens`, or use a model with a longer context",
+    ),
     "refusal": ("the model refused to answer", "check the document and the prompt; another model may answer"),
     "content_filter": (
         "the provider's content filter withheld the answer, or the rest of it",

@@ -219,6 +219,7 @@ class JobReport:
                 "failed": facts.counts.failed,
                 "cancelled": facts.counts.cancelled,
                 "expired": facts.counts.expired,
+                "cut": facts.counts.cut,
             },
             "documents": facts.documents.to_json(),
             "ignored": job.ignored,

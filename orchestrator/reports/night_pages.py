@@ -76,7 +76,8 @@ def headline(report: NightReport) -> str:
         if not needs
         else f"{needs} {'thing needs' if needs == 1 else 'things need'} a person"
     )
-    return "; ".join([answered_words(report.counts), jobs, f"{money(paid)} paid", see_to, *known_words(report)])
+    answered = [answered_words(report.counts), *cut_words(report.counts)]
+    return "; ".join([*answered, jobs, f"{money(paid)} paid", see_to, *known_words(report)])
 
 
 def known_words(report: NightReport) -> list[str]:
@@ -96,6 +97,11 @@ def answered_words(counts: Counts) -> str:
     rest = [(name, getattr(counts, name)) for name in ("failed", "cancelled", "expired", "pending")]
     told = ", ".join(f"{number:,} {name}" for name, number in rest if number)
     return f"{counts.succeeded:,} of {counts.total:,} rows answered" + (f" ({told})" if told else "")
+
+
+def cut_words(counts: Counts) -> list[str]:
+    """A phrase about accepted answers that may be incomplete, or none."""
+    return [f"{counts.cut:,} of the answers ended at max_tokens"] if counts.cut else []
 
 
 def subject_of(report: NightReport) -> str:
@@ -127,7 +133,7 @@ def blocks(job: JobReport) -> list[Block]:
 
 
 def _rows(job: JobReport) -> Block:
-    notes = [answered_words(job.facts.counts)]
+    notes = [answered_words(job.facts.counts), *cut_words(job.facts.counts)]
     if job.due is not None:
         notes.append(due_words(job.due))
     return Block("Answers", notes=notes)

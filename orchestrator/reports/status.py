@@ -72,6 +72,7 @@ class JobLine:
                 "cancelled": self.counts.cancelled,
                 "expired": self.counts.expired,
                 "failed_so_far": self.failed_so_far,
+                "cut": self.counts.cut,
             },
             "failures": {
                 "new": self.failing.new,
@@ -106,10 +107,11 @@ class JobDetail:
         return self.model_names.get(shard.id) or alias_words(shard.model)
 
     def is_well(self, fail_on: FailOn = FailOn.UNACKNOWLEDGED) -> bool:
-        """Whether every row ran, none has failed that counts, and the answers are as good as the job file asks."""
+        """Whether every row ran, none counts against the job, and the answers are as good as the job file asks."""
         counts, withheld = self.line.counts, self.quality is not None and self.quality.withheld is not None
         has_run = counts.succeeded + counts.failed == counts.total
-        return self.line.job.error is None and has_run and not withheld and not self.line.failing.counted(fail_on)
+        bad = self.line.failing.counted(fail_on) + (counts.cut if fail_on is FailOn.CUT else 0)
+        return self.line.job.error is None and has_run and not withheld and not bad
 
     @property
     def held(self) -> list[Shard]:

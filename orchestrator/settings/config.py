@@ -187,10 +187,14 @@ class Reports(Strict):
 
 
 class AlertSettings(Strict):
-    """When to tell of a running job: P(deadline kept) is below `chance`, over `failed_share` of its rows failed."""
+    """When to tell of a running job: P(deadline kept) is below `chance`, over `failed_share` of its rows failed.
+
+    Also when over `cut_share` of its accepted answers ended at `max_tokens`; 1 is never.
+    """
 
     chance: float = Field(0.8, gt=0, le=1)
     failed_share: float = Field(0.1, ge=0, lt=1)
+    cut_share: float = Field(0.1, ge=0, le=1)
 
 
 class RoutingSettings(Strict):

@@ -14,7 +14,7 @@ from orchestrator.core.shards import ShardId
 CARRIED = (
     "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "sent_model",
     "answered_by", "upstream", "latency_ms", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens",
-    "cache_write_tokens", "tier", "error_code", "error_message",
+    "cache_write_tokens", "tier", "cut", "error_code", "error_message",
 )  # fmt: skip
 """The columns of an outcome."""
 _MADE = (
@@ -150,7 +150,7 @@ def added(
 
 _FREE = Decimal(0)
 _WAITS = (
-    RequestState.PENDING, None, None, None, None, None, None, None, None, None, 0, 0, 0, 0, 0, None, None, None,
+    RequestState.PENDING, None, None, None, None, None, None, None, None, None, 0, 0, 0, 0, 0, None, None, None, None,
 )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def settled(shard_id: ShardId, row: Settled, now: datetime, model: str | None) -
     return (
         outcome.state, now, shard_id, outcome.kind, span.offset if span else None, span.length if span else None,
         model, outcome.model, outcome.upstream, outcome.latency_ms, *_tokens(outcome.usage), outcome.tier,
-        outcome.error_code, outcome.error_message, row.price.cost if row.price else _FREE,
+        outcome.cut or None, outcome.error_code, outcome.error_message, row.price.cost if row.price else _FREE,
     )  # fmt: skip
 
 

@@ -267,6 +267,7 @@ class Rows:
                 reasoning_tokens=0,
                 cache_write_tokens=0,
                 tier=None,
+                cut=None,
                 avoid=(),
                 released_at=None,
                 failed_since=None,

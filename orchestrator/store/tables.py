@@ -168,6 +168,8 @@ requests = Table(
     Column("reasoning_tokens", Integer, nullable=False, server_default="0"),
     Column("cache_write_tokens", Integer, nullable=False, server_default="0"),
     Column("tier", String(16)),
+    # True for an accepted answer that ended at max_tokens, else null.
+    Column("cut", Boolean),
     Column("cost", Money, nullable=False, default=0),
     Column("error_code", Text),
     Column("error_message", Text),
@@ -226,6 +228,10 @@ HAS_FAILED = requests.c.error_code >= ""
 Index(
     "ix_requests_failures", requests.c.job_id, requests.c.error_code, sqlite_where=requests.c.error_code.is_not(None)
 )
+
+# Most jobs have no such answer.
+IS_CUT = requests.c.cut == true()
+Index("ix_requests_cut", requests.c.job_id, requests.c.cut, sqlite_where=requests.c.cut.is_not(None))
 
 # The few rows of a job that go first.
 IS_CANARY = requests.c.canary == true()

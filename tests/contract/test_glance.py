@@ -43,7 +43,7 @@ def filled(store: Store) -> None:
         one = added(store, 4, f"night-{number}", created_at=later(number))
         store.jobs.mark_built(one.id, later(number))
         sent = sharded(store, one)
-        ends = [succeeded(0, "0.25"), failed(1), failed(2, "refusal" if number else "http_500")]
+        ends = [succeeded(0, "0.25", cut=True), failed(1), failed(2, "refusal" if number else "http_500")]
         settle(store, sent, *ends, now=later(number))
         store.failures.trace(one)
         if number == 1:
@@ -76,6 +76,7 @@ def test_it_sees_what_the_store_tells(url: str, limit: int | None) -> None:
                 assert seen.shards.of_job(job_id) == store.shards.of_job(job_id)
                 assert seen.ledger.spent(job_id) == store.ledger.spent(job_id)
             assert seen.schedules.all() == store.schedules.all()
+        assert any(one.cut for one in store.jobs.counts([one.id for one in store.jobs.newest()]).values())
         told = store.failures.of_jobs([one.id for one in store.jobs.newest()]).values()
         assert any(one.new for one in told)
         assert any(one.known and one.since for one in told)

@@ -174,6 +174,19 @@ def test_a_retry_opens_a_job_that_failed_while_it_was_built(store: Store) -> Non
     assert store.jobs.get("contracts-1") == job(built_at=None)
 
 
+def test_cut_answers_are_counted_carried_over_and_forgotten_by_a_retry(store: Store) -> None:
+    one = added(store, 4, "a-1")
+    settle(store, sharded(store, one), succeeded(0, cut=True), succeeded(1), succeeded(2, cut=True), failed(3))
+    assert store.jobs.counts([one.id])[one.id] == Counts(succeeded=3, failed=1, cut=2)
+    known = store.known.earlier([one.id], {f"r{seq}": row(seq)[0].fingerprint for seq in range(4)})
+    two = job("a-2", built_at=NOW)
+    store.jobs.add(two, {})
+    store.rows.add(two.id, [row(seq) for seq in range(4)], known, NOW)
+    assert store.jobs.counts([two.id])[two.id] == Counts(succeeded=3, failed=1, cut=2)
+    assert store.rows.retry(one.id, [RequestState.SUCCEEDED]) == 3
+    assert store.jobs.counts([one.id])[one.id].cut == 0
+
+
 def test_counts_are_told_for_every_job_asked_for(store: Store) -> None:
     one = added(store, 5, "a-1")
     added(store, 2, "a-2")

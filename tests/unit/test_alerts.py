@@ -52,6 +52,18 @@ def test_a_deadline_that_passed_is_told_once_more() -> None:
     assert told(later(11), job=gives_up)[0][3] == "open rows are given up"
 
 
+def test_many_cut_answers_are_told_and_few_are_not() -> None:
+    assert told(counts=Counts(pending=5, succeeded=100, cut=10)) == []
+    assert told(counts=Counts(pending=5, succeeded=ENOUGH - 1, cut=ENOUGH - 1)) == [], "so few say nothing"
+    [(kind, what, message, action)] = told(counts=Counts(pending=5, succeeded=100, cut=11))
+    assert (kind, what) == (AlertKind.QUALITY, "cut")
+    assert message == "11 of 100 answers ended at max_tokens (11%) and may be incomplete"
+    assert "raise max_tokens" in action
+    assert told(counts=Counts(succeeded=100, cut=100), settings=AlertSettings(cut_share=1)) == []
+    over = MonitoredJob(job(finished_at=NOW), Counts(succeeded=100, cut=11))
+    assert [one.what for one in at_end(over, SETTINGS, None)] == ["cut"]
+
+
 def test_a_budget_at_its_mark() -> None:
     warned = Event(NOW, "budget", "$8.00 of the $9 is spent (89%)", code="team/night/2026-11-22 12:00")
     stopped = Event(NOW, "stopped", "used up", code="budget")

@@ -99,7 +99,7 @@ def test_an_answer_in_full() -> None:
         ("stop_sequence", "stop"),
         ("pause_turn", "stop"),
         ("max_tokens", "length"),
-        ("model_context_window_exceeded", "length"),
+        ("model_context_window_exceeded", "model_context_window_exceeded"),
         ("tool_use", "tool_calls"),
         ("refusal", "content_filter"),
         ("something_new", "something_new"),

@@ -45,4 +45,4 @@ def test_the_answer_and_its_fault_come_below_the_question(
 
 
 def test_only_what_a_model_can_mend_is_shown_to_it() -> None:
-    assert set(BAD_ANSWERS) - MENDABLE == {"refusal", "content_filter", "invalid_vector"}
+    assert set(BAD_ANSWERS) - MENDABLE == {"context_full", "refusal", "content_filter", "invalid_vector"}

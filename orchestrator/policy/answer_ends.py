@@ -1,0 +1,32 @@
+"""Ends of answers that are not complete: at `max_tokens`, or where the context window was full. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from orchestrator.policy.answer_text import Answer
+
+_AT_BOUND = frozenset({"length", "max_tokens", "max_output_tokens"})
+# Anthropic's and Bedrock's word, Mistral's, Cohere's.
+_WINDOW_FULL = frozenset({"model_context_window_exceeded", "context_window_exceeded", "model_length", "error_limit"})
+_TRACES = (b'"length"', b'"incomplete"', b"max_tokens", b"window_exceeded", b"model_length", b"MAX_TOKENS", b"ERROR_")
+
+CONTEXT_FULL = "context_full"
+"""The code of an answer that ended because the model's context window was full."""
+_FULL = CONTEXT_FULL, "the answer ended because the model's context window was full"
+
+
+def may_end_early(body: msgspec.Raw) -> bool:
+    """True if the body has a word that an incomplete answer has; a complete answer may have one too."""
+    text = bytes(body)
+    return any(trace in text for trace in _TRACES)
+
+
+def is_cut(answer: Answer) -> bool:
+    """True if the answer ended at `max_tokens`."""
+    return (answer.finish_reason or "").lower() in _AT_BOUND
+
+
+def full_window(answer: Answer) -> tuple[str, str] | None:
+    """`(code, message)` if the answer ended because the context window was full, else None."""
+    return _FULL if (answer.finish_reason or "").lower() in _WINDOW_FULL else None

@@ -1,0 +1,57 @@
+"""Answers that end at `max_tokens`, from a real upstream to every place where a user looks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Orch, write_config
+from tests.support.process import Upstream
+
+JOB = """\
+name: cut
+documents: [{path: documents}]
+tasks:
+  - {id: summary, model: m, max_tokens: 20, prompt: "What is it about?"}
+models: {m: some-model}
+"""
+
+
+@pytest.fixture
+def letters(tmp_path: Path, orch_home: Path, upstream: Upstream) -> Path:
+    """A job over five letters, two of whose answers end at `max_tokens`."""
+    write_config(orch_home, [upstream.base_url], retry_delay=0.01)
+    (tmp_path / "documents").mkdir()
+    for number in range(5):
+        fault = " [[fault:length]]" if number in (1, 3) else ""
+        (tmp_path / "documents" / f"{number}.txt").write_text(f"Letter {number}.{fault}", encoding="utf-8")
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB, encoding="utf-8")
+    return job
+
+
+def test_cut_answers_are_counted_wherever_a_user_looks(letters: Path, run_orch: Orch) -> None:
+    done = run_orch("run", str(letters))
+    assert done.returncode == 0, done.stderr
+    assert "2 of the answers ended at max_tokens" in " ".join(done.stdout.split())
+    job = json.loads(run_orch("status", "--json").stdout)[0]
+    assert (job["requests"]["succeeded"], job["requests"]["cut"]) == (5, 2)
+    assert json.loads(run_orch("status", job["job"], "--json").stdout)["requests"]["cut"] == 2
+    [report] = json.loads(run_orch("report", "night", "--json").stdout)["jobs"]
+    assert report["requests"]["cut"] == 2
+    assert "2 of the answers ended at max_tokens" in run_orch("report", "night", "--md").stdout
+
+
+def test_fail_on_cut_is_for_scripts_that_need_whole_answers(letters: Path, run_orch: Orch) -> None:
+    assert run_orch("run", str(letters), "--fail-on", "any").returncode == 0
+    # The same job again sends nothing, and its carried answers are as they were.
+    assert run_orch("run", str(letters), "--fail-on", "cut").returncode == 1
+    (letters.parent / "documents" / "5.txt").write_text("Letter 5.", encoding="utf-8")
+    assert run_orch("run", str(letters), "--fail-on", "cut").returncode == 1
+    carried = json.loads(run_orch("status", "cut", "--json").stdout)
+    assert (carried["carried"], carried["requests"]["cut"]) == (5, 2)
+    for number in (1, 3):
+        (letters.parent / "documents" / f"{number}.txt").write_text("Whole.", encoding="utf-8")
+    assert run_orch("run", str(letters), "--fail-on", "cut").returncode == 0

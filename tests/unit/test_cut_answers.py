@@ -1,0 +1,90 @@
+"""Answers that ended before they were complete: counted if they are accepted, refused if the context was full."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from orchestrator.backends.anthropic_results import completion
+from orchestrator.core.model import Outcome, RequestState, Span
+from orchestrator.core.wire import ResultLine
+from orchestrator.policy import results
+from orchestrator.policy.answer_check import AnswerCheck, OutputCheck, VectorCheck
+from orchestrator.policy.results import FoundLine
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def chat(finish: str, text: str = "half a sent") -> dict[str, Any]:
+    return {"choices": [{"message": {"content": text}, "finish_reason": finish}], "usage": {"prompt_tokens": 9}}
+
+
+def responses(reason: str) -> dict[str, Any]:
+    said = {"type": "message", "content": [{"type": "output_text", "text": "half a sent"}]}
+    told = {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    return {**told, "output": [said], "usage": {"input_tokens": 9}}
+
+
+def anthropic(reason: str) -> dict[str, Any]:
+    return completion({"content": [{"type": "text", "text": "half"}], "stop_reason": reason, "usage": {}})
+
+
+def outcome(body: dict[str, Any], check: AnswerCheck | None) -> Outcome:
+    line = {"custom_id": "a", "response": {"status_code": 200, "body": body}}
+    found = FoundLine(Span(0, 9), msgspec.json.decode(json.dumps(line), type=ResultLine))
+    ended = results.outcome(0, "output", found, check)
+    assert isinstance(ended, Outcome)
+    return ended
+
+
+CUT = {
+    "chat": chat("length"),
+    "responses": responses("max_output_tokens"),
+    "anthropic": anthropic("max_tokens"),
+    "a gateway that translates nothing": chat("max_tokens"),
+    "in capitals": chat("MAX_TOKENS"),
+}
+FULL = {
+    "anthropic": anthropic("model_context_window_exceeded"),
+    "mistral": chat("model_length"),
+    "cohere": chat("ERROR_LIMIT"),
+    "responses": responses("model_context_window_exceeded"),
+}
+CHECKS = {"a task": OutputCheck(None), "a ready batch file": None}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("body", CUT.values(), ids=CUT)
+def test_text_that_ended_at_max_tokens_is_an_answer_and_counted(body: Any, check: AnswerCheck | None) -> None:
+    ended = outcome(body, check)
+    assert (ended.state, ended.cut, ended.error_code) == (RequestState.SUCCEEDED, True, None)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("reason", ["stop", "tool_calls", "", "eos"])
+def test_a_complete_answer_is_not_counted_whatever_its_words(reason: str, check: AnswerCheck | None) -> None:
+    assert not outcome(chat(reason, 'the "length" of max_tokens'), check).cut
+
+
+def test_json_that_fits_its_schema_is_complete_wherever_it_ends() -> None:
+    ended = outcome(chat("length", '{"a": 1}'), OutputCheck(SCHEMA))
+    assert (ended.state, ended.cut) == (RequestState.SUCCEEDED, False)
+    ended = outcome(chat("length", '{"a": '), OutputCheck(SCHEMA))
+    assert (ended.state, ended.cut, ended.error_code) == (RequestState.FAILED, False, "truncated")
+
+
+@pytest.mark.parametrize("check", [None, OutputCheck(None), OutputCheck(SCHEMA)], ids=["raw", "text", "schema"])
+@pytest.mark.parametrize("body", FULL.values(), ids=FULL)
+def test_a_full_context_window_is_never_accepted(body: Any, check: AnswerCheck | None) -> None:
+    ended = outcome(body, check)
+    assert (ended.state, ended.error_code, ended.cut) == (RequestState.FAILED, "context_full", False)
+    whole = outcome(chat("model_length", '{"a": 1}'), check)
+    assert whole.error_code == "context_full", "nobody knows what the model still had to say"
+
+
+def test_a_vector_is_never_cut() -> None:
+    body = {"object": "list", "data": [{"embedding": [0.1, 0.2]}], "usage": {"prompt_tokens": 8}}
+    assert not outcome(body, VectorCheck(2)).cut
