@@ -149,7 +149,7 @@ class Database:
             return None if found is None else str(found)
 
     def _create_or_migrate(self) -> None:
-        with self._engine.connect() as connection, self._alone(connection):
+        with self._alone(), self._engine.connect() as connection:
             writing = connection.execution_options(orch_write=True)
             with writing.begin():
                 from orchestrator.store.creation import create
@@ -159,19 +159,15 @@ class Database:
             _migrate(writing)
 
     @contextmanager
-    def _alone(self, connection: Connection) -> Iterator[None]:
+    def _alone(self) -> Iterator[None]:
         """Two processes that find an empty database at once take turns. SQLite's transactions see to that."""
         if self.is_sqlite:
             yield
             return
-        connection.execute(text("SELECT pg_advisory_lock(715517)"))
-        connection.commit()
-        try:
+        # Held by a transaction, which a pooler keeps to one session, and which no kill leaves behind.
+        with self._engine.connect() as holder, holder.begin():
+            holder.execute(text("SELECT pg_advisory_xact_lock(715517)"))
             yield
-        finally:
-            connection.rollback()
-            connection.execute(text("SELECT pg_advisory_unlock(715517)"))
-            connection.commit()
 
 
 def _migrate(connection: Connection) -> None:
@@ -210,6 +206,13 @@ def _make_folder(folder: Path) -> None:
         ) from error
 
 
+def _postgres(url: str, timeout: float, fence: EngineFence | None) -> Engine:
+    # Imported where it is needed, as a home is on SQLite if nothing else is said.
+    from orchestrator.store.postgres import postgres_engine
+
+    return postgres_engine(url, timeout, fence)
+
+
 def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
     if ours:
         _make_folder(Path(url.removeprefix("sqlite:///")).parent)
@@ -235,13 +238,6 @@ def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
-
-
-def _postgres(url: str, timeout: float, fence: EngineFence | None) -> Engine:
-    # Compiling a query takes longer than most of ours, and is begun for what the planner believes of the rows.
-    options = f"-c lock_timeout={int(timeout * 1000)} -c jit=off"
-    told = {} if fence is None else {"application_name": fence.name}
-    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10, "options": options, **told})
 
 
 def _parsed(text: str) -> URL:

@@ -54,11 +54,13 @@ class PostgresServer:
             time.sleep(0.02)
 
     @contextmanager
-    def database(self, template: str = "template0") -> Iterator[str]:
+    def database(self, template: str = "template0", encoding: str = "UTF8") -> Iterator[str]:
         """The SQLAlchemy URL of a new database, a copy of `template`; dropped at the end."""
         name = f"test_{uuid.uuid4().hex}"
         named = sql.Identifier(name)
-        self._admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(named, sql.Identifier(template)))
+        other = "" if encoding == "UTF8" else f" ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}" + other)
+        self._admin.execute(create.format(named, sql.Identifier(template)))
         try:
             yield f"postgresql+psycopg://postgres@/{name}?host={self.folder}"
         finally:

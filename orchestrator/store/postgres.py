@@ -1,0 +1,88 @@
+"""Connections to Postgres: with the settings that durability needs, also behind a pooler that shares them.
+
+A pooler such as PgBouncer takes no options at the start of a connection, and with transaction pooling another session
+may have it in the next transaction. Behind one, each transaction sets what it needs for itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event
+
+from orchestrator.core.errors import StorageError
+
+if TYPE_CHECKING:
+    from orchestrator.store.engine_fence import EngineFence
+
+ENCODING = "UTF8"
+# A commit that is not on disk when it returns would lose the intent of a batch that is paid. A stronger setting than
+# `on` is the operator's own, and stays.
+_COMMIT = (
+    "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local',"
+    " 'remote_write') THEN 'on' ELSE current_setting('synchronous_commit') END, {})"
+)
+_OF_A_SESSION = f"SELECT current_setting('server_encoding'), {_COMMIT.format('false')}"
+
+
+def postgres_engine(url: str, timeout: float, fence: EngineFence | None) -> Engine:
+    """An engine whose connections wait for a lock for `timeout` seconds, and commit durably.
+
+    Connecting raises StorageError where the database's encoding cannot hold every text.
+    """
+    named = {} if fence is None else {"application_name": fence.name}
+    connect = {"connect_timeout": 10, "client_encoding": "utf8", **named}
+    engine = create_engine(url, pool_pre_ping=True, connect_args=connect)
+    _Sessions(timeout).attach(engine)
+    return engine
+
+
+class _Sessions:
+    """How sessions of one engine get their settings; found with the first connection."""
+
+    def __init__(self, timeout: float) -> None:
+        # Compiling a query takes longer than most of ours, and is begun for what the planner believes of the rows.
+        self._settings = {"lock_timeout": f"{int(timeout * 1000)}ms", "jit": "off"}
+        self._is_pooled = False
+
+    def attach(self, engine: Engine) -> None:
+        event.listen(engine, "do_connect", self._connect)
+        event.listen(engine, "connect", self._begin_session)
+        event.listen(engine, "begin", self._begin)
+
+    def _connect(self, dialect: Dialect, record: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
+        import psycopg
+
+        own = " ".join(f"-c {name}={value}" for name, value in self._settings.items())
+        if not self._is_pooled:
+            try:
+                options = f"{named.get('options', '')} {own}".strip()
+                return dialect.connect(*arguments, **{**named, "options": options})
+            except psycopg.errors.ConnectionTimeout:
+                raise
+            except psycopg.OperationalError:
+                # A pooler refuses options; what refuses for another reason does so again.
+                connection = self._connect_pooled(dialect, arguments, named)
+                self._is_pooled = True
+                return connection
+        return self._connect_pooled(dialect, arguments, named)
+
+    def _connect_pooled(self, dialect: Dialect, arguments: list[Any], named: dict[str, Any]) -> Any:
+        # A statement that one server session has prepared is not known to the next.
+        return dialect.connect(*arguments, **{**named, "prepare_threshold": None})
+
+    def _begin_session(self, connection: Any, record: Any) -> None:
+        connection.autocommit = True
+        query = "SELECT current_setting('server_encoding')" if self._is_pooled else _OF_A_SESSION
+        encoding = connection.execute(query).fetchone()[0]
+        connection.autocommit = False
+        if encoding != ENCODING:
+            raise StorageError(
+                f"the database's encoding is {encoding}, which cannot hold every text of a document",
+                hint="create one with UTF8:  createdb --encoding UTF8 --template template0 NAME",
+            )
+
+    def _begin(self, connection: Connection) -> None:
+        if self._is_pooled:
+            each = [f"set_config('{name}', '{value}', true)" for name, value in self._settings.items()]
+            connection.exec_driver_sql(f"SELECT {', '.join([*each, _COMMIT.format('true')])}")
