@@ -1,4 +1,4 @@
-"""What an answer's body says of itself: its tokens, model, tier and error, however its server spells them."""
+"""What an answer's body says of itself: its tokens, model, tier, error and end, however its server spells them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from orchestrator.core.unfinished import ChoiceEnd, choice_ends, why_unfinished
 from orchestrator.core.wire import JSON_ERRORS, NO_BODY, BatchUsage, InputTokensDetails, OutputTokensDetails
 
 MOST_TOKENS = 10**8
@@ -42,6 +43,10 @@ class _Answer(msgspec.Struct, frozen=True):
     service_tier: Any = None
     error: Any = None
     usage: _AnswerUsage | None = None
+    choices: list[ChoiceEnd] | None = None
+    object: Any = None
+    status: Any = None
+    incomplete_details: Any = None
 
 
 class _Parts(msgspec.Struct, frozen=True):
@@ -51,6 +56,10 @@ class _Parts(msgspec.Struct, frozen=True):
     service_tier: msgspec.Raw = NO_BODY
     error: msgspec.Raw = NO_BODY
     usage: msgspec.Raw = NO_BODY
+    choices: msgspec.Raw = NO_BODY
+    object: msgspec.Raw = NO_BODY
+    status: msgspec.Raw = NO_BODY
+    incomplete_details: msgspec.Raw = NO_BODY
 
 
 _decode_used = msgspec.json.Decoder(_Used).decode
@@ -74,12 +83,17 @@ NO_TOKENS = TokenCounts()
 
 
 class AnswerHead(NamedTuple):
-    """What an answer says of itself: `tier` is its `service_tier`; `error` is there where the answer is none."""
+    """What an answer says of itself.
+
+    `tier` is its `service_tier`. `error` is the body's error object. `not_an_answer` says why a body with the status
+    of an answer is not an answer, in words: its server stopped in between, or it is a piece of a stream.
+    """
 
     tokens: TokenCounts = NO_TOKENS
     model: str | None = None
     tier: str | None = None
     error: Any = None
+    not_an_answer: str | None = None
 
 
 def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
@@ -148,12 +162,22 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
         answer.model if isinstance(answer.model, str) else None,
         answer.service_tier if isinstance(answer.service_tier, str) else None,
         answer.error,
+        why_unfinished(answer.choices, answer.object, answer.status, answer.incomplete_details),
     )
 
 
 def _read_parts(parts: _Parts) -> _Answer:
     error = _read(parts.error, unreadable=bytes(parts.error).decode(errors="replace"))
-    return _Answer(_read(parts.model), _read(parts.service_tier), error, _usage_in_text(parts.usage))
+    return _Answer(
+        _read(parts.model),
+        _read(parts.service_tier),
+        error,
+        _usage_in_text(parts.usage),
+        choice_ends(parts.choices),
+        _read(parts.object),
+        _read(parts.status),
+        _read(parts.incomplete_details),
+    )
 
 
 def _read(raw: msgspec.Raw, unreadable: str | None = None) -> Any:

@@ -20,13 +20,15 @@ from orchestrator.core.model import Outcome, RequestState, Span, Usage
 from orchestrator.policy import answer_ends
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.answer_text import Answer, answer_of, response_json
-from orchestrator.policy.row_errors import is_passing
+from orchestrator.policy.row_errors import BAD_ANSWERS, is_passing
 from orchestrator.policy.row_matching import Recognised
 
 AMBIGUOUS, UNRECOGNISED = "ambiguous_id", "unrecognised_id"
+INVALID, UNFINISHED = "invalid_response", "unfinished_answer"
 NOT_EXECUTED = frozenset({"batch_expired", "batch_cancelled"})
 MAX_MESSAGE = 500
 MAX_TIER = 16
+_CUT = ("{", "data:", "event:")
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
@@ -157,15 +159,14 @@ def outcome(seq: int, kind: str, found: FoundLine, check: AnswerCheck | None) ->
     except wire.JSON_ERRORS:
         if line.error is not None:
             return _failed(seq, kind, found, answers.AnswerHead(), refusal(line))
-        bad = "invalid_response", "the body is not a JSON object"
-        return _ended(seq, kind, found, answers.AnswerHead(), bad, response.status_code)
+        return _ended(seq, kind, found, answers.AnswerHead(), _no_object(response.body), response.status_code)
     if head.error is not None:
         failed = _failed(seq, kind, found, head, refusal(line))
         # With tokens it was billed: an answer, if a bad one, that has to be booked.
         return replace(failed, status=response.status_code) if any(head.tokens) else failed
     is_read = check is not None or not any(head.tokens) or answer_ends.may_end_early(body)
     answer = answer_of(body) if is_read else None
-    problem = _problem(answer, check)
+    problem = _problem(answer, check) if head.not_an_answer is None else (UNFINISHED, head.not_an_answer)
     ended = _ended(seq, kind, found, head, problem, response.status_code)
     if answer is not None and problem is None and answer_ends.is_cut(answer):
         ended = replace(ended, cut=check is None or check.takes_cut)
@@ -183,9 +184,25 @@ def _problem(answer: Answer | None, check: AnswerCheck | None) -> tuple[str, str
     return found if found is not None and found[0] == "refusal" else answer_ends.full_window(answer) or found
 
 
+def _no_object(body: msgspec.Raw) -> tuple[str, str]:
+    """The problem of a body that is not a JSON object. The beginning of one, or of a stream, was cut."""
+    with suppress(*wire.JSON_ERRORS):
+        if msgspec.json.decode(body, type=str).lstrip("\ufeff \t\r\n").startswith(_CUT):
+            return UNFINISHED, "the answer was cut off: its body is the beginning of an object, or of a stream"
+    return INVALID, "the body is not a JSON object"
+
+
+def stands(outcome: Outcome) -> bool:
+    """True if an outcome is about an answer that came whole, good or bad: its row is not sent again as it was."""
+    if outcome.state is not RequestState.FAILED:
+        return True
+    is_answer = outcome.status is not None and 200 <= outcome.status < 300
+    return is_answer and (outcome.error_code in BAD_ANSWERS or outcome.error_code == INVALID)
+
+
 def unreadable(seq: int, kind: str, found: FoundLine, why: str) -> Outcome:
     """The outcome of a row whose line nobody can make anything of."""
-    bad = "invalid_response", f"the result of this row cannot be read: {why}"
+    bad = INVALID, f"the result of this row cannot be read: {why}"
     return _ended(seq, kind, replace(found, line=None), answers.AnswerHead(), bad)
 
 
@@ -237,6 +254,13 @@ def _ended(
         error_code=_short(code),
         error_message=_short(message),
     )
+
+
+def refused(said: Outcome, line: wire.ResultLine) -> RowRefusal:
+    """Why a row that failed has no answer; of an answer that its server did not finish, that is our own word."""
+    if said.error_code == UNFINISHED:
+        return RowRefusal(None, UNFINISHED, None, None)
+    return refusal(line)
 
 
 def refusal(line: wire.ResultLine) -> RowRefusal:

@@ -149,9 +149,11 @@ RULES = (
         "nothing: it goes into another batch",
     ),
     Rule(
-        "upstream_error", Disposition.RETRY, "the server closed the connection, or its answer cannot be read",
+        "upstream_error", Disposition.RETRY,
+        "the server closed the connection, or its answer is not complete or cannot be read",
         "nothing for a few rows; otherwise check the upstream, or the provider's status page",
-        ("upstream_timeout", "internal_error", "request_timeout", "vector_store_timeout", "missing_result"),
+        ("upstream_timeout", "internal_error", "request_timeout", "vector_store_timeout", "missing_result",
+         "unfinished_answer"),
         statuses=(408, 409, 425, 499),
     ),
     Rule(
@@ -282,9 +284,9 @@ def is_passing(code: str | None) -> bool:
     for rule, known, _ in _MATCHERS:
         if plain(code) in known:
             return rule.disposition in _PASSES
-    if (found := re.fullmatch(r"http_(\d{1,9})", code)) is None:
-        return False
-    return _rule_of(int(found[1])).disposition in _PASSES
+    found = re.fullmatch(r"http_(\d{1,9})", code)
+    status = int(found[1]) if found is not None else _STATUS_OF_TYPE.get(plain(code))
+    return status is not None and _rule_of(status).disposition in _PASSES
 
 
 def _rule_of(status: int) -> Rule:

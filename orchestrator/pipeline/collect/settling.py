@@ -75,6 +75,7 @@ def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
             settle()
     settle()
     _book_rerouted(store, ended, rest)
+    _book_unfinished(store, ended, rest)
     _book_nobodys(store, ended, rest)
     tally.released = release(store, ended, rest, tally)
     if not ended.handle.is_own:
@@ -108,6 +109,12 @@ def _book_rerouted(store: Store, ended: EndedShard, rest: Rest) -> None:
             sent[row.seq] = cost
     store.ledger.book(shard, "rerouted", spent, ended.now)
     store.ledger.book(shard, "uncertain", sent, ended.now)
+
+
+def _book_unfinished(store: Store, ended: EndedShard, rest: Rest) -> None:
+    """Book what answers cost that their server did not finish, and whose rows are sent again."""
+    prices = {one.outcome.seq: one.price for one in rest.unfinished if one.price is not None}
+    store.ledger.book(ended.shard, "unfinished", prices, ended.now)
 
 
 def _book_nobodys(store: Store, ended: EndedShard, rest: Rest) -> None:
@@ -185,9 +192,10 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
                     rest.not_executed.append((row, said))
                 continue  # otherwise as if the file did not name it: decided below
             told.add(row.custom_id)
-            is_answer = said.status is not None and 200 <= said.status < 300
-            if is_answer or not goes_on(ended, row, results.refusal(found.line), tally, rest):
+            if results.stands(said) or not goes_on(ended, row, results.refused(said, found.line), tally, rest):
                 yield row, said
+            elif said.status is not None and 200 <= said.status < 300:
+                rest.unfinished.append(_settled(ended, row, said))
     doubtful = {} if whose is None else whose.ambiguous
     for name, odd in doubtful.items():
         yield rows[name], results.ambiguous(rows[name].seq, odd)

@@ -23,7 +23,7 @@ from orchestrator.policy.row_errors import Disposition
 from orchestrator.settings.model_lists import RungStanding
 from orchestrator.settings.stored_spec import expires
 from orchestrator.store import Store
-from orchestrator.store.records import InShard
+from orchestrator.store.records import InShard, Settled
 
 CHUNK = 1000
 MAX_ATTEMPTS = 3
@@ -124,7 +124,8 @@ class Rest:
 
     Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
     refused for what is not a fault of theirs, those in `elsewhere` go on at another backend, and so do those in
-    `rerouted`, which were rerouted for the deadline. `nobodys` are lines, by the kind of their file, of which nobody
+    `rerouted`, which were rerouted for the deadline. `unfinished` are answers that were billed and are not answers;
+    their rows go on as any that failed. `nobodys` are lines, by the kind of their file, of which nobody
     can tell whose they are; they may be about the `doubtful` rows.
     """
 
@@ -133,6 +134,7 @@ class Rest:
     waiting: list[int] = field(default_factory=list)
     elsewhere: list[int] = field(default_factory=list)
     rerouted: list[int] = field(default_factory=list)
+    unfinished: list[Settled] = field(default_factory=list)
     nobodys: list[tuple[str, FoundLine]] = field(default_factory=list)
     doubtful: list[InShard] = field(default_factory=list)
 

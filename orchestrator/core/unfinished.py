@@ -1,0 +1,102 @@
+"""Words with which a server says how an answer ended, and which of them mean that it is not an answer. Pure."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from orchestrator.core.wire import JSON_ERRORS, NO_BODY
+
+FAILED_ENDS = frozenset(
+    {
+        "abort", "aborted", "error", "insufficient_system_resource", "network_error", "timeout", "time_limit",
+        "cancelled", "canceled", "user_cancel", "not_finished", "failed", "failure", "internal_error", "server_error",
+        "engine_error", "interrupted", "preempted", "load", "unload",
+    }
+)  # fmt: skip
+"""Values of `finish_reason` with which a server says that it stopped before the answer was complete.
+
+vLLM and SGLang: `abort`, `error`. DeepSeek: `insufficient_system_resource`. OpenRouter and Mistral: `error`. Z.ai:
+`network_error`. Cohere: `timeout`, `user_cancel`. TensorRT-LLM: `cancelled`, `not_finished`. Ollama: `load`.
+"""
+_FAILED_STATUSES = frozenset({"failed", "cancelled", "canceled", "in_progress", "queued"})
+"""Values of a response's `status` under which it has no answer, or not a whole one."""
+_BOUNDED = frozenset({"max_output_tokens", "max_tokens", "content_filter"})
+"""Reasons for which a response is incomplete, and an answer all the same: it was cut where its request says."""
+MAX_WORDS = 200
+"""Characters of a server's own words that a reason quotes."""
+_NAMES = ("type", "reason", "finish_reason", "name")
+_DEEPEST = 4
+"""Levels of objects and lists in which a server may wrap its word."""
+
+
+class ChoiceEnd(msgspec.Struct, frozen=True):
+    """How a choice ended. A piece of a stream has a `delta` in place of a message."""
+
+    finish_reason: Any = None
+    error: Any = None
+    delta: msgspec.Raw = NO_BODY
+    message: msgspec.Raw = NO_BODY
+
+
+_decode_end = msgspec.json.Decoder(ChoiceEnd).decode
+
+
+def end_word(reason: Any) -> str | None:
+    """The word for how an answer ended, in whatever shape its server gives it; None if it gives none."""
+    for _ in range(_DEEPEST):
+        if isinstance(reason, dict):
+            reason = next((reason[name] for name in _NAMES if name in reason), None)
+        elif isinstance(reason, list):
+            reason = reason[0] if reason else None
+        else:
+            break
+    return reason if reason is None or isinstance(reason, str) else str(reason)[:MAX_WORDS]
+
+
+def why_unfinished(choices: list[ChoiceEnd] | None, kind: Any, status: Any, details: Any) -> str | None:
+    """Why a body is not a whole answer, None if it is one.
+
+    `kind` is its `object`, `details` its `incomplete_details`.
+    """
+    for choice in choices or ():
+        if choice.error:
+            return f"the answer has an error: {_words(choice.error)}"
+        end = end_word(choice.finish_reason)
+        if end and end.lower() in FAILED_ENDS:
+            return f"the server stopped before the answer was complete (finish_reason {end})"
+        if end is None and choice.delta is not NO_BODY and choice.message is NO_BODY:
+            return "the answer is a piece of a stream"
+    if kind == "error":
+        return "the answer is an error object"
+    return _unfinished_response(status, details)
+
+
+def _unfinished_response(status: Any, details: Any) -> str | None:
+    if isinstance(status, str) and status in _FAILED_STATUSES:
+        return f"the response is not complete (status {status})"
+    if status != "incomplete":
+        return None
+    reason = end_word(details)
+    return None if reason in _BOUNDED else f"the response is incomplete ({reason or 'no reason given'})"
+
+
+def _words(error: Any) -> str:
+    """What an error object says, short."""
+    said = error.get("message") or error.get("code") or error.get("type") if isinstance(error, dict) else error
+    return str(said if said else error)[:MAX_WORDS]
+
+
+def choice_ends(raw: msgspec.Raw) -> list[ChoiceEnd] | None:
+    """How choices ended, each read by itself; None if there are none in any known shape."""
+    try:
+        choices = msgspec.json.decode(raw, type=list[msgspec.Raw])
+    except JSON_ERRORS:
+        return None
+    ends = []
+    for choice in choices:
+        with suppress(*JSON_ERRORS):
+            ends.append(_decode_end(choice))
+    return ends
