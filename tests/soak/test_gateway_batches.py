@@ -11,7 +11,17 @@ import pytest
 from tests.conftest import MakeUpstream
 from tests.emulator.client import Emulator
 from tests.support.cli import Orch, kill_group
-from tests.support.gateway_jobs import KEYS, Job, answered_once, batch_file, questions, write_backend
+from tests.support.gateway_jobs import (
+    AWAY_SECONDS,
+    KEYS,
+    LONGEST_RUN,
+    Job,
+    answered_once,
+    away_for,
+    batch_file,
+    questions,
+    write_backend,
+)
 from tests.support.gateways import Budget, Running, aibrix, litellm, needs
 from tests.support.hostedjob import USUAL
 from tests.support.process import wait_until
@@ -101,6 +111,22 @@ def test_a_batch_of_aibrix_runs_once_through_a_kill(
         assert (ended := job.run()).startswith("exit 0"), ended
     answered_once(job, 50)
     assert Counter(engine.counts().values()) == {1: 50}
+
+
+@needs_aibrix
+def test_an_engine_away_behind_aibrix_costs_no_row(
+    run_orch: Orch, tmp_path: Path, make_upstream: MakeUpstream
+) -> None:
+    engine = make_upstream(slots=8, latency_ms=300, model="m")
+    job = Job(run_orch, batch_file(tmp_path, *questions(100)))
+    with aibrix(tmp_path, engine.root_url) as service:
+        write_backend(run_orch.home, kind="openai", base_url=service.base_url, poll_seconds=0.2)
+        process = job.start()
+        engine.wait_for_requests(20)
+        away_for(engine, AWAY_SECONDS)
+        code = process.wait(timeout=LONGEST_RUN)
+    assert code == 0, run_orch.output(process)[-3000:]
+    answered_once(job, 100)
 
 
 @needs_aibrix

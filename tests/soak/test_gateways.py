@@ -11,16 +11,25 @@ import pytest
 
 from tests.conftest import MakeUpstream
 from tests.support.cli import Orch
-from tests.support.gateway_jobs import LONGEST_RUN, Job, Json, answered_once, batch_file, questions, write_backend
+from tests.support.gateway_jobs import (
+    AWAY_SECONDS,
+    LONGEST_RUN,
+    Job,
+    Json,
+    answered_once,
+    away_for,
+    batch_file,
+    questions,
+    write_backend,
+)
 from tests.support.gateways import Budget, Running, litellm, llamacpp, needs
-from tests.support.process import Upstream, wait_until
+from tests.support.process import wait_until
 
 pytestmark = pytest.mark.soak
 needs_litellm = needs("litellm")
 needs_llamacpp = needs("llamacpp")
 
 ROWS = 600
-AWAY_SECONDS = 40.0
 LOCAL = {"kind": "local", "location": "local", "idle": True}
 SYNC = {"kind": "sync"}
 Facts = Callable[[Running], Json]
@@ -52,14 +61,6 @@ def test_an_engine_away_behind_litellm_costs_no_row(
         code = process.wait(timeout=LONGEST_RUN)
     assert code == 0, run_orch.output(process)[-3000:]
     answered_once(job, ROWS)
-
-
-def away_for(engine: Upstream, seconds: float) -> None:
-    """Kill the engine, and start it again after this time."""
-    engine.kill()
-    begin = monotonic()
-    wait_until(lambda: monotonic() - begin >= seconds)
-    engine.start()
 
 
 @needs_litellm

@@ -6,14 +6,17 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from tests.support.cli import CONFIG, Orch, Process
 from tests.support.gateways import KEY
 from tests.support.hostedjob import table
+from tests.support.process import Upstream, wait_until
 
 KEYS = {"GATEWAY_KEY": KEY}
 LONGEST_RUN = 400.0
+AWAY_SECONDS = 40.0
 Json = dict[str, Any]
 
 
@@ -83,3 +86,11 @@ def answered_once(job: Job, count: int) -> None:
     results = job.results()
     assert Counter(row["custom_id"] for row in results) == Counter(f"row-{n}" for n in range(count))
     assert [row for row in results if row["response"] is None or row["response"]["status_code"] != 200] == []
+
+
+def away_for(engine: Upstream, seconds: float) -> None:
+    """Kill the engine, and start it again after this time."""
+    engine.kill()
+    begin = monotonic()
+    wait_until(lambda: monotonic() - begin >= seconds)
+    engine.start()
