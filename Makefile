@@ -51,8 +51,8 @@ $(PHOENIX)/installed:
 	$(PHOENIX)/bin/python -m pip install --quiet --disable-pip-version-check 'arize-phoenix==20.26.1'
 	touch $@
 
-# Gateways and servers that others wrote, each in an environment of its own (0.8 GB, 0.2 GB, 0.6 GB). orch depends on none of them.
-gateways: $(GATEWAYS)/litellm/installed $(GATEWAYS)/aibrix/installed $(GATEWAYS)/llamacpp/installed
+# Gateways and servers that others wrote, each in an environment of its own (1.6 GB). orch depends on none of them.
+gateways: $(GATEWAYS)/litellm/installed $(GATEWAYS)/aibrix/installed $(GATEWAYS)/llamacpp/installed $(GATEWAYS)/aimock/installed
 
 # LiteLLM's proxy, without what its company sells; prisma names some of its errors, even without a database. Release 1.107.0 was compromised.
 $(GATEWAYS)/litellm/installed:
@@ -64,6 +64,10 @@ $(GATEWAYS)/litellm/installed:
 $(GATEWAYS)/aibrix/installed:
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'aibrix==0.8.0'
+	touch $@
+
+$(GATEWAYS)/aimock/installed:
+	npm install --prefix $(@D) --no-package-lock --no-audit --no-fund --loglevel=error @copilotkit/aimock@1.43.0
 	touch $@
 
 # It is compiled here, in some minutes, for every CPU with AVX2: a build for this CPU alone crashes in some virtual machines.

@@ -16,13 +16,14 @@ from tests.support.gateway_jobs import (
     KEYS,
     LONGEST_RUN,
     Job,
+    Json,
     answered_once,
     away_for,
     batch_file,
     questions,
     write_backend,
 )
-from tests.support.gateways import Budget, Running, aibrix, litellm, needs
+from tests.support.gateways import Budget, Running, aibrix, aimock, litellm, needs
 from tests.support.hostedjob import USUAL
 from tests.support.process import wait_until
 
@@ -155,3 +156,24 @@ def test_a_create_that_litellm_sends_twice_is_seen(
     assert len(provider.state()["batches"]) == 2
     both = run_orch("reconcile", "--json", env=job.env)
     assert "double" in both.stdout, both.stdout + both.stderr
+
+
+@needs("aimock")
+def test_a_batch_of_aimock_is_made_once_through_a_kill_and_refused_calls(run_orch: Orch, tmp_path: Path) -> None:
+    job = Job(run_orch, batch_file(tmp_path, *questions(50)))
+    with aimock(tmp_path, "--chaos-ratelimit", "0.4") as service:
+        write_backend(run_orch.home, kind="openai", base_url=service.base_url, poll_seconds=0.2)
+        process = job.start()
+        wait_until(lambda: batches_of(service) or process.poll() is not None)
+        kill_group(process)
+        process.wait()
+        assert (ended := job.run()).startswith("exit 0"), ended
+        (batch,) = wait_until(lambda: batches_of(service))
+    answered_once(job, 50)
+    assert batch["request_counts"]["completed"] == 50
+
+
+def batches_of(service: Running) -> list[Json]:
+    """The batches there; none if it refuses to tell."""
+    answer = service.ask("/v1/batches")
+    return list(answer.body["data"]) if answer.status == 200 else []

@@ -22,7 +22,7 @@ from tests.support.gateway_jobs import (
     questions,
     write_backend,
 )
-from tests.support.gateways import Budget, Running, litellm, llamacpp, needs
+from tests.support.gateways import Budget, Running, aimock, litellm, llamacpp, needs
 from tests.support.process import wait_until
 
 pytestmark = pytest.mark.soak
@@ -165,6 +165,21 @@ def fruit_job(folder: Path) -> Path:
     path = folder / "job.yaml"
     path.write_text(json.dumps(spec))
     return path
+
+
+CHAOS = ["--chaos-drop", "0.1", "--chaos-malformed", "0.1", "--chaos-disconnect", "0.1", "--chaos-ratelimit", "0.1"]
+
+
+@needs("aimock")
+@pytest.mark.parametrize(("kind", "rows"), [("local", 300), ("sync", 40)], ids=["local", "sync"])
+def test_two_in_five_calls_of_aimock_fail_and_no_row_does(
+    kind: str, rows: int, run_orch: Orch, tmp_path: Path
+) -> None:
+    job = Job(run_orch, batch_file(tmp_path, *questions(rows)))
+    with aimock(tmp_path, *CHAOS) as server:
+        write_backend(run_orch.home, **KINDS[kind](server))
+        assert (ended := job.run()).startswith("exit 0"), ended
+    answered_once(job, rows)
 
 
 @needs_llamacpp

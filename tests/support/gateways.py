@@ -215,3 +215,16 @@ def llamacpp(folder: Path, *options: str) -> Iterator[Running]:
         [*command, *options], port, folder / "llamacpp.log", plain_env(folder, "llamacpp"), "/v1/models"
     ) as on:
         yield on
+
+
+@contextmanager
+def aimock(folder: Path, *options: str) -> Iterator[Running]:
+    """aimock, which answers each question about a page. `options` are those of its program, such as its chaos."""
+    fixtures = folder / "aimock.json"
+    page = {"match": {"userMessage": "page"}, "response": {"content": "It says little."}}
+    fixtures.write_text(json.dumps({"fixtures": [page]}))
+    port = free_port()
+    program = FOLDER / "aimock/node_modules/.bin/llmock"
+    command = [program, "--port", str(port), "--host", "127.0.0.1", "--fixtures", fixtures, "--log-level", "warn"]
+    with server([*command, *options], port, folder / "aimock.log", plain_env(folder, "aimock"), "/v1/models") as on:
+        yield on
