@@ -92,6 +92,7 @@ class _Connection(asyncio.Protocol):
         self._until_close = False
         self.is_open = False
         self.deadline = 0.0
+        self.is_late = False
         self.idle_since = 0.0
 
     def send(self, waiter: asyncio.Future[HttpAnswer], head: bytes, body: bytes) -> None:
@@ -239,7 +240,7 @@ class ConnectionPool:
         self, loop: asyncio.AbstractEventLoop, connection: _Connection, head: bytes, body: bytes
     ) -> HttpAnswer:
         waiter: asyncio.Future[HttpAnswer] = loop.create_future()
-        connection.deadline = loop.time() + self._timeout
+        connection.deadline, connection.is_late = loop.time() + self._timeout, False
         self._busy.add(connection)
         connection.send(waiter, head, body)
         if self._look is None:
@@ -321,10 +322,16 @@ class ConnectionPool:
         self._look = loop.call_later(min(LATEST_LOOK, self._timeout / 4), self._give_up_late, loop)
 
     def _give_up_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the requests whose time is over. One timer for all of them: one each would cost a row its share."""
+        """End the requests whose time is over. One timer for all of them: one each would cost a row its share.
+
+        A request ends at the second look that finds it late. After a pause of this process (SIGSTOP, a machine that
+        slept) timers come before sockets are read, and answers that have arrived are billed.
+        """
         now = loop.time()
         for connection in [one for one in self._busy if one.deadline <= now]:
-            connection.give_up(NoAnswerError(f"no answer within {self._timeout:g} s"))
+            if connection.is_late:
+                connection.give_up(NoAnswerError(f"no answer within {self._timeout:g} s"))
+            connection.is_late = True
         self._look = None
         if self._busy:
             self._look_later(loop)
