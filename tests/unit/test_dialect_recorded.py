@@ -13,7 +13,7 @@ from orchestrator.policy.dialect import Recipient, dialect_of
 
 RECORDED = Path(__file__).parents[3] / "shared" / "real-traffic" / "recorded.jsonl"
 ENDPOINTS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "embeddings": "/v1/embeddings"}
-KNOWN = {"openai", "azure", "groq", "mistral", "deepseek", "xai", "moonshot", "local"}
+KNOWN = {"openai", "azure", "groq", "mistral", "deepseek", "xai", "moonshot", "openrouter", "local"}
 
 pytestmark = pytest.mark.skipif(not RECORDED.exists(), reason="the recordings are not part of the project")
 

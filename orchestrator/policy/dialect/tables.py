@@ -50,8 +50,9 @@ _VECTORS = (EMBEDDINGS,)
 _PROMPTED = (CHAT, RESPONSES)
 
 _OPENAI_RULES = (
+    # A proxy may have these models at either endpoint.
     TableRule(
-        _OPENAI,
+        ("openai", "azure"),
         r"gpt-5(\.\d)?-pro|o\d-pro|.*codex|.*deep-research|computer-use",
         By(openai.to_responses),
         "OpenAI's model pages: This model is only supported in v1/responses",
