@@ -345,16 +345,23 @@ def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, 
     """What an upstream says of itself, and the models that it lists."""
     import httpx2
 
+    from orchestrator.server.dispatch.pages import models_problem, said
+
     what = f"upstream {url}"
     try:
         key = key_of(name, key_env, os.environ) if key_env else None
         answer = httpx2.get(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=5.0)
-        if answer.status_code != 200:
-            return (what, False, f"answers with status {answer.status_code}", 4), []
+        if (problem := models_problem(answer.status_code, answer.content)) is not None:
+            return (what, False, problem, 4), []
+        if answer.status_code >= 300:
+            return (what, True, f"answers; it has no list of models (/models: status {answer.status_code})", 0), []
         names = [str(model.get("id")) for model in answer.json()["data"]]
     except UsageError as error:
         return (what, False, str(error), error.exit_code), []
-    except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except httpx2.HTTPError as error:
         return (what, False, f"does not answer like an OpenAI-compatible server: {error}", 4), []
+    except (ValueError, KeyError, TypeError, AttributeError):
+        told = said(answer.content) or ": it says nothing"
+        return (what, False, f"does not answer like an OpenAI-compatible server{told}", 4), []
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return (what, True, f"serves {', '.join(names[:MOST_NAMES])}{more}", 0), names

@@ -34,6 +34,13 @@ def lost(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return last_to_fail(health) if health["running_batches"] else None
 
 
+def remedy(first: Mapping[str, Any]) -> str:
+    """What to do about an upstream that takes no rows."""
+    if first.get("answers"):
+        return "it answers, but takes no rows: correct its address or key, or repair what it names"
+    return "start it"
+
+
 class ServerHealth:
     """How the batch servers of an engine are; `told` has the last answer of each."""
 

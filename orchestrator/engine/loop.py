@@ -33,7 +33,7 @@ from orchestrator.core.model import Job, JobFault
 from orchestrator.core.replica.replicator import NotReplicated
 from orchestrator.engine.backend_opener import BackendOpener
 from orchestrator.engine.handles import check
-from orchestrator.engine.health import ServerHealth
+from orchestrator.engine.health import ServerHealth, remedy
 from orchestrator.engine.health import fetch_health as fetch_health
 from orchestrator.engine.home_fleets import HomeFleets
 from orchestrator.engine.lock import Holder as Holder
@@ -371,7 +371,7 @@ class Engine:
         if seconds > settings.patience and mine is not None and self._is_stuck(mine, name):
             raise BackendError(
                 f"backend {name}: no upstream took a row for {seconds:.0f} s: {first['url']}: {first['problem']}",
-                hint="start it, then run the same command again: the job resumes where it stopped",
+                hint=f"{remedy(first)}, then run the same command again: the job resumes where it stopped",
             )
 
     def _is_stuck(self, job: Job, backend: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.core import wire
+from orchestrator.core.jsonl import single_line
 from orchestrator.core.model import FinishedRow, RequestState
 from orchestrator.policy.answer_check import AnswerCheck, raw_output
 from orchestrator.policy.answer_text import answer_of, response_json
@@ -15,11 +16,16 @@ from orchestrator.settings.model_lists import rung_of
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
+def _encode_line(value: Any) -> bytes:
+    """A value as one line of JSON."""
+    return single_line(msgspec.json.encode(value))
+
+
 def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -> bytes:
     """One line of the merged result: identity, outcome, parsed output, and where it all comes from."""
     output, finish_reason = output_of(row, line, check)
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
-    return msgspec.json.encode(
+    return _encode_line(
         {
             "custom_id": row.custom_id,
             "document": row.document,
@@ -97,8 +103,6 @@ def batch_row(row: FinishedRow, line: bytes | None) -> bytes:
         plain = _decode_plain(line)
         # The answer may have been another row's, with the same body.
         plain.custom_id = msgspec.Raw(msgspec.json.encode(row.custom_id))
-        return msgspec.json.encode(plain)
+        return _encode_line(plain)
     error = {"code": row.error_code or row.state, "message": row.error_message or f"This request is {row.state}."}
-    return msgspec.json.encode(
-        {"id": f"batch_req_{row.seq}", "custom_id": row.custom_id, "response": None, "error": error}
-    )
+    return _encode_line({"id": f"batch_req_{row.seq}", "custom_id": row.custom_id, "response": None, "error": error})

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from orchestrator.core import answers, request_lines, wire
+from orchestrator.core.error_body import ErrorWords, read_error_value
 from orchestrator.core.model import Outcome, RequestState, Span, Usage
 from orchestrator.policy import answer_ends
 from orchestrator.policy.answer_check import AnswerCheck
@@ -269,29 +270,33 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
     status = response.status_code if response else None
     if status is not None and 200 <= status < 300:
         status = None  # it says that there is an answer
-    error = _error_in(response_json(response)) if response else None
+    body = _decoded(response_json(response)) if response else None
     # `vllm run-batch` puts it beside the response.
-    error = _inner(line.error if error is None else error)
-    if not isinstance(error, dict):
-        return RowRefusal(status, None, None, None if error is None else str(error))
-    code, kind, message = (error.get(name) for name in ("code", "type", "message"))
-    if not isinstance(code, str) and status is not None:
-        code = None  # a number says no more than the status
-    return RowRefusal(status, str(code) if code else None, str(kind) if kind else None, str(message or "no message"))
+    words = _words_in(body) or _words_in(line.error)
+    if words is None:
+        error = body.get("error") if isinstance(body, dict) else body
+        error = line.error if error is None else error
+        message = None if error is None else "no message" if isinstance(error, dict) else str(error)
+        return RowRefusal(status, None, None, message)
+    code = words.code
+    if code is None and status is None and words.status is not None:
+        code = str(words.status)
+    return RowRefusal(status, code, words.type, words.message)
 
 
-def _error_in(body: msgspec.Raw) -> Any:
-    """What a body that is not an answer says; some put nothing but a text there."""
+def _words_in(value: Any) -> ErrorWords | None:
+    """The reason in an error, or None if it says nothing."""
+    words = read_error_value(value)
+    if words.message is None and (words.code or words.type):
+        return replace(words, message="no message")
+    return None if words.message is None else words
+
+
+def _decoded(body: msgspec.Raw) -> Any:
     try:
-        said = msgspec.json.decode(body)
+        return msgspec.json.decode(body)
     except wire.JSON_ERRORS:
         return None
-    return said.get("error") if isinstance(said, dict) else said
-
-
-def _inner(error: Any) -> Any:
-    """The error object, also where it is wrapped once more in `{"error": ...}`."""
-    return error["error"] if isinstance(error, dict) and error.get("error") else error
 
 
 def _short(text: str | None, most: int = MAX_MESSAGE) -> str | None:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.core.error_body import CONTEXT_TOO_LONG, CONTEXT_WORDS, NO_CREDIT, NO_CREDIT_WORDS
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.refused_fields import FieldFault, RefusedField
 
@@ -48,10 +49,8 @@ RULES = (
     Rule(
         "no_credit", Disposition.STOP, "the account has no credit left, or has reached its spending limit",
         "add credit or raise the limit at the provider; the rows wait and resume automatically",
-        ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
-         "insufficient_credits", "insufficient_funds", "arrearage", "contract_spend_limit_reached",
-         "enforced_spend_limit_reached", "budget_exceeded"),
-        r"credit balance is too low|insufficient (balance|credits?|funds)|billing (hard )?limit|payment required",
+        NO_CREDIT_WORDS,
+        NO_CREDIT,
         (402,),
     ),
     Rule(
@@ -70,9 +69,8 @@ RULES = (
     Rule(
         "context_length_exceeded", Disposition.NEVER, "the prompt is longer than the model can read",
         "set `max_document_tokens`, lower `max_tokens`, or use a model with a longer context",
-        ("string_above_max_length", "request_too_large", "prompt_too_long", "model_context_window_exceeded"),
-        r"maximum context length|context (length|window|limit)|prompt is too long|reduce the length"
-        r"|maximum (model|sequence|input) length|input token count \+",
+        CONTEXT_WORDS,
+        CONTEXT_TOO_LONG,
         (413,),
     ),
     Rule(
@@ -99,7 +97,8 @@ RULES = (
         "correct its name under `models` in orch.toml (at Azure it is the deployment's), or use another backend",
         ("model_not_available", "model_not_supported", "unsupported_model", "unknown_model", "invalid_model",
          "model_decommissioned", "model_not_active", "deployment_not_found"),
-        r"\bmodel\b.{0,120}\b(does not exist|not found|is not supported|not available|decommissioned)"
+        r"\binvalid model\b|\b(no such|unknown) model\b"
+        r"|\bmodel\b.{0,120}\b(does not exist|not found|is not supported|not available|decommissioned)"
         r"|deployment\b.{0,80}does not exist|must be verified to use",
         (404, 405),
     ),

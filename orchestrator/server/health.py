@@ -54,6 +54,7 @@ def _number(number: int, upstream: Upstream) -> dict[str, Any]:
         "url": None,
         "problem": None if upstream.problem is None else "down",
         "problem_seconds": _seconds(upstream),
+        "answers": upstream.is_reached,
         "in_flight": upstream.inflight,
         "limit": upstream.limiter.limit,
         "limit_reason": upstream.limiter.move.value,

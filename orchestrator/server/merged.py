@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from orchestrator.core.errors import StorageError
+from orchestrator.core.jsonl import single_line
 from orchestrator.core.request_lines import lines
 from orchestrator.core.wire import JSON_ERRORS
 
@@ -219,7 +220,7 @@ def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int
             break
         file = files[kind]
         assert file is not None
-        page.append(os.pread(file.fileno(), length, start))
+        page.append(single_line(os.pread(file.fileno(), length, start)))
         position = row
     return ResultPage(page, position, len(page) < len(found))
 

@@ -221,7 +221,7 @@ class Service:
         await upstream.open()
         if self.settings.dispatch:
             dispatcher = self._dispatcher
-            watching = upstream.watch(dispatcher.top_up, lambda: dispatcher.top_up(upstream))
+            watching = upstream.watch(lambda: dispatcher.probed(upstream), lambda: dispatcher.top_up(upstream))
             watch = self._watches[upstream] = asyncio.create_task(watching)
             watch.add_done_callback(self._ended)
 

@@ -252,7 +252,7 @@ FAULTS: dict[str, tuple[str, str | None, str]] = {
     "500-always": ("[[fault:status:500]]", "http_500", "scripted fault: status 500"),
     "400": ("[[fault:status:400]]", "http_400", "scripted fault: status 400"),
     "html": ("[[fault:html]]", "upstream_error", "garbled: the answer (text/html; charset=utf-8, "),
-    "html-502": ("[[fault:html:502]]", "http_502", "The upstream answered with status 502 and no JSON error."),
+    "html-502": ("[[fault:html:502]]", "http_502", "Bad Gateway"),
     "hang": ("[[fault:hang]]", "upstream_error", "timed out: no answer within 2 s"),
     "cut": ("[[fault:cut]]", "upstream_error", "cut: "),
     "short": ("[[fault:short]]", "upstream_error", "cut: "),

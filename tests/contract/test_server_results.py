@@ -36,7 +36,7 @@ REJECTED = {
     "422": ("[[fault:status:422]]", 422, "UnprocessableEntityError", None, "scripted fault: status 422"),
     "500": ("[[fault:status:500]]", 500, "InternalServerError", None, "scripted fault: status 500"),
     "429": ("[[fault:status:429:Retry-After=0]]", 429, "RateLimitError", None, "scripted fault: status 429"),
-    "html": ("[[fault:html:404]]", 404, "invalid_request_error", None, "answered with status 404 and no JSON error"),
+    "html": ("[[fault:html:404]]", 404, "invalid_request_error", None, "Bad Gateway"),
     "context": ("[[fault:context]]", 400, "BadRequestError", "context_length_exceeded", "maximum context length"),
     "too-long": ("x" * 9000, 400, "BadRequestError", "context_length_exceeded", "maximum context length is 2000"),
 }

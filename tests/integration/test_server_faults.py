@@ -105,8 +105,8 @@ ANSWERED = {
     "context": ("[[fault:context]]", 1, 400, "context_length_exceeded", "maximum context length"),
     "row-too-long": ("x" * 5000, 1, 400, "context_length_exceeded", "maximum context length is 1000 tokens"),
     "500": ("[[fault:status:500]]", 5, 500, None, "status 500"),
-    "502-html": ("[[fault:html:502]]", 5, 502, None, "The upstream answered with status 502 and no JSON error."),
-    "403-html": ("[[fault:html:404]]", 1, 404, None, "The upstream answered with status 404 and no JSON error."),
+    "502-html": ("[[fault:html:502]]", 5, 502, None, "Bad Gateway"),
+    "403-html": ("[[fault:html:404]]", 1, 404, None, "Bad Gateway"),
     "429": ("[[fault:status:429:Retry-After=0]]", 20, 429, None, "status 429"),
     "503": ("[[fault:status:503:Retry-After=0]]", 20, 503, None, "status 503"),
 }

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import BATCH_GONE
+from orchestrator.core.error_body import NO_CREDIT_WORDS
 from orchestrator.core.refused_fields import FieldFault, RefusedField
 from orchestrator.policy import row_errors
 from orchestrator.policy.batch_errors import BatchFault, classify_batch
 from orchestrator.policy.row_errors import FAILED, REFUSED, RULES, Disposition, Rule, classify
-from orchestrator.server.dispatch.retry import NO_CREDIT
 
 RETRY, ELSEWHERE, NEVER, WAIT, STOP = Disposition
 ROOT = Path(__file__).resolve().parents[2]
@@ -358,7 +358,7 @@ def test_the_page_for_users_says_what_each_end_is() -> None:
 
 
 def test_the_servers_words_for_an_account_without_credit_are_those_of_the_table() -> None:
-    assert all(row_errors.is_account(None, word) for word in NO_CREDIT)
+    assert all(row_errors.is_account(None, word) for word in NO_CREDIT_WORDS)
 
 
 ACCOUNTS = {

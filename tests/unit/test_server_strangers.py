@@ -19,6 +19,7 @@ from starlette.requests import Request
 
 from orchestrator.core import answers, request_lines, wire
 from orchestrator.core.answers import NO_TOKENS
+from orchestrator.core.error_body import MAX_MESSAGE
 from orchestrator.core.retry_after import retry_after
 from orchestrator.core.wire import JSON_ERRORS, MAX_DEPTH
 from orchestrator.server import multipart
@@ -37,7 +38,7 @@ from orchestrator.server.dispatch.rate_limiter import (
     read_standings,
     reset_seconds,
 )
-from orchestrator.server.dispatch.result_lines import MAX_MESSAGE, error_body
+from orchestrator.server.dispatch.result_lines import error_body
 from orchestrator.server.dispatch.retry import Action, End, RetryVerdict, account_problem
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.leftovers import CAUSES, copy_leftovers

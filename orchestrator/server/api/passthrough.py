@@ -126,13 +126,18 @@ def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[U
     if model is not None:
         naming = [upstream for upstream in upstreams if model in upstream.models]
         serving = naming or [upstream for upstream in upstreams if not upstream.models] or serving
-    able = [upstream for upstream in serving if upstream.problem is None and upstream not in tried]
+    able = [upstream for upstream in serving if _takes_calls(upstream) and upstream not in tried]
     return min(able, key=_load, default=None)
 
 
-def _load(upstream: Upstream) -> tuple[float, int]:
+def _takes_calls(upstream: Upstream) -> bool:
+    """True unless nobody answers there. One that fails for all rows of batches may know this request."""
+    return upstream.problem is None or (upstream.outage.is_open and not upstream.is_leaving)
+
+
+def _load(upstream: Upstream) -> tuple[bool, float, int]:
     out = upstream.interactive + upstream.inflight
-    return out / max(1, upstream.limiter.limit), upstream.interactive
+    return upstream.outage.is_open, out / max(1, upstream.limiter.limit), upstream.interactive
 
 
 class _Relay:
@@ -188,6 +193,8 @@ class _Relay:
             upstream.rate_limiter.take(began, likely_tokens(self._call.body.content))
         try:
             status = await self._pass_on(upstream, send)
+            if status < 300 and upstream.outage.is_open and upstream.well(began):
+                self._service.resume()
             _count(upstream, upstream.clock() - began, failed=status >= 500 or status == 429)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
             raise _NotReached(f"unreachable: {unreachable.reason(error)}") from None

@@ -23,6 +23,8 @@ CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """An answer above it is given up, as many are out at once. (Of one row, half of it: its result is one line.)"""
+MAX_TEXT_BYTES = 65_536
+"""What is kept of an error that is not a JSON object."""
 T = TypeVar("T")
 _ENDS = {
     http1.NotConnectedError: End.UNREACHABLE,
@@ -112,5 +114,5 @@ def _unlike(answer: http1.HttpAnswer) -> Reply:
             kind = (answer.header("content-type") or "of no type")[:LONGEST_TEXT]
             detail = f"the answer ({kind}, {len(body)} bytes) is not a JSON object"
             return Reply(End.GARBLED, status, detail=detail)
-        body = b""
+        body = body[:MAX_TEXT_BYTES]  # a page of text or HTML, whose beginning is the reason
     return Reply(End.ANSWERED, status, body, retry_after=retry_after(answer.header, now(), most=MAX_RETRY_AFTER))

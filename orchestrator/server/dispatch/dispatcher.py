@@ -21,17 +21,15 @@ from orchestrator.server.dispatch.rate_alarms import RateAlarms
 from orchestrator.server.dispatch.refused_rows import FailedAttempt, RefusedRows
 from orchestrator.server.dispatch.retry import (
     MAX_TRIES,
+    SHARED_FAULTS,
     Action,
     AttemptFault,
     End,
     RetryVerdict,
-    account_problem,
-    fault_of,
-    judge,
     leaves_doubt,
-    refuses_request,
 )
 from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.dispatch.verdicts import Verdicts
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +37,6 @@ log = logging.getLogger(__name__)
 ALONE_CUTS = MAX_TRIES[AttemptFault.CUT] - 1
 AFTER_DEATH_SECONDS = 0.5
 """An engine that dies takes connections to its very end, and the next row's last try must not be one of them."""
-FORBIDDEN = 403
-"""May be said of the account, or of what one row asks for: then others are taken."""
 ANSWERED = RetryVerdict(Action.KEEP)
 
 
@@ -69,8 +65,15 @@ class Dispatcher:
         self._alarms = RateAlarms(self.top_up)
         self.refused = RefusedRows()
         """The rows that are tried again, and the reasons."""
+        self._verdicts = Verdicts(retry_delay, self.refused)
         self.problem: str | None = None
         """Why rows stand still by a fault of this program, for people, or None."""
+
+    def probed(self, upstream: Upstream) -> None:
+        """An upstream's probe went well: give it rows. An outage ends if there are no rows to try."""
+        if upstream.outage.is_open and not self.sources:
+            upstream.recover()
+        self.top_up()
 
     def top_up(self, at: Upstream | None = None) -> None:
         """Start workers where an upstream is below its limit and rows wait; call it on any change.
@@ -106,7 +109,7 @@ class Dispatcher:
         self.sources.review(self._deadline_now, rows_per_second)
 
     def _takes_rows(self, upstream: Upstream) -> bool:
-        return upstream.problem is None and upstream is not self._emptied
+        return upstream.takes_rows and upstream is not self._emptied
 
     def _start(self, upstream: Upstream, work: Work) -> None:
         self._count(upstream, work)
@@ -144,7 +147,7 @@ class Dispatcher:
 
     def _last_try(self, upstream: Upstream) -> Work | None:
         """The first row that has its last try and may have it at an upstream, which must be well."""
-        if upstream.problem is not None:
+        if not upstream.takes_rows:
             return None
         return next((work for work in self._last_tries if self._suits(work.source, upstream)), None)
 
@@ -304,7 +307,8 @@ class Dispatcher:
         if self.refused:
             self.refused.forget(work)
         has_room = upstream.answered(now, now - sent_at)
-        if verdict.action is Action.KEEP and upstream.well(sent_at):
+        is_success = reply.end is End.ANSWERED and reply.status < 300
+        if verdict.action is Action.KEEP and upstream.well(sent_at, is_success=is_success):
             self.top_up()
         elif has_room:
             self.top_up(upstream)
@@ -315,20 +319,7 @@ class Dispatcher:
     def _act(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float, now: float) -> None:
         if not leaves_doubt(reply.end, reply.status):
             work.source.came_back(work)
-        names_field = reply.end is End.ANSWERED and refuses_request(reply.status, reply.body)
-        fault = None if names_field else fault_of(reply.end, reply.status)
-        tries = work.failed_by(fault) if fault is not None else 0
-        verdict = judge(
-            reply.end,
-            status=reply.status,
-            detail=reply.detail,
-            retry_after=reply.retry_after,
-            tries=tries,
-            base=self._retry_delay,
-            paid=upstream.paid,
-            account=self._account_problem(upstream, work, reply, sent_at),
-            names_field=names_field,
-        )
+        fault, tries, verdict = self._verdicts.judge(upstream, work, reply, sent_at, now)
         if verdict.overload:
             upstream.overloaded(now, sent_at, reply, self._retry_delay)
         elif reply.end is End.TIMED_OUT:
@@ -340,7 +331,7 @@ class Dispatcher:
             work.failed_on = upstream
             # Where there is no other, a row's own pauses do: rows that are bad by themselves would hold up the rest.
             # But many without any answer are not bad rows: each blocks a worker for as long as a request may take.
-            if len(self.upstreams) > 1 or fault is AttemptFault.TIMED_OUT:
+            if fault not in SHARED_FAULTS and (len(self.upstreams) > 1 or fault is AttemptFault.TIMED_OUT):
                 upstream.faulty(verdict.reason)
             if fault is AttemptFault.CUT and work is self._alone:
                 self._next_alone_at = now + AFTER_DEATH_SECONDS
@@ -349,7 +340,8 @@ class Dispatcher:
                 self._end(upstream, work, reply, verdict, sent_at, now)
             case Action.WAIT:
                 self.refused.forget(work)
-                upstream.down(verdict.reason)
+                if not upstream.outage.is_open or fault is None:
+                    upstream.down(verdict.reason)
                 self._again(work)
             case Action.LEAVE:
                 self.refused.forget(work)
@@ -366,17 +358,6 @@ class Dispatcher:
                 asyncio.get_running_loop().call_later(verdict.delay, self._again, work)
             case _:
                 assert_never(verdict.action)
-
-    def _account_problem(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float) -> str | None:
-        """Return why an upstream refuses the account; None if it does not, or refuses the row alone."""
-        if reply.end is not End.ANSWERED or (not upstream.paid and reply.status in (401, FORBIDDEN)):
-            return None
-        problem = account_problem(reply.status, reply.body)
-        if problem is not None:
-            work.refused_at = sent_at if work.refused_at is None else work.refused_at
-            if reply.status == FORBIDDEN and upstream.account.took_since(work.refused_at):
-                return None
-        return problem
 
     def _again(self, work: Work) -> None:
         if work.source.is_stopping:

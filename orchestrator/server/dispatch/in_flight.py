@@ -12,7 +12,7 @@ from orchestrator.core.wire import LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.packing import Pack
 from orchestrator.server.dispatch.rate_limiter import Ticket
-from orchestrator.server.dispatch.retry import AttemptFault, RetryVerdict
+from orchestrator.server.dispatch.retry import SHARED_FAULTS, AttemptFault, RetryVerdict
 from orchestrator.server.dispatch.upstreams import Upstream
 
 SUSPECT_CUTS = 2
@@ -29,12 +29,13 @@ class Work:
     all. `size` is the bytes of its rows, `packed` every row of its pack with `packed_ids`, `custom_id` its id as JSON
     once it was read.
     `upstream_seconds` is its share of the upstreams' time. `refused_at` is when it was sent the first time that the
-    account was refused, `ticket` what it counts against an upstream's rates.
+    account was refused, `ticket` what it counts against an upstream's rates. `is_at_fault`: an upstream that failed
+    it answered other rows afterwards.
     """
 
     __slots__ = (
-        *("attempts", "custom_id", "failed_on", "index", "pack", "packed", "packed_ids", "refused_at", "size"),
-        *("source", "ticket", "tries", "upstream_seconds"),
+        *("attempts", "custom_id", "failed_on", "index", "is_at_fault", "pack", "packed", "packed_ids", "refused_at"),
+        *("size", "source", "ticket", "tries", "upstream_seconds"),
     )
 
     def __init__(self, source: RowSource, index: int, size: int) -> None:
@@ -47,6 +48,7 @@ class Work:
         self.packed_ids: tuple[Raw, ...] = ()
         self.tries = NO_TRIES
         self.failed_on: Upstream | None = None
+        self.is_at_fault = False
         self.attempts = 0
         self.upstream_seconds = 0.0
         self.refused_at: float | None = None
@@ -58,6 +60,11 @@ class Work:
             self.tries = Counter()
         self.tries[fault] += 1
         return self.tries[fault]
+
+    def forgive(self) -> None:
+        """Count none of the tries that failed while the upstream was at fault for all rows."""
+        for fault in SHARED_FAULTS if self.tries is not NO_TRIES else ():
+            self.tries[fault] = 0
 
     @property
     def is_suspect(self) -> bool:

@@ -6,8 +6,18 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.core.error_body import read_error
+from orchestrator.core.errors import BackendError
+from orchestrator.core.sanitize import shortened
+from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.server.dispatch import http1
+
+ASK_SECONDS = 5.0
 MAX_PAGE_BYTES = 16 * 1024 * 1024
 MAX_MODELS = 10_000
+MAX_WORDS = 200
+WITHOUT_PAGE = frozenset({404, 405, 501})
+"""How a server answers that has no such page."""
 LONGEST_NAME = 500
 
 
@@ -28,6 +38,24 @@ def models_in(page: bytes) -> list[dict[str, Any]]:
     return [model for model in _decode_models(page).data[:MAX_MODELS] if _is_name(model.get("id"))]
 
 
+def models_problem(status: int, body: bytes) -> str | None:
+    """Why a server gets no rows, by its answer to `/v1/models`; None if it gets them.
+
+    A server without that page is well as long as it answers.
+    """
+    if status < 300 or status in WITHOUT_PAGE:
+        return None
+    if status in (401, 403):
+        return f"upstream refuses the API key ({status})"
+    return f"/v1/models answers with status {status}{said(body)}"
+
+
+def said(body: bytes) -> str:
+    """What a page says, to stand behind a sentence; empty if it says nothing."""
+    message = read_error(body).message
+    return "" if message is None else f": {shortened(message, MAX_WORDS)}"
+
+
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME
 
@@ -36,3 +64,37 @@ def paths_in(page: bytes) -> frozenset[str]:
     """The paths of `/openapi.json` that take a POST. Raises one of wire.JSON_ERRORS where it is not such a page."""
     paths = _decode_description(page).paths
     return frozenset(path for path, methods in paths.items() if "post" in methods and "{" not in path)
+
+
+class UpstreamPages:
+    """The pages of one upstream, at `root`; `query` stands behind each path."""
+
+    def __init__(self, root: str, query: str, headers: dict[str, str]) -> None:
+        self._root, self._query, self._headers = root, query, headers
+        self._pool: http1.ConnectionPool | None = None
+
+    def open(self) -> None:
+        """Open the connection pool; call once, on the loop that will use it."""
+        self._pool = http1.ConnectionPool(
+            self._root, self._headers, timeout=ASK_SECONDS, connect_timeout=ASK_SECONDS, max_body=MAX_PAGE_BYTES
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._pool is not None:
+            await self._pool.close()
+
+    async def ask(self, path: str) -> tuple[int, bytes]:
+        """The status and body of a page. Raises http1.ExchangeError."""
+        if self._pool is None:
+            raise BackendError(f"upstream {self._root} was not opened")
+        page = await self._pool.get(path + self._query)
+        return page.status, page.body
+
+    async def read_paths(self, known: frozenset[str]) -> frozenset[str]:
+        """The paths that take a POST, or those `known` if the page cannot be read now."""
+        try:
+            status, body = await self.ask("/openapi.json")
+            return paths_in(body) if status < 300 else frozenset()
+        except (http1.ExchangeError, *JSON_ERRORS):
+            return known

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from itertools import count
-from typing import Any
 
 import msgspec
 
 from orchestrator.core import wire
+from orchestrator.core.error_body import read_error
+from orchestrator.core.jsonl import single_line
 from orchestrator.core.wire import ErrorObject
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.records import BatchOptions
 
 IN_DOUBT = "It was sent before and got no answer, so it may be billed all the same."
 _encode = msgspec.json.encode
-MAX_MESSAGE = 16_384
-"""Characters of an upstream's error message that are kept."""
 
 
 # Ids are told apart by a random part for the process and a number: asking the kernel for each would cost more than
@@ -31,7 +29,7 @@ def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: 
     # Newlines in JSON stand between tokens only, so a space in their place changes nothing.
     flat = body.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in body or b"\r" in body else body
     request_id = b"%b%08x" % (_PREFIX, next(_numbers))
-    return (
+    return single_line(
         b'{"id":"batch_req_%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":%b},"error":null%b}'
         % (request_id, custom_id, status, request_id, flat.strip(), _extension(orch))
     )
@@ -39,12 +37,9 @@ def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: 
 
 def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: wire.Provenance | None) -> bytes:
     """The result line of a row that has no answer; `custom_id` is JSON."""
-    return b'{"id":"batch_req_%b%08x","custom_id":%b,"response":null,"error":%b%b}' % (
-        _PREFIX,
-        next(_numbers),
-        custom_id,
-        _encode({"code": code, "message": message}),
-        _extension(orch),
+    return single_line(
+        b'{"id":"batch_req_%b%08x","custom_id":%b,"response":null,"error":%b%b}'
+        % (_PREFIX, next(_numbers), custom_id, _encode({"code": code, "message": message}), _extension(orch))
     )
 
 
@@ -65,37 +60,9 @@ def _extension(orch: wire.Provenance | None) -> bytes:
     return b"" if orch is None else b',"orch":' + _encode(orch)
 
 
-class _ErrorIn(msgspec.Struct):
-    message: Any = None
-    type: Any = None
-    param: Any = None
-    code: Any = None
-
-
-class _ErrorBody(msgspec.Struct):
-    error: _ErrorIn | str | None = None
-    detail: Any = None
-    """What FastAPI says of a path or a body that it does not know."""
-
-
 def error_body(reply: Reply) -> bytes:
-    """An upstream's error body in OpenAI's form: vLLM's integer codes and bodies that are not JSON are translated."""
-    body = _ErrorBody()
-    with contextlib.suppress(*wire.JSON_ERRORS):
-        body = msgspec.json.decode(reply.body, type=_ErrorBody)
-    found = body.error
-    if not isinstance(found, _ErrorIn):
-        found = _ErrorIn(message=found or (body.detail if isinstance(body.detail, str) else None))
-    message = _text(found.message) or f"The upstream answered with status {reply.status} and no JSON error."
-    code = found.code if isinstance(found.code, str) else None
-    if code is None and "maximum context length" in message:
-        code = "context_length_exceeded"
-    kind = found.type if isinstance(found.type, str) else "invalid_request_error"
-    param = found.param if isinstance(found.param, str) else None
-    return _encode({"error": ErrorObject(message, kind, param, code)})
-
-
-def _text(message: Any) -> str:
-    if message is None:
-        return ""
-    return (message if isinstance(message, str) else _encode(message).decode())[:MAX_MESSAGE]
+    """An upstream's error body in OpenAI's form, whatever its own."""
+    words = read_error(reply.body)
+    message = words.message or f"The upstream answered with status {reply.status} and no reason."
+    code = words.code or ("context_length_exceeded" if words.is_context_too_long else None)
+    return _encode({"error": ErrorObject(message, words.type or "invalid_request_error", words.param, code)})

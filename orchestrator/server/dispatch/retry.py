@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import assert_never
 
-import msgspec
-
+from orchestrator.core.error_body import read_error
 from orchestrator.core.refused_fields import ProviderError, names_request_field
-from orchestrator.core.wire import JSON_ERRORS
 
 
 class End(StrEnum):
@@ -60,12 +58,15 @@ MAX_TRIES = {
     AttemptFault.TIMED_OUT: 3,
     AttemptFault.GARBLED: 4,
 }
+SHARED_FAULTS = frozenset({AttemptFault.OVERLOAD, AttemptFault.SERVER_ERROR})
+"""What an upstream answers to every row while it is away behind a gateway, and to a row that it cannot do."""
 MAX_DELAY = 30.0
 TRANSIENT = frozenset({408, 409, 425, 500, 502, 504, 520, 522, 524})
 OVERLOAD = frozenset({429, 503, 529})
+UNAVAILABLE = 503
+"""The one overload that may be an outage: 429 and 529 come from a server that is there."""
 GATEWAY = frozenset({502, 504, 520, 524})
 """What a gateway answers that has lost what stands behind it, which may have done the work all the same."""
-NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "budget_exceeded"})
 _REFUSALS = frozenset({403, 500})
 """What a server says to a request that it does not take, and to others for reasons of its own."""
 
@@ -96,17 +97,6 @@ def leaves_doubt(end: End, status: int) -> bool:
     assert_never(end)
 
 
-class _Error(msgspec.Struct):
-    code: Any = None
-    type: Any = None
-    param: Any = None
-    message: Any = None
-
-
-class _ErrorBody(msgspec.Struct):
-    error: _Error
-
-
 def account_problem(status: int, body: bytes) -> str | None:
     """Why an upstream refuses the account, as far as its answer says that it does; nothing of the answer's text."""
     match status:
@@ -116,24 +106,25 @@ def account_problem(status: int, body: bytes) -> str | None:
             return "the upstream asks for payment (402)"
         case 403 if not refuses_request(status, body):
             return "the upstream refuses the account (403)"
-    try:
-        error = msgspec.json.decode(body, type=_ErrorBody).error
-    except JSON_ERRORS:
-        return None
-    word = next((word for word in (error.code, error.type) if isinstance(word, str) and word in NO_CREDIT), None)
+    word = read_error(body).no_credit_word
     return None if word is None else f"the upstream refuses the account: {word} ({status})"
+
+
+def possible_account_problem(status: int, body: bytes) -> str | None:
+    """Why an upstream may refuse the account, by the words of its message. They may quote one row as well."""
+    if not 400 <= status < 500 or not read_error(body).says_no_credit:
+        return None
+    return f"the upstream refuses the account: no credit ({status})"
 
 
 def refuses_request(status: int, body: bytes) -> bool:
     """True if a 403 or 500 names a field of the request that it refuses: it is about the row, not the upstream."""
     if status not in _REFUSALS:
         return False
-    try:
-        error = msgspec.json.decode(body, type=_ErrorBody).error
-    except JSON_ERRORS:
+    words = read_error(body)
+    if words.is_page:
         return False
-    words = (str(word) if word is not None else None for word in (error.code, error.type, error.param, error.message))
-    return names_request_field(ProviderError(status, *words))
+    return names_request_field(ProviderError(status, words.code, words.type, words.param, words.message))
 
 
 def judge(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.answers import answer_tokens
-from orchestrator.core.errors import BackendError
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.account_refusal import AccountRefusal
@@ -17,7 +16,8 @@ from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refus
 from orchestrator.server.dispatch.client import Client, Reply
 from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
-from orchestrator.server.dispatch.pages import MAX_PAGE_BYTES, models_in, paths_in
+from orchestrator.server.dispatch.outage import Outage
+from orchestrator.server.dispatch.pages import UpstreamPages, models_in, models_problem, said
 from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats
@@ -27,12 +27,13 @@ from orchestrator.server.logs import plain_url, told
 if TYPE_CHECKING:
     import aiohttp
 
+    from orchestrator.server.dispatch.in_flight import Work
+
 log = logging.getLogger(__name__)
 
 GROWING_SECONDS = 0.1
 SETTLED_SECONDS = 1.0
 MAX_PROBE_SECONDS = 5.0
-ASK_SECONDS = 5.0
 TOO_MANY = 429
 BREAK_AFTER = 10
 """So many rows that failed in a row, with none that went well, open the circuit."""
@@ -78,6 +79,8 @@ class Upstream:
         self.interactive = 0
         self.stats = Stats()
         self.problem: str | None = "not reached yet"
+        self.is_reached = False
+        """True if it answered when it was last asked, whatever it said."""
         self.since = clock()
         self.models: list[str] = list(models)
         self._serves = frozenset(models)
@@ -95,11 +98,15 @@ class Upstream:
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._client: Client | None = None
-        self._pages: http1.ConnectionPool | None = None
+        self._pages = UpstreamPages(self._root, self._query, self._headers)
         self._failures = 0
         self._faults = 0
         self.on_trial = False
         """Whether it gets one row at a time, until one goes well."""
+        self.outage: Outage[Work] = Outage()
+        self._may_try = False
+        """True if one row may be sent in spite of the outage."""
+        self._failure = ""
         self.account = AccountRefusal(account_seconds)
         self._busy = asyncio.Event()
         self._back_at = float("-inf")
@@ -108,9 +115,7 @@ class Upstream:
     async def open(self) -> None:
         """Open the connection pools; call once, on the loop that will use them."""
         self._client = Client(self._root, self._headers, self._timeout, reads_rates=self.rate_limiter is not None)
-        self._pages = http1.ConnectionPool(
-            self._root, self._headers, timeout=ASK_SECONDS, connect_timeout=ASK_SECONDS, max_body=MAX_PAGE_BYTES
-        )
+        self._pages.open()
 
     def leave(self) -> None:
         """Take no more rows, for good; nothing may watch it any more."""
@@ -123,8 +128,12 @@ class Upstream:
             await self._session.close()
         if self._client is not None:
             await self._client.close()
-        if self._pages is not None:
-            await self._pages.close()
+        await self._pages.close()
+
+    @property
+    def takes_rows(self) -> bool:
+        """True if it may be given a row now."""
+        return self.problem is None or (self._may_try and not self.is_leaving)
 
     @property
     def inflight(self) -> int:
@@ -226,6 +235,7 @@ class Upstream:
 
     def down(self, reason: str) -> None:
         """Give it no rows until a probe says that it is well."""
+        self._may_try = False
         if self.problem is None:
             # One that only its probe called well, and that took no row since, was never back.
             if self.clock() - self._back_at > 2 * MAX_PROBE_SECONDS:
@@ -241,10 +251,33 @@ class Upstream:
             self.on_trial = True
             self.down(f"{self._faults} rows in a row failed: {reason}")
 
+    def fail_all(self, reason: str) -> None:
+        """Every row fails: send one row after each good probe, until one succeeds."""
+        self._may_try = False
+        if self.is_leaving:
+            return
+        self._failures += 1
+        if self.problem is None:
+            self.since = self.clock() if self.outage.began is None else self.outage.began
+            log.warning("upstream fails for all rows", extra=told(upstream=self.shown, reason=reason))
+        self.problem = self._failure = f"every row fails: {reason}"
+        self.on_trial = True
+
+    def recover(self) -> None:
+        """End an outage."""
+        self.outage.end()
+        if self.is_leaving:
+            return
+        self.problem, self.on_trial, self._may_try, self._failures = None, False, False, 0
+        log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
+
     def leave_alone(self, reason: str, sent_at: float) -> None:
         """It refused the account by a row sent at `sent_at`: no rows for a while, then one that asks again."""
         self.account.refused(self.clock(), sent_at)
         self.on_trial = True
+        if self.outage.is_open:
+            self.outage.end()
+            self.problem = reason
         self.down(reason)
 
     def answered(self, now: float, seconds: float) -> bool:
@@ -253,8 +286,16 @@ class Upstream:
         self.limiter.completed(now, self.inflight + 1, seconds)
         return self.limiter.limit > before
 
-    def well(self, sent_at: float) -> bool:
-        """A row that was sent at `sent_at` was answered; whether that is what the upstream was on trial for."""
+    def well(self, sent_at: float, *, is_success: bool = True) -> bool:
+        """A row that was sent at `sent_at` was answered; whether that is what the upstream was on trial for.
+
+        `is_success`: not by an error, which proves nothing about what a gateway stands for.
+        """
+        if is_success and self.outage.succeeded(sent_at):
+            self.recover()
+            return True
+        if self.outage.is_open:
+            return False
         was_on_trial = self.on_trial
         self._failures, self._faults, self._back_at = 0, 0, float("-inf")
         was_left_alone = self.account.pause(self.clock()) > 0
@@ -293,7 +334,11 @@ class Upstream:
                 # Not for all of it at once: a row that is still out may show before that the account is taken.
                 await asyncio.sleep(min(alone, SETTLED_SECONDS))
                 continue
-            if await self._probe():
+            is_well = await self._probe()
+            if is_well and self.outage.is_open:
+                self.problem, self._may_try = self._failure, True
+                back()
+            elif is_well:
                 self.problem, self._back_at = None, self.clock()
                 log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
                 await self._look()
@@ -315,43 +360,30 @@ class Upstream:
 
     async def _probe(self) -> bool:
         try:
-            status, body = await self._ask("/v1/models")
+            status, body = await self._pages.ask("/v1/models")
+            self.is_reached = True
+            if (problem := models_problem(status, body)) is not None:
+                self.problem = problem
+                return False
             if status < 300:
                 self.model_objects = models_in(body)
                 self.models = [model["id"] for model in self.model_objects]
                 self._serves = frozenset(self.models)
-                self.paths = await self._read_paths()
+                self.paths = await self._pages.read_paths(self.paths)
                 self._has_gauges = True
-                return True
-            if status in (401, 403):
-                self.problem = f"upstream refuses the API key ({status})"
-                return False
-            # An upstream without a models page is well as long as it answers.
-            return status in (404, 405)
+            return True
         except JSON_ERRORS:
-            self.problem = "answers, but not like an OpenAI-compatible server"
+            self.problem = f"answers, but not like an OpenAI-compatible server{said(body)}"
         except http1.ExchangeError as error:
+            self.is_reached = False
             self.problem = f"unreachable: {error}"
         return False
-
-    async def _ask(self, path: str) -> tuple[int, bytes]:
-        if self._pages is None:
-            raise BackendError(f"upstream {self.url} was not opened")
-        page = await self._pages.get(path + self._query)
-        return page.status, page.body
-
-    async def _read_paths(self) -> frozenset[str]:
-        try:
-            status, body = await self._ask("/openapi.json")
-            return paths_in(body) if status < 300 else frozenset()
-        except (http1.ExchangeError, *JSON_ERRORS):
-            return self.paths
 
     async def _read_gauges(self) -> Gauges | None:
         if not self._has_gauges:
             return None
         try:
-            status, page = await self._ask("/metrics")
+            status, page = await self._pages.ask("/metrics")
         except http1.ExchangeError as error:
             if isinstance(error, http1.NotConnectedError) and not isinstance(error, http1.ConnectTimeoutError):
                 # Nobody is there, and who comes in its place may have other models: the probe reads them again.

@@ -1,0 +1,204 @@
+"""The reason in an error's body, however its server writes it. Pure.
+
+Known shapes: OpenAI's object, the same nested or flat (vLLM, SGLang), an error that is a text (Ollama, TGI),
+`detail` as a text, a list or an object (FastAPI, Mistral), `message` as an object (Mistral), `errors` as a list
+(Cloudflare), a provider's own words inside a router's (OpenRouter), a list around it all (Gemini), text and HTML.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from orchestrator.core.sanitize import one_line
+from orchestrator.core.wire import JSON_ERRORS
+
+MAX_MESSAGE = 16_384
+"""Characters of a message that are kept."""
+MAX_PAGE = 500
+"""Characters that are kept of a body which is no JSON."""
+_READ_BYTES = 65_536
+_MAX_DEPTH = 6
+_MAX_ENTRIES = 5
+CONTEXT_TOO_LONG = (
+    r"context[ _-]?(length|window|limit|size)|prompt (is )?too (long|large)|reduce the length"
+    r"|(input|inputs|prompt|request|messages) (is|are) too long|length of all messages is too long"
+    r"|maximum (model|sequence|input|prompt) length|input token count \(|input token count \+"
+    r"|too many (input|prompt) tokens|too many tokens: size limit|tokens \+ .?max_new_tokens"
+    r"|must have (less|fewer) than \d+ tokens|larger than the model input length|longer than the (maximum )?model"
+    r"|exceeds? the max(imum)?( allowed)? (input|prompt|sequence) (length|tokens)"
+)
+"""Said by a server of a prompt that is longer than its model can read."""
+_is_too_long = re.compile(CONTEXT_TOO_LONG, re.IGNORECASE).search
+CONTEXT_WORDS = (
+    "string_above_max_length", "request_too_large", "prompt_too_long", "model_context_window_exceeded",
+    "exceed_context_size_error", "too_many_prompt_tokens", "too_many_tokens", "context_window_exceeded_error",
+    "input_too_long",
+)  # fmt: skip
+"""The codes and types for the same."""
+_CONTEXT_CODE = "context_length_exceeded"
+NO_CREDIT_WORDS = (
+    "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
+    "insufficient_credits", "insufficient_funds", "arrearage", "contract_spend_limit_reached",
+    "enforced_spend_limit_reached", "spend_limit_reached", "budget_exceeded", "exceeded_budget",
+    "payment_required", "credits_exhausted", "out_of_credits",
+)  # fmt: skip
+"""The codes and types for an account without credit, or a gateway's key without budget."""
+NO_CREDIT = (
+    r"credit balance is too low|insufficient (balance|credits?|funds)|billing (hard )?limit|payment required"
+    r"|budget (has been )?exceeded|exceeded (your |the |its )?(monthly |daily |max )?budget|out of credits"
+)
+"""Said by a server of the same."""
+_is_no_credit = re.compile(NO_CREDIT, re.IGNORECASE).search
+_HIDDEN = re.compile(r"<(script|style|head)\b.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
+_TITLE = re.compile(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
+_is_html = re.compile(r"\s*<(!doctype|html|head|body|!--|h\d|p|div|center|title)\b", re.IGNORECASE).match
+_is_status = re.compile(r"[1-9]\d\d").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorWords:
+    """What a server says of a request that it did not answer; None for what it does not say.
+
+    `code` is never a number. `status` is the HTTP status that stands in the place of a code.
+    """
+
+    message: str | None = None
+    code: str | None = None
+    type: str | None = None
+    param: str | None = None
+    status: int | None = None
+    is_page: bool = False
+    """True for a body of text or HTML."""
+
+    @property
+    def is_context_too_long(self) -> bool:
+        """True if the prompt is longer than the model can read."""
+        words = (_plain(self.code), _plain(self.type))
+        return any(word in _CONTEXT for word in words) or _is_too_long(self.message or "") is not None
+
+    @property
+    def no_credit_word(self) -> str | None:
+        """The code or type that says that the account has no credit."""
+        return next((word for word in (self.code, self.type) if _plain(word) in _NO_CREDIT), None)
+
+    @property
+    def says_no_credit(self) -> bool:
+        """True if the message speaks of an account without credit. It may quote the request."""
+        return _is_no_credit(self.message or "") is not None
+
+
+def read_error(body: bytes | msgspec.Raw) -> ErrorWords:
+    """The reason in a body. Never raises."""
+    try:
+        value = msgspec.json.decode(body)
+    except JSON_ERRORS:
+        return ErrorWords(_page_text(bytes(body)[:_READ_BYTES].decode(errors="replace")), is_page=True)
+    return read_error_value(value)
+
+
+def read_error_value(value: Any) -> ErrorWords:
+    """The reason in a decoded body. Never raises."""
+    words = _read(value, 0)
+    return words if words.message is None else replace(words, message=words.message[:MAX_MESSAGE])
+
+
+def _read(value: Any, depth: int) -> ErrorWords:
+    if depth > _MAX_DEPTH:
+        return ErrorWords()
+    if isinstance(value, str):
+        return ErrorWords(value.strip() or None)
+    if isinstance(value, list):
+        return _of_list(value, depth)
+    return _of_object(value, depth) if isinstance(value, dict) else ErrorWords()
+
+
+def _of_object(value: dict[str, Any], depth: int) -> ErrorWords:
+    own = _own_words(value)
+    for name in ("error", "errors", "detail", "message", "msg", "error_message", "title"):
+        inner = _read(value.get(name), depth + 1)
+        if inner.message is not None or (name == "error" and (inner.code or inner.type)):
+            return _routed(value, _merged(inner, own), depth)
+    return own
+
+
+def _own_words(value: dict[str, Any]) -> ErrorWords:
+    code, param = value.get("code"), value.get("param")
+    kind = next((value[name] for name in ("type", "error_type") if isinstance(value.get(name), str)), None)
+    number = _is_status(str(code)) if isinstance(code, str | int) and not isinstance(code, bool) else None
+    is_word = isinstance(code, str) and code and not code.isdecimal()
+    return ErrorWords(
+        None,
+        code if is_word else None,
+        kind if kind != "error" else None,
+        param if isinstance(param, str) else None,
+        int(number[0]) if number else None,
+    )
+
+
+def _merged(inner: ErrorWords, outer: ErrorWords) -> ErrorWords:
+    """The words of an inner object, and what only the outer one says."""
+    return ErrorWords(
+        inner.message,
+        inner.code or outer.code,
+        inner.type or outer.type,
+        inner.param or outer.param,
+        inner.status or outer.status,
+    )
+
+
+def _routed(value: dict[str, Any], words: ErrorWords, depth: int) -> ErrorWords:
+    """The words of a router, with those of the provider behind it."""
+    metadata = value.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
+        with contextlib.suppress(*JSON_ERRORS):
+            raw = msgspec.json.decode(raw)
+    behind = _read(raw, depth + 1)
+    if behind.message is None or behind.message == words.message:
+        return words
+    return replace(_merged(words, behind), message=f"{words.message}: {behind.message}")
+
+
+def _of_list(entries: list[Any], depth: int) -> ErrorWords:
+    """The reasons of a list: FastAPI's, each with the place in the request, or those of any error objects."""
+    found = [_of_entry(entry, depth) for entry in entries[:_MAX_ENTRIES]]
+    said = [words for words in found if words.message is not None]
+    if not said:
+        return ErrorWords()
+    return replace(said[0], message="; ".join(words.message or "" for words in said))
+
+
+def _of_entry(entry: Any, depth: int) -> ErrorWords:
+    # Of FastAPI's entries only place and message are read: `input` is the row's own text.
+    if not (isinstance(entry, dict) and isinstance(entry.get("msg"), str)):
+        return _read(entry, depth + 1) if isinstance(entry, dict) else ErrorWords()
+    place = entry.get("loc")
+    names = [str(part) for part in place if part != "body"] if isinstance(place, list | tuple) else []
+    where = ".".join(names)
+    return ErrorWords(f"{where}: {entry['msg']}" if where else entry["msg"], param=where or None)
+
+
+def _page_text(text: str) -> str | None:
+    """The text of a page, without its tags."""
+    if _is_html(text):
+        title = _TITLE.search(text)
+        shown = _TAG.sub(" ", _HIDDEN.sub(" ", text))
+        head = html.unescape(_TAG.sub(" ", title[1])) if title else ""
+        body = html.unescape(shown)
+        text = body if one_line(body).startswith(one_line(head)) else f"{head} {body}"
+    return one_line(text)[:MAX_PAGE] or None
+
+
+def _plain(word: str | None) -> str:
+    return re.sub(r"[^a-z0-9]", "", (word or "").lower())
+
+
+_CONTEXT = frozenset(map(_plain, (_CONTEXT_CODE, *CONTEXT_WORDS)))
+_NO_CREDIT = frozenset(map(_plain, NO_CREDIT_WORDS))

@@ -1,0 +1,94 @@
+"""Tells an upstream that fails for all rows from a row that fails by itself. Pure.
+
+A gateway whose engine is away answers every row with an error. So does a working engine that cannot do with one row.
+The difference is a success: a row is at fault if the upstream answers other rows after it failed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Generic, Protocol, TypeVar
+
+MANY_ROWS = 10
+"""If so many rows fail and none succeeds, the upstream is at fault, however few tries each has had."""
+SOME_ROWS = 3
+"""If so many rows fail at all their tries and none succeeds, the upstream is at fault."""
+
+
+class FailedRow(Protocol):
+    """A row that failed. `is_at_fault` is set once the upstream answered another row after it failed."""
+
+    is_at_fault: bool
+
+    def forgive(self) -> None:
+        """Count none of the tries that failed while the upstream was at fault."""
+
+
+R = TypeVar("R", bound=FailedRow)
+
+
+class Blame(Enum):
+    """Who is at fault for a failed attempt."""
+
+    ROW = auto()
+    UNKNOWN = auto()  # other rows are in flight, whose ends will tell
+    UPSTREAM = auto()
+
+
+class Outage(Generic[R]):
+    """The failures of one upstream since its last success. Times are seconds of the caller's clock."""
+
+    __slots__ = ("_failed", "_has_answered", "_opened_at", "began", "is_open")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        """True while the upstream is at fault for all rows."""
+        self.began: float | None = None
+        """When the first row failed."""
+        self._failed: dict[R, None] = {}
+        self._has_answered = False
+        self._opened_at = 0.0
+
+    def note(self, row: R, now: float, *, is_last: bool, counts_many: bool, in_flight: int) -> Blame:
+        """Record a failed attempt and return who is at fault.
+
+        `is_last` says that the row has no tries left, `counts_many` that MANY_ROWS decide at once. `in_flight` is how
+        many other rows are out.
+        """
+        if self.is_open:
+            return Blame.UPSTREAM
+        if row.is_at_fault:
+            return Blame.ROW
+        self._failed[row] = None
+        self.began = now if self.began is None else self.began
+        if not (counts_many and len(self._failed) >= MANY_ROWS):
+            if not is_last:
+                return Blame.ROW
+            if in_flight:
+                return Blame.UNKNOWN
+            if self._has_answered and len(self._failed) < SOME_ROWS:
+                return Blame.ROW
+        self.is_open, self._opened_at = True, now
+        return Blame.UPSTREAM
+
+    def failed_rows(self) -> list[R]:
+        """The rows that failed since the last success."""
+        return list(self._failed)
+
+    def succeeded(self, sent_at: float) -> bool:
+        """Record a success of a row that was sent at that time. True if it ends the outage."""
+        self._has_answered = True
+        if self.began is None:
+            return False
+        was_open = self.is_open
+        # A row that was out all the while shows that the upstream worked when the others failed.
+        if not was_open or sent_at < self._opened_at:
+            for row in self._failed:
+                row.is_at_fault = True
+        self.end()
+        return was_open
+
+    def end(self) -> None:
+        """Forget the failures."""
+        self._failed.clear()
+        self.began, self.is_open = None, False
