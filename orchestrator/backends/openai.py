@@ -32,7 +32,7 @@ from orchestrator.backends.openai_errors import UNREADABLE, meaning
 from orchestrator.backends.profiles import PROFILES, Profile, window_for
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.clock import now
-from orchestrator.core.errors import BackendError, OrchError, Uncertain
+from orchestrator.core.errors import OrchError, StrayUpload, Uncertain
 from orchestrator.core.retry_after import date_of
 from orchestrator.core.wire import BatchStatus
 
@@ -99,7 +99,8 @@ class OpenAIBatches:
             made = read.remote_file(self._api.upload(name, content, self._profile.expires_after).json())
         if made.name not in ("", name) and made.size not in (None, size):
             # A batch of somebody else's rows would be paid for in vain.
-            raise BackendError(f"{self._name}: the upload of {name} was answered with another file, {made.name}")
+            message = f"{self._name}: the upload of {name} was answered with another file, {made.name}"
+            raise StrayUpload(message, made.id, made.created_at)
         return made.id
 
     def create(self, order: BatchOrder) -> RemoteBatch:

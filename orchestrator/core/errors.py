@@ -24,6 +24,7 @@ sees SQLAlchemy, openai or aiohttp errors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -147,6 +148,18 @@ class Uncertain(BackendError):
     """The call left and no answer came: it may have been carried out, and only looking there can tell."""
 
     kind = "uncertain"
+
+
+class StrayUpload(BackendError):
+    """An upload was answered with a file that is not ours: another name and another size.
+
+    `file_id` is the id in the answer, `created_at` when that file was made, None if the answer does not say.
+    """
+
+    def __init__(self, message: str, file_id: str, created_at: datetime | None) -> None:
+        super().__init__(message)
+        self.file_id = file_id
+        self.created_at = created_at
 
 
 class StorageError(OrchError):

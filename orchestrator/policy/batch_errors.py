@@ -46,7 +46,14 @@ NOT_SENT = "not_sent"
 _GONE = plain_all("batch_gone")
 
 
+STRAY_UPLOADS = "stray_uploads"
+"""The code of a batch whose input its backend kept answering with other files."""
+
+
 _UNSENT = plain_all(NOT_SENT)
+
+
+_STRAYS = plain_all(STRAY_UPLOADS)
 
 
 _LOST = plain_all("input_modified", "file_not_found")
@@ -116,6 +123,9 @@ def classify_batch(code: str | None, message: str | None, line: int | None = Non
     if word in _UNSENT:
         why, advice = "the backend did not accept it for days", "check the backend; `orch retry` sends it again"
         return BatchVerdict(BatchFault.WHOLE, Disposition.ELSEWHERE, NOT_SENT, why, advice)
+    if word in _STRAYS:
+        why, advice = "the backend answers uploads with other files", "check the backend; `orch retry` sends it again"
+        return BatchVerdict(BatchFault.WHOLE, Disposition.ELSEWHERE, STRAY_UPLOADS, why, advice)
     if word in _QUOTA or _QUOTA_SAYS.search(text) or row.disposition is Disposition.WAIT:
         why = "the backend has no room for more of this model now"
         advice = "nothing: the rows wait; or raise the quota at the provider"

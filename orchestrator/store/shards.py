@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, true, update
+from sqlalchemy import Connection, func, insert, or_, select, true, update
 
 from orchestrator.core.errors import StateConflict
 from orchestrator.core.model import JobId, RequestState
@@ -82,6 +82,13 @@ class Shards:
         with self._db.read() as tx:
             found = tx.execute(query).first()
         return None if found is None else found.intended_at or found.created_at
+
+    def uses_file(self, backend: str, file_id: str) -> bool:
+        """True if a shard at this backend has the file as its input or as one of its results."""
+        c = shards.c
+        is_used = or_(c.input_file_id == file_id, c.output_file_id == file_id, c.error_file_id == file_id)
+        with self._db.read() as tx:
+            return tx.execute(select(c.id).where(c.backend == backend, is_used).limit(1)).first() is not None
 
     def of_account(self, backend: str, account: str, newest: int = 3) -> list[Shard]:
         """The newest shards that an account has a batch of at a backend."""

@@ -201,6 +201,15 @@ def test_what_counts_against_a_backend_is_asked_over_all_jobs(store: Store) -> N
     assert store.shards.asked_at("cloud", "batch_1") is None
 
 
+def test_files_that_a_shard_uses_are_known_by_their_backend(store: Store) -> None:
+    one = sharded(store, added(store))
+    store.shards.note(one, input_file_id="file-in", output_file_id="file-out")
+    assert store.shards.uses_file("gpu", "file-in")
+    assert store.shards.uses_file("gpu", "file-out")
+    assert not store.shards.uses_file("gpu", "file-other")
+    assert not store.shards.uses_file("cloud", "file-in")
+
+
 def test_what_batches_told_of_themselves_is_asked_of_whole_ones_alone(store: Store) -> None:
     facts: dict[str, Any] = {
         "tokens": 100, "provider_input_tokens": 150, "provider_status": "completed", "provider_completed": 1,

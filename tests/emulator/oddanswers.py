@@ -100,6 +100,7 @@ _LIST: dict[str, Callable[[Json], Any]] = {
 }
 _UPLOAD: dict[str, Callable[[Json], object]] = {
     "other_file": lambda told: told.update(id="file-of-somebody-else", filename="theirs.jsonl", bytes=7),
+    "renamed_file": lambda told: told.update(filename=f"{told['id']}.bin", bytes=told["bytes"] + 1),
     "no_bytes": lambda told: told.pop("bytes", None),
     "nameless_file": lambda told: told.update(filename=None),
 }
@@ -108,9 +109,9 @@ VERBS_OF: dict[str, tuple[str, ...]] = (
     dict.fromkeys(_BATCH, BATCH_VERBS)
     | dict.fromkeys(_LIST, LISTS)
     | dict.fromkeys(_UPLOAD, ("upload",))
-    | {"older_batch": ("create",), "unpaged_list": LISTS}
+    | {"older_batch": ("create",), "older_file": ("upload",), "unpaged_list": LISTS}
 )
-"""The calls that each of them may be about. `older_batch` and `unpaged_list` are done where these calls are."""
+"""The calls that each of them may be about. `older_batch`, `older_file` and `unpaged_list` are done there."""
 
 
 def spoken(name: str, verb: str, body: Any) -> Any:

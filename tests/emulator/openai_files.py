@@ -31,6 +31,9 @@ def upload(world: World, call: Call) -> Reply:
     size = call.path.stat().st_size
     if purpose == "batch":
         _check_batch_file(call, call.path, size)
+    older = [*world.live_files(call.flavour, call.account)] if call.has("older_file") else []
+    if older:
+        return Reply(_told(world, older[-1]))
     now = world.now()
     lifetime = expires_after(_nested(call.fields, "expires_after"), call.flavour)
     if lifetime is None:

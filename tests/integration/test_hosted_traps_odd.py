@@ -255,6 +255,47 @@ def test_trap_g5_an_upload_that_is_answered_with_another_file_is_not_used(desk: 
     paid_once(desk, 3)
 
 
+def uploads(desk: Desk) -> int:
+    asked = desk.provider.state()["requests"]
+    return sum(int(one["count"]) for one in asked if one["verb"] == "upload")
+
+
+@pytest.mark.parametrize("fault", ["renamed_file", "other_file"])
+def test_trap_g5_uploads_that_are_always_answered_with_another_file_are_given_up(desk: Desk, fault: str) -> None:
+    script(desk, fault, verb="upload", times=None)
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("failed: stray_uploads", 3)
+    told = desk.rows(job)["r0"]["error"]["message"]
+    assert "was answered with another file" in told
+    assert "given up after 3 uploads" in told
+    assert uploads(desk) == 3
+    assert desk.batches() == []
+    assert len(desk.files()) == (0 if fault == "renamed_file" else 3), "a new file is ours, somebody else's is not"
+
+
+def test_trap_g5_an_older_file_is_never_deleted_for_an_upload_that_is_answered_with_it(desk: Desk) -> None:
+    desk.provider.settings(turnaround_s=[9 * HOUR, 9 * HOUR])
+    first = desk.submit([row("first")])
+    desk.settle(first)
+    [older] = desk.files()
+    desk.later(HOUR, first)
+    desk.provider.script({"do": "older_file", "match": {"verb": "upload"}, "times": None})
+    second = desk.run([row("second")])
+    assert desk.ends(second) == {"second": "failed: stray_uploads"}
+    assert older["id"] in {one["id"] for one in desk.files()}
+    desk.provider.clear()
+    desk.finish(first)
+    assert desk.ends(first) == {"first": "succeeded"}
+
+
+def test_trap_g5_rows_whose_uploads_are_answered_with_other_files_go_to_another_backend(desk: Desk) -> None:
+    desk.backends({"openai": {}, "azure": {}})
+    desk.provider.script({"do": "renamed_file", "match": {"verb": "upload", "flavour": "openai"}, "times": None})
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert sorted(desk.billed().values()) == [1] * 3
+
+
 @pytest.mark.parametrize("fault", ["no_bytes", "nameless_file"])
 def test_trap_g5_an_upload_of_which_little_is_told_is_used(desk: Desk, fault: str) -> None:
     script(desk, fault, verb="upload", times=None)

@@ -42,7 +42,7 @@ class PolledShard:
     read of each of its files, `reading` of them all, and `unchanged_since` when that was first so; `least_told` is
     the smallest size that its backend has told of them. `uploads` counts those of its input that could not be used,
     `unseen` the lists that did not show its batch, `refused_since` is when the first was told of the present upload,
-    `uploaded_at` when it was first seen to be there.
+    `uploaded_at` when it was first seen to be there. `strays` counts uploads answered with a file that is not ours.
     """
 
     due: datetime
@@ -61,6 +61,7 @@ class PolledShard:
     unseen: int = 0
     uploaded_at: datetime | None = None
     refused_since: datetime | None = None
+    strays: int = 0
 
     def has_grown(self, told: int | None) -> bool:
         """Whether its files are told as larger than before."""

@@ -7,6 +7,7 @@ there is none (`unanswered_create`).
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,10 +19,12 @@ from orchestrator.backends.profiles import window_for
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
+    BackendError,
     BackendRefused,
     JobFilesError,
     NotSent,
     StateConflict,
+    StrayUpload,
     Uncertain,
 )
 from orchestrator.core.model import Job
@@ -31,15 +34,21 @@ from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.collect.track import PolledShard
 from orchestrator.pipeline.dialects import LineWriter, line_writer
 from orchestrator.pipeline.submit.shard_input_file import write_input
-from orchestrator.policy.batch_errors import NOT_SENT, input_is_missed
+from orchestrator.policy.batch_errors import NOT_SENT, STRAY_UPLOADS, input_is_missed
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+
+log = logging.getLogger(__name__)
 
 DAY = 86_400
 UPLOAD_SETTLES = timedelta(hours=1)
 """An upload that a create does not find is waited for so long, then made again."""
 MOST_UPLOADS = 2
+MOST_STRAYS = 3
+"""So many uploads may be answered with a file that is not ours; then the backend gets none of these rows."""
+STRAY_SLACK = timedelta(minutes=5)
+"""A stray file that is older than its upload by more than this is somebody's, and is left alone."""
 
 
 def window_of(job: Job, now: datetime) -> tuple[int, str]:
@@ -92,7 +101,7 @@ def submit(
     now = admission.now
     model = resolve_model(shard.model, shard.backend, models) or shard.model
     writer = line_writer(job, handle.recipient, model, shard.endpoint)
-    file_id = _uploaded(store, home, shard, handle, writer, now)
+    file_id = _uploaded(store, home, shard, handle, writer, watched, now)
     if file_id is None:
         return None
     account = handle.api.account()
@@ -138,17 +147,31 @@ def submit(
 
 
 def _uploaded(
-    store: Store, home: Home, shard: Shard, handle: BackendHandle, writer: LineWriter, now: Callable[[], datetime]
+    store: Store,
+    home: Home,
+    shard: Shard,
+    handle: BackendHandle,
+    writer: LineWriter,
+    watched: PolledShard,
+    now: Callable[[], datetime],
 ) -> str | None:
     """The shard's input at its backend; None where the backend refused it for good."""
     if shard.input_file_id is not None:
         return shard.input_file_id
     path = home.shard_input(shard.id)
     write_input(store, home, shard, path, writer)
-    file_id = None
+    file_id, began = None, now()
     try:
         file_id = handle.api.upload(path, f"{shard.id}.jsonl")
         store.shards.note(shard, input_file_id=file_id)
+    except StrayUpload as stray:
+        _forget_stray(store, shard, handle, stray, began)
+        watched.strays += 1
+        if watched.strays < MOST_STRAYS:
+            raise
+        why = f"{stray.message}; given up after {watched.strays} uploads"
+        _end_refused(store, shard, STRAY_UPLOADS, why, now())
+        return None
     except BackendRefused as refusal:
         if isinstance(refusal, (BackendBusy, AccountError)):
             raise
@@ -158,6 +181,17 @@ def _uploaded(
         _withdraw(store, home, shard, file_id)
         raise
     return file_id
+
+
+def _forget_stray(store: Store, shard: Shard, handle: BackendHandle, stray: StrayUpload, began: datetime) -> None:
+    """Delete the file that an upload was answered with, unless it is in use or was there before the upload."""
+    is_old = stray.created_at is not None and stray.created_at < began - STRAY_SLACK
+    if is_old or store.shards.uses_file(shard.backend, stray.file_id):
+        return
+    try:
+        handle.api.forget_file(stray.file_id)
+    except BackendError as error:
+        log.warning("%s: file %s is left behind: %s", shard.id, stray.file_id, error)
 
 
 def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = None) -> None:
