@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import say
 from orchestrator.core.clock import now
@@ -95,8 +95,13 @@ class Context(CommandSettings):
         """Everything about a job now. Raises UsageError where there is none."""
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
         found = replace(found, model_names=self._model_names(found))
-        running = {shard.backend for shard in found.shards if shard.state is ShardState.SUBMITTED}
-        return found if problem or not running else replace(found, problem=self._problem(running))
+        running = [shard for shard in found.shards if shard.state is ShardState.SUBMITTED]
+        if problem or not running:
+            return found
+        health = self._health_of(running)
+        if self._waits_for_retries(found.line, running, health):
+            found = replace(found, line=replace(found.line, eta_seconds=None))
+        return replace(found, problem=self._problem(running, health))
 
     def _model_names(self, detail: JobDetail) -> dict[str, str]:
         """What the models of a job's shards are called at their backends, as far as orch.toml says so now."""
@@ -135,19 +140,38 @@ class Context(CommandSettings):
         told = {name: fetch_health(self.home, name) for name in own}
         return down_for({name: health for name, health in told.items() if health is not None})
 
-    def _problem(self, backends: Iterable[str]) -> str | None:
-        """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
-        from orchestrator.engine.loop import fetch_health, running_engine
-        from orchestrator.pipeline.backend_handles import last_to_fail, without_engine
+    def _health_of(self, running: Sequence[Shard]) -> dict[str, dict[str, Any] | None]:
+        """What the servers of our own backends that work on some batches say; None for one that does not answer."""
+        from orchestrator.engine.health import fetch_health
         from orchestrator.settings.backends import OwnServer
+
+        if (settings := self.readable) is None:
+            return {}
+        names = sorted({shard.backend for shard in running})
+        own = [name for name in names if isinstance(settings.backends.get(name), OwnServer)]
+        return {name: fetch_health(self.home, name) for name in own}
+
+    def _waits_for_retries(
+        self, line: JobLine, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]
+    ) -> bool:
+        """True if every row that is left waits for its next attempt: the speed so far says nothing about these."""
+        from orchestrator.pipeline.refused_rows import rows_in_back_off
+
+        left = waiting = line.counts.total - line.done
+        for shard in running:
+            if (health := told.get(shard.backend)) is not None:
+                waiting -= rows_in_back_off(health, shard.batch_id, left)
+        return left > 0 >= waiting
+
+    def _problem(self, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]) -> str | None:
+        """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
+        from orchestrator.engine.lock import running_engine
+        from orchestrator.pipeline.backend_handles import advice_for_upstream, last_to_fail, without_engine
+        from orchestrator.pipeline.refused_rows import describe_refused
 
         if running_engine(self.home) is None:
             return "no engine is running: batches continue at their backends, but nobody polls them"
-        settings = self.readable
-        for name in backends if settings is not None else ():
-            if settings is None or not isinstance(settings.backends.get(name), OwnServer):
-                continue
-            health = fetch_health(self.home, name)
+        for name, health in told.items():
             if health is None:
                 return f"the server of {name} does not answer"
             if health["problem"]:
@@ -155,7 +179,10 @@ class Context(CommandSettings):
             if (engines := without_engine(health)) is not None:
                 return f"waiting for the engines of {name}: {engines}"
             if (last := last_to_fail(health)) is not None:
-                return f"waiting for {last['url']} ({last['problem']})"
+                return f"waiting for {last['url']} ({last['problem']}): {advice_for_upstream(last)}"
+            batches = {shard.batch_id for shard in running if shard.backend == name and shard.batch_id is not None}
+            if (refused := describe_refused(health, batches)) is not None:
+                return refused
         return None
 
 

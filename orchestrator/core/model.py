@@ -237,7 +237,7 @@ class Forecast:
 class ProgressSample:
     """How far a job was at one of our own backends at a time: rows done there, their tokens, and rows `left` there.
 
-    `series` is its job file.
+    Rows in back-off, between two attempts, are not `left`. `series` is its job file.
     """
 
     job_id: JobId

@@ -47,7 +47,7 @@ from orchestrator.engine.replica.home_replica import HomeReplica
 from orchestrator.engine.settings_in_force import digest_of, keep
 from orchestrator.engine.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
-from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
+from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles, advice_for_upstream
 from orchestrator.pipeline.build.reuse import asked_of
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.gc import disk
@@ -127,6 +127,7 @@ class Engine:
             down=self._given_up,
             leaves=self._backends.leaves,
             reading=lambda: self._config.documents,
+            health=lambda name: self._health.told.get(name),
         )
         self._provider_calls = provider_calls or Threads()
         self._replica = replica
@@ -367,7 +368,8 @@ class Engine:
 
     def _upstreams_down(self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None) -> None:
         seconds = float(first["problem_seconds"])
-        self.problem = f"waiting for {first['url']} ({first['problem']}, for {seconds:.0f} s)"
+        what = f"{first['problem']}, for {seconds:.0f} s"
+        self.problem = f"waiting for {first['url']} ({what}): {advice_for_upstream(first)}"
         if seconds > settings.patience and mine is not None and self._is_stuck(mine, name):
             raise BackendError(
                 f"backend {name}: no upstream took a row for {seconds:.0f} s: {first['url']}: {first['problem']}",

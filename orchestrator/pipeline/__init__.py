@@ -70,7 +70,7 @@ class Pipeline:
         self._now = now
         self._batches = ShardSteps(ShardWork(store, home, handles, budgets, now, provider_calls or Inline()))
         self._replan_timer = ReplanTimer()
-        self._samples = Samples(store)
+        self._samples = Samples(store, handles.health)
         self._gate = Gate(store, now)
         self.finisher = finisher.Finisher(store, home, now, may_act)
 

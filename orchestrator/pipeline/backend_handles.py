@@ -64,7 +64,7 @@ class BackendHandles:
 
     `shortage` says why nothing more may be stored, None where there is room; `down` names the backends none of whose
     upstreams has taken a row for longer than their patience; `leaves` says why rows are to come back from a backend,
-    None where they may stay; `reading` what documents may take.
+    None where they may stay; `reading` what documents may take. `health` is what our server of a backend said last.
     """
 
     open: Callable[[str], BackendHandle]
@@ -75,6 +75,7 @@ class BackendHandles:
     down: Callable[[], frozenset[str]] = frozenset
     leaves: Callable[[str], str | None] = lambda name: None
     reading: Callable[[], ReadingSettings] = ReadingSettings
+    health: Callable[[str], Mapping[str, Any] | None] = lambda name: None
 
 
 def last_to_fail(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -99,6 +100,11 @@ def _without_machine(engines: list[Mapping[str, Any]]) -> Mapping[str, Any] | No
     first = min(wanted, key=lambda one: float(one["seconds"]))
     told = first["problem"] or "no machine has room for it yet"
     return {"url": first["name"], "problem": told, "problem_seconds": first["seconds"]}
+
+
+def advice_for_upstream(last: Mapping[str, Any]) -> str:
+    """What a person can do about an upstream that takes no rows."""
+    return "see `orch doctor`" if last.get("answers") else "is vLLM running? see `orch doctor`"
 
 
 def without_engine(health: Mapping[str, Any]) -> str | None:

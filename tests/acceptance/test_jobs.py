@@ -201,6 +201,23 @@ def test_status_tells_that_the_upstream_is_away(letters: Path, run_orch: Orch, u
     upstream.kill()
     running = run_orch.start("run", str(letters))
     wait_until(lambda: "waiting for http://" in str(_problem(run_orch)))
+    assert str(_problem(run_orch)).endswith(": is vLLM running? see `orch doctor`")
+    running.kill()
+
+
+def test_status_tells_which_rows_are_refused_and_raises_no_alarm(
+    letters: Path, run_orch: Orch, orch_home: Path, upstream: Upstream
+) -> None:
+    write_config(orch_home, [upstream.base_url], retry_delay=0.5)
+    (letters.parent / "documents" / "5.txt").write_text("Odd. [[fault:status:529]]", encoding="utf-8")
+    running = run_orch.start("run", str(letters), "--deadline", "8h")
+    wait_until(lambda: "refused: overloaded (529), try " in str(_problem(run_orch)))
+    assert str(_problem(run_orch)).startswith("2 rows refused: overloaded (529), try ")
+    assert " of 20" in str(_problem(run_orch))
+    found = job_of(run_orch)
+    assert found["requests"]["done"] == 10
+    assert found["eta_seconds"] is None, "the speed of the others says nothing about a row that is refused"
+    assert found["outlook"]["chance"] > 0.9
     running.kill()
 
 

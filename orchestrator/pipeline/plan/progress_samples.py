@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from orchestrator.core.model import Job, ProgressSample
 from orchestrator.core.shards import Shard, ShardState
+from orchestrator.pipeline.refused_rows import rows_in_back_off
 from orchestrator.policy.planner.stints import done, unfinished
 from orchestrator.store import Store
 
@@ -16,15 +18,16 @@ EVERY = timedelta(minutes=1)
 class Samples:
     """Notes the progress of jobs. When it was noted last is kept in memory: after a start, it is noted at once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, health: Callable[[str], Mapping[str, Any] | None]) -> None:
         self._store = store
+        self._health = health
         self._noted: dict[tuple[str, str], datetime] = {}
 
     def take(self, job: Job, shards: Sequence[Shard], is_own: Callable[[Shard], bool], now: datetime) -> None:
         """Note how far a job is at each of our backends that works on it, where it is time."""
         at = {shard.backend for shard in shards if shard.state is ShardState.SUBMITTED and is_own(shard)}
         due = [name for name in sorted(at) if self._is_due(job, name, now)]
-        self._store.observations.note(_progress(job, name, shards, now) for name in due)
+        self._store.observations.note(_progress(job, name, shards, now, self._health(name)) for name in due)
         self._noted.update({(job.id, name): now for name in due})
 
     def _is_due(self, job: Job, backend: str, now: datetime) -> bool:
@@ -36,7 +39,9 @@ class Samples:
         self._noted = {key: at for key, at in self._noted.items() if key[0] != job.id}
 
 
-def _progress(job: Job, backend: str, shards: Sequence[Shard], now: datetime) -> ProgressSample:
+def _progress(
+    job: Job, backend: str, shards: Sequence[Shard], now: datetime, health: Mapping[str, Any] | None
+) -> ProgressSample:
     there = [shard for shard in shards if shard.backend == backend]
     return ProgressSample(
         job.id,
@@ -44,7 +49,13 @@ def _progress(job: Job, backend: str, shards: Sequence[Shard], now: datetime) ->
         backend,
         now,
         sum(done(shard) for shard in there),
-        sum(unfinished(shard, shard.rows) for shard in there if shard.state is ShardState.SUBMITTED),
+        sum(_left(shard, health) for shard in there if shard.state is ShardState.SUBMITTED),
         sum(shard.provider_input_tokens for shard in there),
         sum(shard.provider_output_tokens for shard in there),
     )
+
+
+def _left(shard: Shard, health: Mapping[str, Any] | None) -> int:
+    """Rows that the engine could be working on: a row in back-off says nothing about its speed."""
+    left = unfinished(shard, shard.rows)
+    return left if health is None else left - rows_in_back_off(health, shard.batch_id, left)

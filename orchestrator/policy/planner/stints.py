@@ -163,7 +163,8 @@ def _of_samples(samples: Sequence[ProgressSample], series: str, weight: float) -
     """The stretches between looks in which it had enough to do: the last few rows do not say how fast it is."""
     for a, b in pairwise(samples):
         rows = max(0, b.done - a.done)
-        if a.at < b.at <= a.at + GAP and a.left and b.left >= ENOUGH_LEFT * rows:
+        # Without rows and with nothing left to work on, as in back-off, it does not stand still.
+        if a.at < b.at <= a.at + GAP and a.left and b.left and b.left >= ENOUGH_LEFT * rows:
             work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens, weight)
             yield Stint(a.at, b.at, rows, max(0.0, work), float(a.series == series))
 

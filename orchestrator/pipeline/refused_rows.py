@@ -1,0 +1,52 @@
+"""Rows that upstreams refused and that our server tries again, as its `/health` describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+MOST_GROUPS = 3
+"""Groups of rows that a message names."""
+
+
+def rows_in_back_off(health: Mapping[str, Any], batch_id: str | None, left: int) -> int:
+    """How many of the `left` rows of a batch wait between two attempts.
+
+    If no upstream works on anything but refused rows, the others wait too: their upstream lets none through.
+    """
+    refused = sum(int(group["rows"]) for group in _groups(health) if group["batch"] == batch_id)
+    if not refused:
+        return 0
+    return left if not _works_on_others(health) else min(left, refused)
+
+
+def describe_refused(health: Mapping[str, Any], batches: Collection[str]) -> str | None:
+    """What is refused of some batches: `1 row refused: overloaded (529), try 3 of 20`; None if nothing is."""
+    groups = sorted(
+        (group for group in _groups(health) if group["batch"] in batches),
+        key=lambda group: -int(group["rows"]),
+    )
+    shown = [_describe(group) for group in groups[:MOST_GROUPS]]
+    if more := sum(int(group["rows"]) for group in groups[MOST_GROUPS:]):
+        shown.append(f"{more:,} more rows are tried again")
+    return "; ".join(shown) or None
+
+
+def _groups(health: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for upstream in health["upstreams"]:
+        yield from upstream["retrying"]
+
+
+def _works_on_others(health: Mapping[str, Any]) -> bool:
+    return any(
+        int(upstream["in_flight"]) > sum(int(group["rows"]) for group in upstream["retrying"])
+        for upstream in health["upstreams"]
+    )
+
+
+def _describe(group: Mapping[str, Any]) -> str:
+    rows, tries, most = int(group["rows"]), int(group["tries"]), group["most_tries"]
+    what = "refused" if int(group["status"]) >= HTTPStatus.BAD_REQUEST else "failed"
+    attempt = f"try {tries}" if most is None else f"try {tries} of {most}"
+    return f"{rows:,} {'row' if rows == 1 else 'rows'} {what}: {group['reason']}, {attempt}"
