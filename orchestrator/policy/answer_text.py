@@ -1,4 +1,7 @@
-"""What the body of an answer says: its text, how it ended, and whether the model refused."""
+"""What the body of an answer says: its text, how it ended, and whether the model refused.
+
+A body of the usual shape is decoded at once. Any other one is read part by part: an odd part loses no other part.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,19 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core import wire
+from orchestrator.core import unfinished, wire
+from orchestrator.policy import answer_parts
 
 _QUOTE = ord('"')
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a body says. `has_other`: tool calls, embeddings or the like stand in place of text.
+    """What a body says.
 
-    `refusal` is what the model said in place of an answer, where it marked that as a refusal. `data` is what an
-    embedding has in place of choices.
+    `has_other`: it has tool calls, embeddings or the like, beside its text or in place of it. `refusal` is what the
+    model said in place of an answer, if it marked that as a refusal. `data` is what an embedding has in place of
+    choices. `messages` are the texts of a response that has several, which `text` joins.
     """
 
     text: str | None
@@ -25,55 +30,113 @@ class Answer:
     has_other: bool
     refusal: str | None = None
     data: msgspec.Raw | None = None
+    messages: tuple[str, ...] = ()
 
 
 class _Message(msgspec.Struct):
-    content: str | None = None
-    tool_calls: Any = None
-    refusal: Any = None
+    content: str | None
+    tool_calls: list[msgspec.Raw] | None = None
+    refusal: str | None = None
+    function_call: None = None
+    audio: None = None
 
 
 class _Choice(msgspec.Struct):
-    message: _Message | None = None
-    text: str | None = None
+    message: _Message
     finish_reason: str | None = None
 
 
+class _Usual(msgspec.Struct):
+    choices: list[_Choice]
+
+
 class _Body(msgspec.Struct):
-    choices: list[_Choice] | None = None
+    choices: msgspec.Raw = wire.NO_BODY
     data: msgspec.Raw = wire.NO_BODY
-    output: Any = None
-    incomplete_details: Any = None
+    output: msgspec.Raw = wire.NO_BODY
+    incomplete_details: msgspec.Raw = wire.NO_BODY
+
+
+class _OddChoice(msgspec.Struct):
+    message: msgspec.Raw = wire.NO_BODY
+    delta: msgspec.Raw = wire.NO_BODY
+    text: msgspec.Raw = wire.NO_BODY
+    finish_reason: msgspec.Raw = wire.NO_BODY
+
+
+_decode_usual = msgspec.json.Decoder(_Usual).decode
+_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_choices = msgspec.json.Decoder(list[_OddChoice]).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def answer_of(body: msgspec.Raw) -> Answer:
     """Text and end of an answer's body: chat completions, completions, responses, embeddings, anything else."""
     try:
-        parsed = msgspec.json.decode(body, type=_Body)
+        choice = _decode_usual(body).choices[0]
+    except (*wire.JSON_ERRORS, IndexError):
+        return _odd_answer(body)
+    said = choice.message
+    return Answer(said.content, choice.finish_reason, bool(said.tool_calls), said.refusal or None)
+
+
+def _odd_answer(body: msgspec.Raw) -> Answer:
+    try:
+        parts = _decode_body(body)
     except wire.JSON_ERRORS:
         return Answer(None, None, False)
-    if parsed.choices:
-        choice = parsed.choices[0]
-        if choice.message is not None:
-            said, refusal = choice.message, choice.message.refusal
-            no = str(refusal) if refusal else None
-            return Answer(said.content, choice.finish_reason, bool(said.tool_calls), no)
-        return Answer(choice.text, choice.finish_reason, False)
-    if isinstance(parsed.output, list):
-        parts = [part for item in parsed.output if isinstance(item, dict) for part in item.get("content") or ()]
-        text, refusal = (
-            "".join(str(part[kind]) for part in parts if isinstance(part, dict) and part.get(kind))
-            for kind in ("text", "refusal")
-        )
-        has_other = not text and not refusal and any(map(_is_other, parsed.output))
-        return Answer(text or None, _end_of(parsed.incomplete_details), has_other, refusal or None)
-    data = None if bytes(parsed.data) in (b"", b"null") else parsed.data
+    for raw in _each(parts.choices):
+        try:
+            [choice] = _decode_choices(b"[%b]" % bytes(raw))
+        except wire.JSON_ERRORS:
+            continue
+        return _of_choice(choice)
+    output = answer_parts.read(parts.output)
+    if isinstance(output, list):
+        return _of_response(output, answer_parts.read(parts.incomplete_details))
+    data = None if bytes(parts.data) in (b"", b"null") else parts.data
     return Answer(None, None, data is not None, data=data)
 
 
-def _is_other(item: Any) -> bool:
-    """Whether an item of a response is more than what the model thought, or a message without a text."""
-    return not isinstance(item, dict) or item.get("type", "message") not in ("message", "reasoning")
+def _each(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    try:
+        return _decode_list(raw)
+    except wire.JSON_ERRORS:
+        return []
+
+
+def _of_choice(choice: _OddChoice) -> Answer:
+    end = unfinished.end_word(answer_parts.read(choice.finish_reason))
+    message: dict[str, Any] = {}
+    for raw in (choice.message, choice.delta):
+        if not message:
+            message = _fields(raw)
+    if not message:
+        return Answer(answer_parts.content_text(answer_parts.read(choice.text)), end, False)
+    content = message.get("content")
+    refusal = answer_parts.refusal_text(message.get("refusal"), content)
+    return Answer(answer_parts.content_text(content), end, answer_parts.has_calls(message), refusal)
+
+
+def _fields(raw: msgspec.Raw) -> dict[str, Any]:
+    """The fields of an object, each read by itself; a text in place of the object is its content."""
+    try:
+        return {name: answer_parts.read(value) for name, value in _decode_fields(raw).items()}
+    except wire.JSON_ERRORS:
+        value = answer_parts.read(raw)
+        return {"content": value} if isinstance(value, str) else {}
+
+
+def _of_response(output: list[Any], incomplete: Any) -> Answer:
+    messages = answer_parts.said_messages(output)
+    texts = [text for item in messages if (text := answer_parts.content_text(item.get("content")))]
+    refusals = [
+        said for item in messages if (said := answer_parts.refusal_text(item.get("refusal"), item.get("content")))
+    ]
+    has_other = any(map(answer_parts.is_other, output))
+    several = tuple(texts) if len(texts) > 1 else ()
+    return Answer("".join(texts) or None, _end_of(incomplete), has_other, "".join(refusals) or None, messages=several)
 
 
 def text_of(line: wire.ResultLine) -> str | None:
@@ -83,8 +146,8 @@ def text_of(line: wire.ResultLine) -> str | None:
 
 def _end_of(incomplete: Any) -> str | None:
     """Why an answer of the Responses API is not whole, in the words of a chat completion; None where it is."""
-    reason = incomplete.get("reason") if isinstance(incomplete, dict) else None
-    return "length" if reason == "max_output_tokens" else str(reason) if reason else None
+    reason = unfinished.end_word(incomplete)
+    return "length" if reason in ("max_output_tokens", "max_tokens") else reason or None
 
 
 def response_json(response: wire.ResultResponse) -> msgspec.Raw:

@@ -12,6 +12,12 @@ import msgspec
 from orchestrator.core.wire import JSON_ERRORS
 
 FLOAT_BYTES = 4
+_DOUBLE_BYTES = 8
+_LAST_29 = (1 << 29) - 1
+_SMALLEST, _LARGEST = 1e-30, 1e6
+"""No model puts out a number, other than 0, that is smaller or larger."""
+_FEWEST = 32
+"""Bytes of the shortest vector of whole numbers; a shorter text is a vector of floats that was cut."""
 
 
 class NoVector(Exception):
@@ -26,7 +32,7 @@ _decode_entries = msgspec.json.Decoder(list[_Entry]).decode
 
 
 def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:
-    """The vector of an answer's `data`, as numbers or as base64 of 32-bit floats. Raises NoVector.
+    """The vector of an answer's `data`, as numbers or as base64 of 32-bit floats or of bytes. Raises NoVector.
 
     `size` is how many numbers were asked for, None where the model decides.
     """
@@ -39,7 +45,7 @@ def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:
     if len(entries) != 1:
         raise NoVector(f"the answer holds {len(entries)} vectors, and one text was sent")
     found = entries[0].embedding
-    vector = _unpacked(found) if isinstance(found, str) else found
+    vector = _unpacked(found, size) if isinstance(found, str) else found
     if not vector:
         raise NoVector("the vector is empty")
     if size is not None and len(vector) != size:
@@ -49,12 +55,39 @@ def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:
     return vector
 
 
-def _unpacked(text: str) -> list[float]:
+def _unpacked(text: str, size: int | None) -> list[float]:
+    """The numbers in base64, as floats or as whole numbers of one byte each (int8).
+
+    Nothing in an answer says which: the first reading that gives numbers of a vector counts.
+    """
     try:
         packed = b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise NoVector("the vector is neither numbers nor base64") from None
-    count, rest = divmod(len(packed), FLOAT_BYTES)
+    if len(packed) % FLOAT_BYTES == 0:
+        floats = _as_form(packed, "f")
+        if _are_plausible(floats) and not _are_doubles(packed):
+            return floats
+        if len(packed) % _DOUBLE_BYTES == 0 and _are_plausible(doubles := _as_form(packed, "d")):
+            return doubles
+    if len(packed) == size or (size is None and len(packed) >= _FEWEST):
+        return _as_form(packed, "b")
+    return _as_form(packed, "f")
+
+
+def _as_form(packed: bytes, form: str) -> list[float]:
+    count, rest = divmod(len(packed), struct.calcsize(form))
     if rest:
         raise NoVector("the vector is cut off")
-    return list(struct.unpack(f"<{count}f", packed))
+    return [float(number) for number in struct.unpack(f"<{count}{form}", packed)]
+
+
+def _are_plausible(numbers: list[float]) -> bool:
+    """True if these may be a vector. Bytes of another form read so are huge, tiny, or no numbers."""
+    return all(number == 0 or _SMALLEST < abs(number) < _LARGEST for number in numbers)
+
+
+def _are_doubles(packed: bytes) -> bool:
+    """True for 64-bit floats that were made of 32-bit ones: their last 29 bits are zero."""
+    count, rest = divmod(len(packed), _DOUBLE_BYTES)
+    return not rest and any(packed) and not any(low & _LAST_29 for low in struct.unpack(f"<{count}Q", packed))

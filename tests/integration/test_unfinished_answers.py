@@ -53,6 +53,9 @@ FINAL: dict[str, Any] = {
     "no end": chat(None),
     "an empty end": chat(""),
     "an end that nobody knows": chat("eos"),
+    "an end that is an object": chat({"type": "stop"}),
+    "an end that is a number": chat(1),
+    "an end that is a list": chat(["stop"]),
     "text that ended at max_tokens": chat("length"),
 }
 

@@ -237,7 +237,7 @@ TEXTS = {
     "chat, no tools": (chat(None, tool_calls=[]), Answer(None, "stop", False)),
     "chat, refused": (chat(None, refusal="I may not."), Answer(None, "stop", False, "I may not.")),
     "chat, not refused": (chat("yes", refusal=None), Answer("yes", "stop", False)),
-    "chat, refused in another shape": (chat(None, refusal=["no"]), Answer(None, "stop", False, "['no']")),
+    "chat, refused in another shape": (chat(None, refusal=["no"]), Answer(None, "stop", False, '["no"]')),
     "completion": ({"choices": [{"text": "yes", "finish_reason": "stop"}]}, Answer("yes", "stop", False)),
     "responses": (RESPONSES, Answer("ja", None, False)),
     "responses, refused": (

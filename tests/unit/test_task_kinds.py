@@ -190,10 +190,23 @@ def packed(*numbers: float) -> str:
     return base64.b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode()
 
 
+def in_base64(form: str, *numbers: float) -> str:
+    return base64.b64encode(struct.pack(f"<{len(numbers)}{form}", *numbers)).decode()
+
+
+SMALL = [float(number) for number in (-10, -58, 0, 3, 60, -2, -9, 8) * 4]
+FLOATS = [0.0016355514526367188, 0.0017004013061523438, -0.00565338134765625, 0.5]
+DIGITS = [number / 7 - 0.5 for number in range(1, 65)]
 VECTORS: dict[str, tuple[Any, int | None, list[float] | str]] = {
     "numbers": ([{"embedding": [0.5, -1]}], None, [0.5, -1.0]),
     "of the size asked for": ([{"embedding": [0.5, -1]}], 2, [0.5, -1.0]),
     "base64": ([{"embedding": packed(0.5, -1)}], 2, [0.5, -1.0]),
+    "whole numbers in base64": ([{"embedding": in_base64("b", *map(int, SMALL))}], None, SMALL),
+    "few whole numbers in base64": ([{"embedding": in_base64("b", *map(int, SMALL[:8]))}], 8, SMALL[:8]),
+    "doubles in base64": ([{"embedding": in_base64("d", *FLOATS)}], None, FLOATS),
+    "doubles of all digits": ([{"embedding": in_base64("d", *DIGITS)}], None, DIGITS),
+    "floats of another size in base64": ([{"embedding": packed(*[0.5] * 32)}], 16, "the vector has 32 numbers"),
+    "floats of a fourth of the size": ([{"embedding": packed(*[0.5] * 8)}], 32, "the vector has 8 numbers"),
     "another size": ([{"embedding": [0.5]}], 2, "the vector has 1 numbers, and `dimensions` is 2"),
     "none at all": ([], None, "the answer holds 0 vectors"),
     "two": ([{"embedding": [1]}, {"embedding": [2]}], None, "the answer holds 2 vectors"),

@@ -1,0 +1,93 @@
+"""Texts, refusals and calls in the parts of an answer, in whatever shape their server gives them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from orchestrator.core.wire import JSON_ERRORS
+
+_TEXTS = ("text", "output_text")
+_WORDLESS = frozenset({"message", "reasoning"})
+
+
+def read(raw: msgspec.Raw) -> Any:
+    """The value of a part, None if Python has none for it, as for half of a surrogate pair."""
+    try:
+        return msgspec.json.decode(raw)
+    except JSON_ERRORS:
+        return None
+
+
+def content_text(content: Any) -> str | None:
+    """The text of a message's `content`: a text, a list of parts without the thoughts, or JSON that is no part.
+
+    Cloudflare puts an answer to a schema there as an object.
+    """
+    if content is None or isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    if not any(map(_is_part, parts)):
+        return msgspec.json.encode(content).decode() if parts else None
+    texts = [text for part in parts if (text := _part_text(part)) is not None]
+    return "".join(texts) if texts else None
+
+
+def refusal_text(refusal: Any, content: Any = None) -> str | None:
+    """What a model said in place of an answer, as its message marks it or one of the parts does."""
+    if refusal:
+        return refusal if isinstance(refusal, str) else msgspec.json.encode(refusal).decode()
+    parts = content if isinstance(content, list) else ()
+    said = [part["refusal"] for part in parts if isinstance(part, dict) and isinstance(part.get("refusal"), str)]
+    return "".join(said) or None
+
+
+def has_calls(message: Mapping[str, Any]) -> bool:
+    """True if a message calls tools, or has sound or pictures. An empty call is not a call (Snowflake)."""
+    call, audio = message.get("function_call"), message.get("audio")
+    is_call = bool(call.get("name")) if isinstance(call, dict) else bool(call)
+    is_audio = bool(audio.get("data")) if isinstance(audio, dict) else bool(audio)
+    return is_call or is_audio or bool(message.get("tool_calls")) or bool(message.get("images"))
+
+
+def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
+    """The messages of a response that answer: those of the final phase, or else all that are not commentary.
+
+    What the model thought is not among them, and neither is what the user said.
+    """
+    messages: list[Mapping[str, Any]] = [
+        item
+        for item in output
+        if isinstance(item, dict)
+        and item.get("type", "message") == "message"
+        and item.get("role") in (None, "assistant")
+    ]
+    final = [item for item in messages if item.get("phase") == "final_answer"]
+    return final or [item for item in messages if item.get("phase") != "commentary"] or messages
+
+
+def is_other(item: Any) -> bool:
+    """True if an item of a response is more than a message or what the model thought."""
+    return not isinstance(item, dict) or item.get("type", "message") not in _WORDLESS
+
+
+def _is_part(part: Any) -> bool:
+    """True for a text among parts, and for an object of a `type`; other JSON is an answer by itself."""
+    return isinstance(part, str) or (isinstance(part, dict) and isinstance(part.get("type"), str)) or _is_bare(part)
+
+
+def _is_bare(part: Any) -> bool:
+    return isinstance(part, dict) and part.keys() == {"text"} and isinstance(part["text"], str)
+
+
+def _part_text(part: Any) -> str | None:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or part.get("type", "text") not in _TEXTS:
+        return None
+    text = part.get("text")
+    if isinstance(text, dict):
+        text = text.get("value")
+    return text if isinstance(text, str) else None

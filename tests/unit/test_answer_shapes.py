@@ -1,0 +1,82 @@
+"""Answers in the shapes that providers give them: one odd part loses no other part."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from orchestrator.policy.answer_text import Answer, answer_of
+
+
+def chat(content: Any, end: Any = "stop", **message: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"role": "assistant", "content": content, **message}, "finish_reason": end}]}
+
+
+def item(*texts: str, **more: Any) -> dict[str, Any]:
+    return {"type": "message", "content": [{"type": "output_text", "text": text} for text in texts], **more}
+
+
+THOUGHT = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}], "summary": []}
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+EMPTY_CALL = {
+    "function_call": {"name": "", "arguments": ""},
+    "audio": {"data": ""},
+    "refusal": "",
+    "tool_calls": None,
+}
+CALL = {"function_call": {"name": "add", "arguments": "{}"}}
+SHAPES: dict[str, tuple[dict[str, Any], Answer]] = {
+    "a list of parts": (chat([{"type": "text", "text": "ye"}, {"type": "text", "text": "s"}]),
+                        Answer("yes", "stop", False)),
+    "a list of texts": (chat(["ye", "s"]), Answer("yes", "stop", False)),
+    "thoughts before the text": (chat([THINKING, {"type": "text", "text": "yes"}]), Answer("yes", "stop", False)),
+    "thoughts alone": (chat([THINKING]), Answer(None, "stop", False)),
+    "no part": (chat([]), Answer(None, "stop", False)),
+    "an object as the answer": (chat({"title": "A", "n": 1}), Answer('{"title":"A","n":1}', "stop", False)),
+    "a list as the answer": (chat([{"a": 1}]), Answer('[{"a":1}]', "stop", False)),
+    "a number as the answer": (chat(3), Answer("3", "stop", False)),
+    "one part": (chat({"type": "text", "text": "yes"}), Answer("yes", "stop", False)),
+    "a refusal among parts": (chat([{"type": "refusal", "refusal": "No."}]), Answer(None, "stop", False, "No.")),
+    "an end that is null": (chat("yes", None), Answer("yes", None, False)),
+    "an end that is empty": (chat("yes", ""), Answer("yes", "", False)),
+    "an end that is a number": (chat("yes", 1), Answer("yes", "1", False)),
+    "an end that is an object": (chat("yes", {"type": "length", "n": 1}), Answer("yes", "length", False)),
+    "an end that is a list": (chat("yes", ["stop"]), Answer("yes", "stop", False)),
+    "empty calls": (chat("yes", **EMPTY_CALL), Answer("yes", "stop", False)),
+    "a function call": (chat(None, "function_call", **CALL), Answer(None, "function_call", True)),
+    "sound": (chat(None, audio={"data": "QUJD"}), Answer(None, "stop", True)),
+    "calls of an odd shape": (chat("yes", tool_calls={"id": 1}), Answer("yes", "stop", True)),
+    "a message that is a text": ({"choices": [{"message": "yes"}]}, Answer("yes", None, False)),
+    "a first choice that is no object": ({"choices": [1, *chat("yes")["choices"]]}, Answer("yes", "stop", False)),
+    "a whole piece of a stream": ({"choices": [{"delta": {"content": "yes"}, "finish_reason": "stop"}]},
+                                  Answer("yes", "stop", False)),
+    "a response's thoughts": ({"output": [THOUGHT, item("yes")]}, Answer("yes", None, False)),
+    "thoughts and a call": ({"output": [THOUGHT, {"type": "function_call"}]}, Answer(None, None, True)),
+    "several messages": ({"output": [item("ye"), item("s")]}, Answer("yes", None, False, messages=("ye", "s"))),
+    "a final message": ({"output": [item("let me see", phase="commentary"), item("yes", phase="final_answer")]},
+                        Answer("yes", None, False)),
+    "commentary and a message": ({"output": [item("let me see", phase="commentary"), item("yes")]},
+                                 Answer("yes", None, False)),
+    "commentary alone": ({"output": [item("see", phase="commentary")]}, Answer("see", None, False)),
+    "what the user said": ({"output": [item("2+2?", role="user"), item("4", role="assistant")]},
+                           Answer("4", None, False)),
+    "a text in place of parts": ({"output": [{"type": "message", "content": "yes"}]}, Answer("yes", None, False)),
+    "incomplete as a text": ({"output": [item("ye")], "incomplete_details": "max_output_tokens"},
+                             Answer("ye", "length", False)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "answer"), SHAPES.values(), ids=SHAPES)
+def test_an_answer_is_read_in_each_shape(body: dict[str, Any], answer: Answer) -> None:
+    assert answer_of(msgspec.Raw(json.dumps(body).encode())) == answer
+
+
+@pytest.mark.parametrize("odd", ["1e999", "-1e999", "123456789012345678901234567890"])
+@pytest.mark.parametrize("place", ["refusal", "tool_calls", "audio", "other"])
+def test_a_value_that_cannot_be_represented_loses_no_text(odd: str, place: str) -> None:
+    body = f'{{"choices": [{{"message": {{"content": ["yes"], "{place}": {odd}}}, "finish_reason": "stop"}}]}}'
+    answer = answer_of(msgspec.Raw(body.encode()))
+    assert (answer.text, answer.finish_reason) == ("yes", "stop")
