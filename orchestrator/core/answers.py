@@ -38,6 +38,21 @@ class _Used(msgspec.Struct, frozen=True, gc=False):
     usage: _AnswerUsage | None = None
 
 
+class _End(msgspec.Struct, frozen=True, gc=False):
+    finish_reason: str | None = None
+    error: None = None
+
+
+class _Whole(msgspec.Struct, frozen=True, gc=False):
+    """An answer without a trace of an error; any other is read in full."""
+
+    usage: _AnswerUsage | None = None
+    choices: list[_End] | None = None
+    error: None = None
+    object: str | None = None
+    status: str | None = None
+
+
 class _Answer(msgspec.Struct, frozen=True):
     model: Any = None
     service_tier: Any = None
@@ -63,6 +78,8 @@ class _Parts(msgspec.Struct, frozen=True):
 
 
 _decode_used = msgspec.json.Decoder(_Used).decode
+_decode_whole = msgspec.json.Decoder(_Whole).decode
+_USUAL_ENDS = frozenset({"stop", "length", "tool_calls"})
 _decode_usage = msgspec.json.Decoder(_AnswerUsage | None, strict=False).decode
 _decode_parts = msgspec.json.Decoder(_Parts).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
@@ -104,6 +121,24 @@ def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
         # Usage in an unknown shape is ignored; the answer is still the row's answer.
         usage = _usage_in_text(_decode_parts(body).usage)
     return NO_TOKENS if usage is None else _counted(usage)
+
+
+def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
+    """The tokens of a body that is plainly a whole answer; None if `read_answer` must tell.
+
+    It costs little more than `answer_tokens`, and a server asks it of every row. Raises msgspec.DecodeError for a
+    body that is not JSON.
+    """
+    try:
+        answer = _decode_whole(body)
+    except msgspec.ValidationError:
+        return None
+    if answer.status not in (None, "completed") or answer.object == "error":
+        return None
+    for choice in answer.choices or ():
+        if choice.finish_reason not in _USUAL_ENDS:
+            return None
+    return NO_TOKENS if answer.usage is None else _counted(answer.usage)
 
 
 def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:

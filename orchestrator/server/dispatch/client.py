@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from orchestrator.core.answers import TokenCounts, answer_tokens
+from orchestrator.core.answers import TokenCounts, answer_tokens, plain_answer_tokens, read_answer
 from orchestrator.core.clock import now
+from orchestrator.core.error_body import read_error
 from orchestrator.core.request_lines import is_too_deep
 from orchestrator.core.retry_after import retry_after
 from orchestrator.core.wire import JSON_ERRORS
@@ -25,6 +26,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """An answer above it is given up, as many are out at once. (Of one row, half of it: its result is one line.)"""
 MAX_TEXT_BYTES = 65_536
 """What is kept of an error that is not a JSON object."""
+_GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 T = TypeVar("T")
 _ENDS = {
     http1.NotConnectedError: End.UNREACHABLE,
@@ -76,11 +78,32 @@ class Client:
             return Reply(_ENDS[type(error)], detail=str(error))
         except Exception as error:  # noqa: BLE001  (whatever goes wrong here is this row's outcome)
             return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
-        if answer.status < 300 and (tokens := _read(body := answer.body, answer_tokens)) is not None:
-            reply = Reply(End.ANSWERED, answer.status, body, tokens=tokens)
-        else:
-            reply = _unlike(answer)
+        reply = _good(path, answer) if answer.status < 300 else _unlike(answer)
         return reply._replace(standings=read_standings(answer.header, now())) if self._reads_rates else reply
+
+
+def _good(path: str, answer: http1.HttpAnswer) -> Reply:
+    """The reply for a body with a good status. One that says that it is not an answer is an error, or to be repeated.
+
+    Other endpoints have words of their own: a video is `queued` all right.
+    """
+    body = answer.body
+    if not path.startswith(_GENERATING):
+        tokens = _read(body, answer_tokens)
+        return _unlike(answer) if tokens is None else Reply(End.ANSWERED, answer.status, body, tokens=tokens)
+    if (tokens := _read(body, plain_answer_tokens)) is not None:
+        return Reply(End.ANSWERED, answer.status, body, tokens=tokens)
+    if (head := _read(body, read_answer)) is None:
+        return _unlike(answer)
+    reply = Reply(End.ANSWERED, answer.status, body, tokens=head.tokens)
+    if head.not_an_answer is not None:
+        return reply._replace(end=End.ABORTED, detail=head.not_an_answer, tokens=None)
+    if not head.error:
+        return reply
+    words = read_error(reply.body)
+    if words.status is not None and words.status >= 400:
+        return reply._replace(status=words.status, tokens=None)
+    return reply._replace(end=End.ABORTED, detail=words.message or "the answer is an error", tokens=None)
 
 
 def is_object(body: bytes) -> bool:

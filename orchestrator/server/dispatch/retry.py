@@ -18,6 +18,7 @@ class End(StrEnum):
     CUT = "cut"  # the connection went away while the row was in it
     TIMED_OUT = "timed_out"  # no answer within the time a request may take
     GARBLED = "garbled"  # an answer that is not JSON, or not HTTP
+    ABORTED = "aborted"  # an answer with a good status that says that it is no answer, or not a whole one
     TOO_LONG = "too_long"  # an answer of more bytes than are kept of one
 
 
@@ -49,6 +50,7 @@ class AttemptFault(StrEnum):
     CUT = "cut"
     TIMED_OUT = "timed_out"
     GARBLED = "garbled"
+    ABORTED = "aborted"
 
 
 MAX_TRIES = {
@@ -57,8 +59,9 @@ MAX_TRIES = {
     AttemptFault.CUT: 4,
     AttemptFault.TIMED_OUT: 3,
     AttemptFault.GARBLED: 4,
+    AttemptFault.ABORTED: 4,
 }
-SHARED_FAULTS = frozenset({AttemptFault.OVERLOAD, AttemptFault.SERVER_ERROR})
+SHARED_FAULTS = frozenset({AttemptFault.OVERLOAD, AttemptFault.SERVER_ERROR, AttemptFault.ABORTED})
 """What an upstream answers to every row while it is away behind a gateway, and to a row that it cannot do."""
 MAX_DELAY = 30.0
 TRANSIENT = frozenset({408, 409, 425, 500, 502, 504, 520, 522, 524})
@@ -80,7 +83,7 @@ def fault_of(end: End, status: int) -> AttemptFault | None:
             return AttemptFault.SERVER_ERROR if status in TRANSIENT or status >= 500 else None
         case End.UNREACHABLE | End.TOO_LONG:
             return None
-        case End.CUT | End.TIMED_OUT | End.GARBLED:
+        case End.CUT | End.TIMED_OUT | End.GARBLED | End.ABORTED:
             return AttemptFault(end)
     assert_never(end)
 
@@ -92,7 +95,7 @@ def leaves_doubt(end: End, status: int) -> bool:
             return False
         case End.ANSWERED:
             return status in GATEWAY
-        case End.CUT | End.TIMED_OUT | End.GARBLED | End.TOO_LONG:
+        case End.CUT | End.TIMED_OUT | End.GARBLED | End.ABORTED | End.TOO_LONG:
             return True
     assert_never(end)
 
@@ -151,7 +154,7 @@ def judge(
             return RetryVerdict(Action.WAIT, f"upstream unreachable: {detail}")
         case End.TOO_LONG:
             return RetryVerdict(Action.GIVE_UP, f"too long: {detail}")  # it would be so again
-        case End.CUT | End.TIMED_OUT | End.GARBLED:
+        case End.CUT | End.TIMED_OUT | End.GARBLED | End.ABORTED:
             reason = f"{end.replace('_', ' ')}: {detail}"
             again = tries < MAX_TRIES[AttemptFault(end)]
             return RetryVerdict(Action.RETRY, reason, delay) if again else RetryVerdict(Action.GIVE_UP, reason)
