@@ -129,8 +129,10 @@ def _content(content: Any) -> Iterator[str]:
 
 
 def content_of(asked: Asked) -> str:
-    """`answer` and the digest, or JSON that fits the schema asked for."""
+    """`answer` and the digest, or JSON that fits the schema asked for: by a field, or at the end of the question."""
     schema = _schema(asked.body)
+    if schema is None or "type" not in schema:
+        schema = _schema_in_words(asked.body) or schema
     if schema is not None:
         return json.dumps(fit(schema, asked.seed), ensure_ascii=False)
     return f"answer {asked.digest.hex()}"
@@ -148,6 +150,19 @@ def _schema(body: Body) -> Json | None:
             return {"properties": {"answer": {}}}
         case _:
             return None
+
+
+def _schema_in_words(body: Body) -> Json | None:
+    """The JSON Schema that is the last line of the last question, which a model can read there too."""
+    asked = body.messages if isinstance(body.messages, list) else body.input
+    text = "".join(_messages(asked[-1:])) if isinstance(asked, list) else ""
+    if not text.endswith("}") or '"type"' not in text:
+        return None
+    try:
+        found = json.loads(text.rpartition("\n")[2])
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "type" in found else None
 
 
 def tool_of(asked: Asked) -> tuple[str, Json] | None:

@@ -12,28 +12,22 @@ from typing import Any
 import msgspec
 
 from tests.emulator.answers import MESSAGES, decode_body, read
+from tests.emulator.anthropic_params import problem_of_params
 from tests.emulator.batch import WINDOW, Batch
 from tests.emulator.call import Call, Reply, page
 from tests.emulator.errors import Json, refuse
+from tests.emulator.refusals import refusal_of
 from tests.emulator.results import anthropic_lines, blocks
 from tests.emulator.rowfaults import MARK, Effect, marked
-from tests.emulator.settings import Settings
 from tests.emulator.sync import chat
 from tests.emulator.validation import Checked
-from tests.emulator.world import World
+from tests.emulator.world import World, refused_effect
 
 MAX_REQUESTS = 100_000
 MAX_BYTES = 256 * 1024 * 1024
 RESULTS_DAYS = 29
 MODELS = ("claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5")
 CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-SAMPLING = ("temperature", "top_p", "top_k")
-PARAMS = frozenset(
-    (
-        "model max_tokens messages system metadata stop_sequences tools tool_choice thinking output_config "
-        "service_tier cache_control container inference_geo"
-    ).split()
-)
 
 
 class Requests(msgspec.Struct, frozen=True):
@@ -56,7 +50,7 @@ def create(world: World, call: Call) -> Reply:
     batch = world.new_batch(call.flavour, call.account, MESSAGES, "msgbatch_", call.faults)
     target = world.new_path()
     try:
-        checked, refused = _take(call.path, target, world.settings)
+        checked, refused = _take(world, call.path, target)
     except (msgspec.DecodeError, ValueError):
         raise refuse(400, "The request body is not valid JSON.") from None
     batch.model = checked.model
@@ -70,7 +64,7 @@ def create(world: World, call: Call) -> Reply:
     return Reply(_told(world, call, batch))
 
 
-def _take(body: Path, target: Path, settings: Settings) -> tuple[Checked, dict[int, Effect]]:
+def _take(world: World, body: Path, target: Path) -> tuple[Checked, dict[int, Effect]]:
     """Write each request to `target`; what is wrong with its params is its effect. Raises Refusal."""
     with (
         body.open("rb") as source,
@@ -91,7 +85,7 @@ def _take(body: Path, target: Path, settings: Settings) -> tuple[Checked, dict[i
             body_of = decode_body(request.params)
             asked = read(body_of, MESSAGES)
             models.add(body_of.model)
-            problem = _problem(msgspec.json.decode(request.params), settings)
+            problem = _problem(world, msgspec.json.decode(request.params))
             if problem is not None:
                 refused[index] = problem
             elif MARK in raw:
@@ -111,38 +105,14 @@ def _check_id(custom_id: Any, index: int, ids: set[str]) -> None:
     ids.add(custom_id)
 
 
-def _problem(params: Any, settings: Settings) -> Effect | None:
+def _problem(world: World, params: Any) -> Effect | None:
     """Looked at when the row runs: it ends as errored."""
-    status, message = 400, _complaint(params, settings)
-    if message is None and settings.models is not None and params["model"] not in settings.models:
-        status, message = 404, f"model: {params['model']}"
-    if message is None:
-        return None
-    return Effect(status=status, message=message, place="error", is_billed=False)
-
-
-def _complaint(params: Any, settings: Settings) -> str | None:
-    for name in ("model", "max_tokens", "messages"):
-        if params.get(name) is None:
-            return f"{name}: Field required"
-    sampling = frozenset(SAMPLING) if params["model"] not in settings.no_sampling else frozenset[str]()
-    for name in params:
-        if name not in PARAMS | sampling:
-            return f"{name}: Extra inputs are not permitted"
-    if not isinstance(params["max_tokens"], int) or params["max_tokens"] < 1:
-        return "max_tokens: Input should be greater than or equal to 1"
-    return _messages_complaint(params["messages"])
-
-
-def _messages_complaint(messages: Any) -> str | None:
-    if not isinstance(messages, list) or not messages:
-        return "messages: at least one message is required"
-    for index, message in enumerate(messages):
-        if message.get("role") not in ("user", "assistant"):
-            return f"messages.{index}.role: Input should be 'user' or 'assistant'"
-        if not message.get("content"):
-            return f"messages.{index}.content: Field required"
-    return None
+    found = problem_of_params(params, world.settings)
+    if found is None and world.settings.truthful:
+        found = refusal_of("anthropic", MESSAGES, params)
+        if found is not None:
+            world.note("anthropic", params["model"], MESSAGES, found.message)
+    return None if found is None else refused_effect(found)
 
 
 def retrieve(world: World, call: Call) -> Reply:

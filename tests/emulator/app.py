@@ -22,15 +22,21 @@ from tests.emulator import anthropic_api, openai_batches
 from tests.emulator.answers import decode_body
 from tests.emulator.call import Call, Reply
 from tests.emulator.control import control
-from tests.emulator.errors import HTML_502, Problem, Refusal, anthropic_error, problem_of, refuse
+from tests.emulator.errors import HTML_502, Json, Problem, Refusal, anthropic_error, problem_of, refuse
 from tests.emulator.oddanswers import spoken
 from tests.emulator.oddbytes import RAW, changed, kind_of, send_raw
 from tests.emulator.oddlines import told
+from tests.emulator.refusals import SYNCHRONOUS
 from tests.emulator.script import OF_ANSWERS, Fault
 from tests.emulator.wire import Wire
 from tests.emulator.world import World
 
-PREFIXES = {"/v1": "openai", "/azure/openai/v1": "azure", "/anthropic/v1": "anthropic"}
+PREFIXES = {
+    "/v1": "openai",
+    "/azure/openai/v1": "azure",
+    "/anthropic/v1": "anthropic",
+    **{f"/{flavour}/v1": flavour for flavour in SYNCHRONOUS},
+}
 CONTROL = "/_emulator/"
 
 _OPENAI = {
@@ -46,6 +52,8 @@ _OPENAI = {
     "GET /models": "models",
     "GET /models/{}": "model",
     "POST /chat/completions": "chat",
+    "POST /responses": "chat",
+    "POST /embeddings": "chat",
 }
 _ANTHROPIC = {
     "POST /messages/batches": "create",
@@ -60,12 +68,18 @@ _ANTHROPIC = {
 }
 ROUTES = {
     flavour: [(re.compile(route.replace("{}", "([^/]+)")), verb) for route, verb in routes.items()]
-    for flavour, routes in {"openai": _OPENAI, "azure": _OPENAI, "anthropic": _ANTHROPIC}.items()
+    for flavour in PREFIXES.values()
+    for routes in (_ANTHROPIC if flavour == "anthropic" else _OPENAI,)
 }
 Break = Literal["cut", "hang", "reset"]
 BEFORE: dict[str, Break] = {"cut_before": "cut", "hang_before": "hang", "reset_before": "reset"}
 AFTER: dict[str, Break] = {"cut_after": "cut", "hang_after": "hang", "reset_after": "reset"}
-VERBS = {"openai": openai_batches.VERBS, "azure": openai_batches.VERBS, "anthropic": anthropic_api.VERBS}
+_WITHOUT_BATCHES = {verb: openai_batches.VERBS[verb] for verb in ("models", "model", "chat")}
+VERBS = {
+    **dict.fromkeys(SYNCHRONOUS, _WITHOUT_BATCHES),
+    **dict.fromkeys(("openai", "azure", "groq"), openai_batches.VERBS),
+    "anthropic": anthropic_api.VERBS,
+}
 
 
 class App:
@@ -129,7 +143,7 @@ class App:
     def _account(self, call: Call, request: Request) -> str:
         """Whose key it is; Anthropic's SDK sends a bearer's since 2.12. Raises Refusal."""
         key = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if call.flavour != "openai":
+        if call.flavour in ("azure", "anthropic"):
             key = request.headers.get("api-key" if call.flavour == "azure" else "x-api-key", key)
         known = self.world.settings.accounts
         if not key or (known and key not in known):
@@ -265,8 +279,10 @@ def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str,
     if refusal.status == 502:
         # What is between the client and the provider says this, and speaks no JSON.
         return Response(HTML_502, 502, {**headers, **refusal.headers}, "text/html")
-    body = {"error": refusal.problem.json()}
-    if flavour == "anthropic":
+    body: Json = {"error": refusal.problem.json()}
+    if refusal.body is not None:
+        body = msgspec.json.decode(refusal.body)
+    elif flavour == "anthropic":
         body = anthropic_error(refusal.status, refusal.problem.message, request_id)
     return _json(body, refusal.status, {**headers, **refusal.headers})
 

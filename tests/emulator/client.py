@@ -121,6 +121,14 @@ class Emulator:
     def state(self) -> dict[str, Any]:
         return self._ask("GET", "state")
 
+    def refused(self) -> list[str]:
+        """Each request that it does not take, as "model: words", once a distinct one."""
+        return [f"{one['model']}: {one['message']}" for one in self.state()["refused"]]
+
+    def url_of(self, flavour: str) -> str:
+        """The address of one of the providers that are asked synchronously, as groq or mistral."""
+        return f"{self.root_url}/{flavour}/v1"
+
     def calls(self, verb: str) -> dict[int, int]:
         """How often a verb was called, by status; 0 are those that got no answer."""
         found: dict[int, int] = {}

@@ -68,5 +68,9 @@ def state(world: World) -> Json:
             {"flavour": flavour, "verb": verb, "status": status, "count": count}
             for (flavour, verb, status), count in sorted(world.requests.items())
         ],
+        "refused": [
+            {"flavour": flavour, "model": model, "endpoint": endpoint, "message": message, "count": count}
+            for (flavour, model, endpoint, message), count in sorted(world.refused.items())
+        ],
         "script": [fault.told() for fault in world.script.faults],
     }

@@ -28,11 +28,12 @@ class Problem:
 
 @dataclass(slots=True)
 class Refusal(Exception):
-    """A call that is answered with an error."""
+    """A call that is answered with an error. `body` is its JSON where it has a shape of its own."""
 
     status: int
     problem: Problem
     headers: dict[str, str] = field(default_factory=dict)
+    body: str | None = None
 
 
 def refuse(status: int, message: str, *, param: str | None = None, code: str | None = None) -> Refusal:

@@ -82,7 +82,7 @@ def expires_after(told: Json | None, flavour: str, name: str = "expires_after") 
         return None
     if told.get("anchor") != "created_at":
         raise invalid(told.get("anchor"), f"{name}.anchor", ("created_at",))
-    low, high = SECONDS[flavour]
+    low, high = SECONDS.get(flavour, SECONDS["openai"])
     seconds = told.get("seconds")
     if not isinstance(seconds, int) or not low <= seconds <= high:
         raise refuse(

@@ -110,7 +110,7 @@ def _openai_row(batch: Batch, line: Line, effect: Effect, settings: Settings) ->
     elif effect.status == 0:
         body = None
     else:
-        problem = problem_of(effect.status, effect.code)
+        problem = effect.problem or problem_of(effect.status, effect.code)
         body = {"error": replace(problem, message=effect.message or problem.message).json()}
     row["response"] = {
         "status_code": effect.status,
@@ -153,7 +153,7 @@ def _anthropic_result(batch: Batch, request: Request, effect: Effect, settings: 
         model = f"{asked.body.model}{settings.snapshot}"
         message = answer(asked, MESSAGES, effect, model=model, tier="batch", at=int(batch.created_at))
         return {"type": "succeeded", "message": message}
-    said = effect.message or problem_of(effect.status, effect.code).message
+    said = effect.message or (effect.problem or problem_of(effect.status, effect.code)).message
     return {"type": "errored", "error": anthropic_error(effect.status, said, None)}
 
 

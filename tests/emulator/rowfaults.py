@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tests.emulator.errors import STATUS_OF
+from tests.emulator.errors import STATUS_OF, Problem
 from tests.emulator.oddlines import ODD_LINES
 
 MARK = b"[[fault:"
@@ -36,8 +36,8 @@ class Effect:
     """What becomes of a row. `code` and `message` are its error's where they are not the usual ones of its status,
     `unrun` is the code of a row that was given up, `place` the file that its line is in.
 
-    `reasons` says whether completion_tokens has the reasoning in it, as the providers do but for one. `odd` are the
-    changes of its line, by their names in `oddlines`.
+    `problem` is the error of a request that the provider refuses. `reasons` says whether completion_tokens has the
+    reasoning in it, as the providers do but for one. `odd` are the changes of its line, by their names in `oddlines`.
     """
 
     status: int = 200
@@ -57,6 +57,7 @@ class Effect:
     is_billed: bool = True
     wire: Literal["cut", "hang"] | None = None
     odd: tuple[str, ...] = ()
+    problem: Problem | None = None
 
     @property
     def has_failed(self) -> bool:

@@ -14,10 +14,11 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     A limit that is None is not there. `accounts` are the keys that are taken, and their organisations; without it any
     key is, with an organisation of its own. `models` None takes any name; `no_sampling` are those models of Anthropic
-    that take no temperature. `snapshot` is put behind a model's name in answers, as the providers do with dates.
-    `clock_offset_s` is how far the provider's clock is ahead in all that it tells, `tells_owner` whether answers name
-    the organisation. `requests_per_minute`, `tokens_per_minute` and `latency_ms` are for synchronous calls, and in
-    real time: that is what their clients wait in.
+    that take no temperature. `truthful`: what the real provider refuses of a model is refused. `snapshot` is put
+    behind a model's name in answers, as the providers do with dates. `clock_offset_s` is how far the provider's clock
+    is ahead in all that it tells, `tells_owner` whether answers name the organisation. `requests_per_minute`,
+    `tokens_per_minute` and `latency_ms` are for synchronous calls, and in real time: that is what their clients wait
+    in.
     """
 
     validating_s: Range = (5.0, 30.0)
@@ -26,6 +27,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     cancelling_s: Range = (30.0, 180.0)
     models: list[str] | None = None
     no_sampling: list[str] = []
+    truthful: bool = True
     snapshot: str = ""
     accounts: dict[str, str] = {}
     tells_owner: bool = True

@@ -1,4 +1,4 @@
-"""Synchronous calls: OpenAI's chat completions with their flex and priority tiers, and Anthropic's messages."""
+"""Synchronous calls: OpenAI's chat completions, responses and embeddings with their tiers, and messages."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import time
 
 import msgspec
 
-from tests.emulator.answers import CHAT, MESSAGES, Asked, Body, answer, decode_body, read
+from tests.emulator.answers import CHAT, ENDPOINTS, MESSAGES, Asked, Body, answer, decode_body, read
+from tests.emulator.anthropic_params import problem_of_params
 from tests.emulator.call import Call, Reply
 from tests.emulator.errors import Json, Problem, Refusal, problem_of, refuse
 from tests.emulator.limits import Limits, duration
+from tests.emulator.refusals import refusal_of
 from tests.emulator.rowfaults import MARK, Effect, marked
 from tests.emulator.world import World
 
 
 def chat(world: World, call: Call) -> Reply:
     """Answer one request and put it on the bill; what the wire does to the answer is the reply's effect."""
-    body = _body(world, call)
-    endpoint = MESSAGES if call.flavour == "anthropic" else CHAT
+    endpoint = _endpoint(call)
+    body = _body(world, call, endpoint)
     asked = read(body, endpoint)
     headers = _admit(world, call, asked)
     effect = _effect(world, call, asked)
@@ -36,21 +38,40 @@ def chat(world: World, call: Call) -> Reply:
     return Reply(json.dumps(told) if effect.is_string else told, headers=headers, effect=effect)
 
 
-def _body(world: World, call: Call) -> Body:
-    call.json()
+def _endpoint(call: Call) -> str:
+    if call.flavour == "anthropic":
+        return MESSAGES
+    return next((one for one in ENDPOINTS if call.address.endswith(one.removeprefix("/v1"))), CHAT)
+
+
+def _body(world: World, call: Call, endpoint: str) -> Body:
+    told = call.json()
     body = decode_body(call.body)
     if not isinstance(body.model, str):
         raise refuse(400, "you must provide a model parameter")
-    if not isinstance(body.messages, list):
-        message = "Missing required parameter: 'messages'."
-        raise refuse(400, message, param="messages", code="missing_required_parameter")
+    name = "messages" if endpoint in (CHAT, MESSAGES) else "input"
+    if told.get(name) is None:
+        raise refuse(400, f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
     if body.stream:
         raise refuse(400, "Streaming is not emulated.", param="stream", code="unsupported_value")
     models = world.settings.models
     if models is not None and body.model not in models:
         message = f"The model `{body.model}` does not exist or you do not have access to it."
         raise refuse(404, message, code="model_not_found")
+    _check(world, call, endpoint, told)
     return body
+
+
+def _check(world: World, call: Call, endpoint: str, told: Json) -> None:
+    """Raises Refusal for what the real provider refuses."""
+    told = {name: value for name, value in told.items() if name != "stream"}
+    found = problem_of_params(told, world.settings) if endpoint == MESSAGES else None
+    if found is None and world.settings.truthful:
+        found = refusal_of(call.flavour, endpoint, told)
+        if found is not None:
+            world.note(call.flavour, told["model"], endpoint, found.message)
+    if found is not None:
+        raise found.as_refusal()
 
 
 def _admit(world: World, call: Call, asked: Asked) -> dict[str, str]:

@@ -273,7 +273,12 @@ def test_a_forced_tool_is_used(provider: Emulator, api: anthropic.Anthropic, cho
 
 
 def test_json_that_fits_a_schema(provider: Emulator, api: anthropic.Anthropic) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
     config = {"format": {"type": "json_schema", "schema": schema}}
     batch = run(provider, api, requests("x", output_config=config))
     [line] = results(api, batch.id)

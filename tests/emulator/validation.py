@@ -12,11 +12,13 @@ import msgspec
 
 from tests.emulator.answers import CHAT, EMBEDDINGS, Body, decode_body, inputs_of, read
 from tests.emulator.errors import Json
+from tests.emulator.refusals import Refused, refusal_of
 from tests.emulator.rowfaults import MARK, RowFault, marked
 from tests.emulator.rows import Draft
 
 MAX_ERRORS = 100
-MAX_ROWS = {"openai": 50_000, "azure": 100_000}
+MOST_ROWS = 50_000
+MAX_ROWS = {"azure": 100_000}
 MAX_INPUTS = 50_000
 BOM = b"\xef\xbb\xbf"
 UNSET = msgspec.UNSET
@@ -48,18 +50,23 @@ class LineError:
 
 @dataclass(slots=True)
 class Checked:
-    """What reading an input gave. `marks` are the faults asked for in rows, `digests` those of these rows."""
+    """What reading an input gave. `marks` are the faults asked for in rows, `digests` those of these rows.
+
+    `refused` are the rows whose requests the provider does not take.
+    """
 
     draft: Draft = field(default_factory=Draft)
     errors: list[LineError] = field(default_factory=list)
     model: str | None = None
     marks: dict[int, tuple[RowFault, ...]] = field(default_factory=dict)
     digests: dict[int, bytes] = field(default_factory=dict)
+    refused: dict[int, Refused] = field(default_factory=dict)
 
 
 class _Check:
-    def __init__(self, flavour: str, endpoint: str, models: Collection[str] | None) -> None:
+    def __init__(self, flavour: str, endpoint: str, models: Collection[str] | None, *, is_truthful: bool) -> None:
         self.checked = Checked()
+        self._is_truthful = is_truthful
         self._flavour = flavour
         self._endpoint = endpoint
         self._models = models
@@ -88,8 +95,17 @@ class _Check:
         assert body is not None
         problem = self._of_line(line) or self._of_body(body)
         if problem is None:
+            if self._is_truthful:
+                self._refuse(line)
             self._keep(start, raw, body)
         return problem
+
+    def _refuse(self, line: Line) -> None:
+        """Note that the row, which comes next, will be an error when it runs."""
+        assert isinstance(line.body, msgspec.Raw)
+        found = refusal_of(self._flavour, self._endpoint, msgspec.json.decode(line.body))
+        if found is not None:
+            self.checked.refused[len(self.checked.draft.starts)] = found
 
     def _of_line(self, line: Line) -> tuple[str, str, str | None] | None:
         if line.method != "POST":
@@ -140,9 +156,11 @@ class _Check:
         checked.draft.add(start, len(raw), asked.prompt, asked.completion)
 
 
-def check(path: Path, flavour: str, endpoint: str, models: Collection[str] | None) -> Checked:
+def check(
+    path: Path, flavour: str, endpoint: str, models: Collection[str] | None, *, is_truthful: bool = False
+) -> Checked:
     """Read an input file of the OpenAI flavours, whose lines make the batch fail, each for itself."""
-    found = _Check(flavour, endpoint, models)
+    found = _Check(flavour, endpoint, models, is_truthful=is_truthful)
     rows = 0
     for number, start, raw in lines_of(path):
         rows += 1
@@ -151,7 +169,7 @@ def check(path: Path, flavour: str, endpoint: str, models: Collection[str] | Non
     checked = found.checked
     if not rows:
         checked.errors.append(LineError("empty_file", "The input file is empty."))
-    elif rows > MAX_ROWS[flavour] or found.inputs > MAX_INPUTS:
+    elif rows > MAX_ROWS.get(flavour, MOST_ROWS) or found.inputs > MAX_INPUTS:
         checked.errors = [LineError("too_many_tasks", "The input file has more requests than a batch may have.")]
     return checked
 

@@ -18,6 +18,7 @@ from tests.emulator.batch import Batch, Plan, plan
 from tests.emulator.clock import Clock
 from tests.emulator.errors import Refusal, problem_of, refuse
 from tests.emulator.limits import Limits
+from tests.emulator.refusals import Refused
 from tests.emulator.rowfaults import Effect, RowFault, Tokens, due, effect_of
 from tests.emulator.rows import Effects, Rows, plus
 from tests.emulator.script import Fault, Script
@@ -73,6 +74,7 @@ class World:
         self.paid: dict[tuple[str, str, str], Paid] = {}
         self.limits: dict[tuple[str, str, str], Limits] = {}
         self.requests: Counter[tuple[str, str, int]] = Counter()
+        self.refused: Counter[tuple[str, str, str, str]] = Counter()
         self._effects = Effects()
         self._tries: Counter[bytes] = Counter()
         self._heap: list[tuple[float, int, str]] = []
@@ -230,7 +232,8 @@ class World:
                 f"Cannot find file {batch.input_file_id}, or organization {batch.account} does not have access to it."
             )
             return batch.fail([LineError("invalid_request", message, "file_id")], at)
-        checked = check(file.path, batch.flavour, batch.endpoint, self.settings.models)
+        settings = self.settings
+        checked = check(file.path, batch.flavour, batch.endpoint, settings.models, is_truthful=settings.truthful)
         if checked.errors:
             return batch.fail(checked.errors, at)
         batch.model = checked.model
@@ -240,7 +243,14 @@ class World:
             return None
         if over is not None:
             return batch.fail([over], at)
-        return batch.start(self.rows(batch, file.path, checked), at)
+        for one in checked.refused.values():
+            self.note(batch.flavour, batch.model or "", batch.endpoint, one.message)
+        refused = {index: refused_effect(one) for index, one in checked.refused.items()}
+        return batch.start(self.rows(batch, file.path, checked, refused), at)
+
+    def note(self, flavour: str, model: str, endpoint: str, message: str) -> None:
+        """Count a request that the provider refuses because of what it asks."""
+        self.refused[flavour, model, endpoint, message] += 1
 
     def _over_quota(self, batch: Batch, tokens: int) -> LineError | None:
         limits = self.settings.enqueued_tokens
@@ -296,6 +306,11 @@ class World:
             paid.rows += 1
             paid.tokens = plus(paid.tokens, effect.tokens(asked.prompt, asked.completion))
             paid.asked[asked.digest.hex()] += 1
+
+
+def refused_effect(told: Refused) -> Effect:
+    """What becomes of a row whose request the provider does not take."""
+    return Effect(status=told.status, problem=told.problem, place="error", is_billed=False)
 
 
 def _chosen(fault: Fault, salt: int, count: int) -> Iterator[int]:
