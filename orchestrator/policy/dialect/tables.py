@@ -36,6 +36,8 @@ _OPENAI = ("openai", "azure", "other")
 _ANTHROPIC = ("anthropic",)
 _ANY = ""
 _KNOWN_AS_OPENAIS = r"gpt-(3\.5|35|4|5|6)|o\d|chatgpt|codex|computer-use"
+# Some rules hold for every model there is at OpenAI and Azure, whose deployments have names of their owners' own.
+_EVERY_OPENAI_MODEL = ((("openai", "azure"), _ANY), (("other",), _KNOWN_AS_OPENAIS))
 _SAMPLING = (
     "temperature",
     "top_p",
@@ -65,12 +67,15 @@ _OPENAI_RULES = (
         "langflow-ai/openrag#398",
         endpoints=_CHAT,
     ),
-    TableRule(
-        _OPENAI,
-        _KNOWN_AS_OPENAIS,
-        Bounded("max_output_tokens", least=16),
-        "earendil-works/pi#6265",
-        endpoints=(RESPONSES,),
+    *(
+        TableRule(
+            providers,
+            models,
+            Bounded("max_output_tokens", least=16),
+            "earendil-works/pi#6265",
+            endpoints=(RESPONSES,),
+        )
+        for providers, models in _EVERY_OPENAI_MODEL
     ),
     TableRule(_OPENAI, r"o1-(mini|preview)", By(system_into_question), "pydantic/pydantic-ai#974", endpoints=_CHAT),
     TableRule(
@@ -119,19 +124,25 @@ _OPENAI_RULES = (
         "OpenAI's guide to structured outputs: from gpt-4o-2024-08-06 on",
         endpoints=_CHAT,
     ),
-    TableRule(
-        _OPENAI,
-        _KNOWN_AS_OPENAIS,
-        By(ask_strictly),
-        "moeru-ai/xsai#145; OpenAI's guide to structured outputs",
-        endpoints=_CHAT,
+    *(
+        TableRule(
+            providers,
+            models,
+            By(ask_strictly),
+            "moeru-ai/xsai#145; OpenAI's guide to structured outputs",
+            endpoints=_CHAT,
+        )
+        for providers, models in _EVERY_OPENAI_MODEL
     ),
-    TableRule(
-        _OPENAI,
-        _KNOWN_AS_OPENAIS,
-        By(openai.ask_responses_strictly),
-        "the same in the Responses API",
-        endpoints=(RESPONSES,),
+    *(
+        TableRule(
+            providers,
+            models,
+            By(openai.ask_responses_strictly),
+            "the same in the Responses API",
+            endpoints=(RESPONSES,),
+        )
+        for providers, models in _EVERY_OPENAI_MODEL
     ),
     TableRule(
         _OPENAI,
