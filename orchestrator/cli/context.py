@@ -165,8 +165,9 @@ class Context(CommandSettings):
 
     def _problem(self, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]) -> str | None:
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
+        from orchestrator.engine.health import remedy
         from orchestrator.engine.lock import running_engine
-        from orchestrator.pipeline.backend_handles import advice_for_upstream, last_to_fail, without_engine
+        from orchestrator.pipeline.backend_handles import last_to_fail, without_engine
         from orchestrator.pipeline.refused_rows import describe_refused
 
         if running_engine(self.home) is None:
@@ -179,7 +180,7 @@ class Context(CommandSettings):
             if (engines := without_engine(health)) is not None:
                 return f"waiting for the engines of {name}: {engines}"
             if (last := last_to_fail(health)) is not None:
-                return f"waiting for {last['url']} ({last['problem']}): {advice_for_upstream(last)}"
+                return f"waiting for {last['url']} ({last['problem']}): {remedy(last)}"
             batches = {shard.batch_id for shard in running if shard.backend == name and shard.batch_id is not None}
             if (refused := describe_refused(health, batches)) is not None:
                 return refused

@@ -14,9 +14,11 @@ from orchestrator.cli.failures import CommandInterrupted
 from orchestrator.core import interrupts
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job
+from orchestrator.core.shards import ShardState
 from orchestrator.engine.lock import Holder, engine_lock
 from orchestrator.engine.loop import Engine
 from orchestrator.reports import status
+from orchestrator.settings.backends import OwnServer
 
 FOLLOW_SECONDS = 0.5
 
@@ -84,8 +86,27 @@ def until_over(
             followed = holder
             time.sleep(FOLLOW_SECONDS)  # the other process's database is what is read; it cannot wake us
         if interrupted() and not is_over():
-            goes_on = f"{followed} goes on with {job.id}" if followed else "run the same command again to continue"
-            raise CommandInterrupted(f"stopped; {goes_on}")
+            raise CommandInterrupted(_stop_message(context, job, followed))
+
+
+def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
+    """What goes on after Ctrl-C, how to follow it, and how to end it."""
+    goes_on = f"{followed} goes on with {job.id}" if followed else "run the same command again to continue"
+    sent = (ShardState.SUBMITTING, ShardState.SUBMITTED)
+    backends = {} if (settings := context.readable) is None else settings.backends
+    own = {name for name, backend in backends.items() if isinstance(backend, OwnServer)}
+    hosted = [
+        shard for shard in context.store.shards.of_job(job.id) if shard.state in sent and shard.backend not in own
+    ]
+    if not hosted:
+        return f"stopped; {goes_on}"
+    rows, names = sum(shard.rows for shard in hosted), ", ".join(sorted({shard.backend for shard in hosted}))
+    batches = "1 batch" if len(hosted) == 1 else f"{len(hosted):,} batches"
+    verb = "goes" if len(hosted) == 1 else "go"
+    return (
+        f"stopped here, but {batches} of {rows:,} rows {verb} on at {names} and will be billed; {goes_on}; "
+        f"follow it: `orch status {job.id}`; end it: `orch cancel {job.id}`"
+    )
 
 
 @contextmanager

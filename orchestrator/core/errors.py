@@ -156,6 +156,8 @@ class StrayUpload(BackendError):
     `file_id` is the id in the answer, `created_at` when that file was made, None if the answer does not say.
     """
 
+    kind = "stray_upload"
+
     def __init__(self, message: str, file_id: str, created_at: datetime | None) -> None:
         super().__init__(message)
         self.file_id = file_id

@@ -37,8 +37,8 @@ def lost(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def remedy(first: Mapping[str, Any]) -> str:
     """What to do about an upstream that takes no rows."""
     if first.get("answers"):
-        return "it answers, but takes no rows: correct its address or key, or repair what it names"
-    return "start it"
+        return "it answers, but takes no rows: correct its address or key, or repair what it names; see `orch doctor`"
+    return "is vLLM running? see `orch doctor`"
 
 
 class ServerHealth:

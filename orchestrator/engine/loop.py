@@ -47,7 +47,7 @@ from orchestrator.engine.replica.home_replica import HomeReplica
 from orchestrator.engine.settings_in_force import digest_of, keep
 from orchestrator.engine.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
-from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles, advice_for_upstream
+from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
 from orchestrator.pipeline.build.reuse import asked_of
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.gc import disk
@@ -369,11 +369,11 @@ class Engine:
     def _upstreams_down(self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None) -> None:
         seconds = float(first["problem_seconds"])
         what = f"{first['problem']}, for {seconds:.0f} s"
-        self.problem = f"waiting for {first['url']} ({what}): {advice_for_upstream(first)}"
+        self.problem = f"waiting for {first['url']} ({what}): {remedy(first)}"
         if seconds > settings.patience and mine is not None and self._is_stuck(mine, name):
             raise BackendError(
                 f"backend {name}: no upstream took a row for {seconds:.0f} s: {first['url']}: {first['problem']}",
-                hint=f"{remedy(first)}, then run the same command again: the job resumes where it stopped",
+                hint=f"{remedy(first)}; then run the same command again: the job resumes where it stopped",
             )
 
     def _is_stuck(self, job: Job, backend: str) -> bool:

@@ -102,11 +102,6 @@ def _without_machine(engines: list[Mapping[str, Any]]) -> Mapping[str, Any] | No
     return {"url": first["name"], "problem": told, "problem_seconds": first["seconds"]}
 
 
-def advice_for_upstream(last: Mapping[str, Any]) -> str:
-    """What a person can do about an upstream that takes no rows."""
-    return "see `orch doctor`" if last.get("answers") else "is vLLM running? see `orch doctor`"
-
-
 def without_engine(health: Mapping[str, Any]) -> str | None:
     """What the engines of a server do that has rows and no engine for them yet, for people; None where one takes rows
     or there are none to come."""

@@ -473,6 +473,7 @@ def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orc
     running.send_signal(2)
     assert running.wait(PATIENCE) == 130
     assert "run the same command again" in run_orch.output(running)
+    assert "orch cancel" not in run_orch.output(running), "what ran here stands still now"
     assert job_of(run_orch)["state"] == "running"
 
 
