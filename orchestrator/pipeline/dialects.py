@@ -90,7 +90,8 @@ def line_writer(
 ) -> LineWriter:
     """How the rows of a job for one model at a recipient are written. A batch file's rows keep their values."""
     dropping = frozenset(task.id for task in tasks_of(job) if task.unsupported == "drop")
-    return LineWriter(dialect_of(recipient, model, endpoint, refused), dropping, job.kind is JobKind.BATCH)
+    dialect = dialect_of(recipient, model, endpoint, refused)
+    return LineWriter(dialect, dropping, job.kind is JobKind.BATCH)
 
 
 def losses(recipient: Recipient, model: str, task: Task, refused: Collection[str] = ()) -> tuple[Loss, ...]:

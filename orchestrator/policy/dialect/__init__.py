@@ -5,8 +5,9 @@ that is written for a route: it renames, transforms or names what cannot be said
 """
 
 from orchestrator.policy.dialect.description import describe
+from orchestrator.policy.dialect.draft import Loss
 from orchestrator.policy.dialect.recipient import UNKNOWN, OwnRule, Recipient, Structured, priced_as, provider_at
-from orchestrator.policy.dialect.writing import Dialect, Loss, dialect_of
+from orchestrator.policy.dialect.writing import Dialect, dialect_of
 
 __all__ = [
     "UNKNOWN",

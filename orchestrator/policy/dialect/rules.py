@@ -49,13 +49,15 @@ class TableRule:
     endpoints: Collection[str] = ()
     when: Condition | None = None
 
+    def holds_for(self, provider: str, model: str) -> bool:
+        """True if the rule is about a model at a provider."""
+        return provider in self.providers and re.match(self.models, plain_name(model)) is not None
+
     def apply(self, draft: Draft) -> None:
-        """Apply the change where the rule holds."""
-        if draft.recipient.provider not in self.providers:
-            return
+        """Apply the change to a draft for such a model, where the rest of the rule holds."""
         if self.endpoints and draft.endpoint not in self.endpoints:
             return
-        if re.match(self.models, plain_name(draft.model)) and (self.when is None or self.when(draft)):
+        if self.when is None or self.when(draft):
             self.change.apply(draft)
 
 

@@ -6,16 +6,16 @@ Lines of one task differ in their messages alone, so what becomes of the other f
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from orchestrator.policy.dialect import structured
 from orchestrator.policy.dialect.draft import Draft, Loss, Messages
-from orchestrator.policy.dialect.recipient import LOCAL, OwnRule, Recipient, Structured
+from orchestrator.policy.dialect.recipient import OwnRule, Recipient, Structured
 from orchestrator.policy.dialect.responses import to_responses
-from orchestrator.policy.dialect.rules import CHAT, RESPONSES, Bounded, NotAbove, NotTaken, Renamed, TableRule
+from orchestrator.policy.dialect.rules import CHAT, RESPONSES, Bounded, NotAbove, NotTaken, Renamed
 from orchestrator.policy.dialect.tables import RULES
 
 _ASKED = ("messages", "input", "prompt")
@@ -44,27 +44,28 @@ class _Written:
     edits: Sequence[Callable[[Messages], Messages]]
 
 
-@dataclass(slots=True)
 class Dialect:
-    """How requests to `endpoint` are written for a model at a recipient; `refused` are fields that it has refused.
+    """How requests to `asked_at` are written for a model at a recipient; `refused` are fields that it has refused.
 
-    `name` is the model's own. A model of a deployment may be `like` another one, whose rules hold then.
+    `name` is the model's own. A model of a deployment may be like another one, whose rules hold then.
     """
 
-    recipient: Recipient
-    name: str
-    asked_at: str
-    refused: frozenset[str] = frozenset()
-    _known: dict[tuple[bool, bool, bytes], _Written] = field(default_factory=dict)
+    def __init__(self, recipient: Recipient, name: str, asked_at: str, refused: frozenset[str] = frozenset()) -> None:
+        self.recipient = recipient
+        self.name = name
+        self.asked_at = asked_at
+        self._refused = refused
+        self._own = [rule for rule in recipient.rules if rule.holds_for(name)]
+        self._like = next((rule.like for rule in self._own if rule.like is not None), name)
+        self._rules = [rule for rule in RULES if rule.holds_for(recipient.provider, self._like)]
+        self._is_plain = not (self._own or self._rules or refused or recipient.structured)
+        self._model = msgspec.Raw(_encode(name))
+        self._known: dict[tuple[bool, bool, bytes], _Written] = {}
 
     @property
     def endpoint(self) -> str:
         """The path that the requests are sent to in the end."""
         return self._draft({}, drop=True, is_ready=False).endpoint
-
-    @property
-    def _own(self) -> list[OwnRule]:
-        return [rule for rule in self.recipient.rules if rule.holds_for(self.name)]
 
     def losses(self, body: Mapping[str, Any]) -> tuple[Loss, ...]:
         """What a body asks for that cannot be said there. Of a body as its task spells it, without its messages."""
@@ -81,22 +82,27 @@ class Dialect:
     def line(self, line: bytes, *, drop: bool = False, is_ready: bool = False) -> bytes:
         """A request line as it is sent. `is_ready` says that a person wrote it: then only names of fields change."""
         parsed = _decode_line(line)
-        model = msgspec.Raw(_encode(self.name))
-        asked = next((name for name in _ASKED if name in parsed.body), None)
-        others = {name: raw for name, raw in parsed.body.items() if name not in (asked, "model")}
+        body: dict[str, Any] = parsed.body
+        if self._is_plain and not ("max_tokens" in body and any(name in body for name in _BOUNDS)):
+            return self._with_name(line, parsed)
+        asked = next((name for name in _ASKED if name in body), None)
+        others = {name: raw for name, raw in body.items() if name not in (asked, "model")}
         written = self._written(others, drop, is_ready)
-        is_same = written.fields is None and not written.edits and written.endpoint == self.asked_at
-        if is_same and bytes(parsed.body.get("model", b"")) == bytes(model):
+        if written.fields is None and not written.edits and written.endpoint == self.asked_at:
+            return self._with_name(line, parsed)
+        fields = others if written.fields is None else written.fields
+        content = {} if asked is None else self._asked(asked, body[asked], written)
+        parsed.body = {"model": self._model, **content, **fields}
+        if written.endpoint != self.asked_at:
+            parsed.url = written.endpoint
+        return _encode(parsed)
+
+    def _with_name(self, line: bytes, parsed: _Line) -> bytes:
+        """The line under the model's own name; the very same one where it has that already."""
+        if bytes(parsed.body.get("model", b"")) == bytes(self._model):
             return line
-        body: dict[str, Any]
-        if is_same:
-            body = {**parsed.body, "model": model}
-        else:
-            fields = others if written.fields is None else written.fields
-            content = {} if asked is None else self._asked(asked, parsed.body[asked], written)
-            body = {"model": model, **content, **fields}
-        url = parsed.url if written.endpoint == self.asked_at else written.endpoint
-        return _encode({"custom_id": parsed.custom_id, "method": parsed.method, "url": url, "body": body})
+        parsed.body["model"] = self._model
+        return _encode(parsed)
 
     def _asked(self, name: str, raw: msgspec.Raw, written: _Written) -> dict[str, Any]:
         if not written.edits:
@@ -122,21 +128,20 @@ class Dialect:
 
     def _draft(self, body: Mapping[str, Any], *, drop: bool, is_ready: bool) -> Draft:
         fields = {name: value for name, value in body.items() if name != "model"}
-        own = self._own
-        like = next((rule.like for rule in own if rule.like is not None), self.name)
-        draft = Draft(fields, like, self.recipient, self.asked_at, self.name, drop)
+        draft = Draft(fields, self._like, self.recipient, self.asked_at, self.name, drop)
         if any(name in fields for name in _BOUNDS):
             fields.pop("max_tokens", None)  # what `extra` names stands in place of ours
         if is_ready:
-            for rule in _renames():
-                rule.apply(draft)
+            for rule in self._rules:
+                if isinstance(rule.change, Renamed):
+                    rule.apply(draft)
             return draft
-        for one in own:
+        for one in self._own:
             _apply_own(one, draft)
-        _ask_in_a_known_way(draft, own, self.refused)
-        for rule in RULES:
+        _ask_in_a_known_way(draft, self._own, self._refused)
+        for rule in self._rules:
             rule.apply(draft)
-        _leave_out_refused(draft, self.refused)
+        _leave_out_refused(draft, self._refused)
         return draft
 
 
@@ -157,10 +162,6 @@ def _asked_again(
     for edit in edits:
         asked = edit(asked)
     return {"input" if endpoint == RESPONSES else name: asked}
-
-
-def _renames() -> list[TableRule]:
-    return [rule for rule in RULES if isinstance(rule.change, Renamed)]
 
 
 def _apply_own(rule: OwnRule, draft: Draft) -> None:
@@ -203,6 +204,3 @@ def _leave_out_refused(draft: Draft, refused: frozenset[str]) -> None:
             draft.rename(name, "max_tokens")
         else:
             draft.lose(name, f"has refused {name}")
-
-
-__all__ = ["LOCAL", "Dialect", "Loss", "dialect_of"]
