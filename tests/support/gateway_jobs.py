@@ -59,9 +59,9 @@ class Job:
         return self.orch.start("run", self.source, "-o", str(self.out), env=self.env)
 
     def run(self) -> str:
-        """Run it to its end; its exit code and stderr."""
+        """Run it to its end; its exit code and all that it said."""
         ended = self.orch("run", self.source, "-o", str(self.out), env=self.env, timeout=LONGEST_RUN)
-        return f"exit {ended.returncode}\n{ended.stderr}"
+        return f"exit {ended.returncode}\n{ended.stdout}{ended.stderr}"
 
     def results(self) -> list[Json]:
         return [json.loads(line) for line in self.out.read_text().splitlines()]
