@@ -197,4 +197,4 @@ def test_schemas_and_labels_on_a_llama_cpp_server(structured: Json, run_orch: Or
     assert len(results) == 2 * len(FRUITS)
     assert {row["status"] for row in results} == {"succeeded"}
     refused = server.log.read_text().count("500 Internal Server Error")
-    assert refused <= (0 if structured else 2), "one refusal teaches the backend"
+    assert refused <= (0 if structured else len(results)), "no row is refused twice"
