@@ -25,6 +25,11 @@ _FAILED_STATUSES = frozenset({"failed", "cancelled", "canceled", "in_progress", 
 """Values of a response's `status` under which it has no answer, or not a whole one."""
 _BOUNDED = frozenset({"max_output_tokens", "max_tokens", "content_filter"})
 """Reasons for which a response is incomplete, and an answer all the same: it was cut where its request says."""
+WINDOW_FULL = frozenset({"model_context_window_exceeded", "context_window_exceeded", "model_length", "error_limit"})
+"""Words for an answer that ended because the context window was full, in lower case: sending it again does not help.
+
+Anthropic and Bedrock: `model_context_window_exceeded`. Mistral: `model_length`. Cohere: `ERROR_LIMIT`.
+"""
 MAX_WORDS = 200
 """Characters of a server's own words that a reason quotes."""
 _NAMES = ("type", "reason", "finish_reason", "name")
@@ -80,7 +85,8 @@ def _unfinished_response(status: Any, details: Any) -> str | None:
     if status != "incomplete":
         return None
     reason = end_word(details)
-    return None if reason in _BOUNDED else f"the response is incomplete ({reason or 'no reason given'})"
+    is_final = reason is not None and (reason in _BOUNDED or reason.lower() in WINDOW_FULL)
+    return None if is_final else f"the response is incomplete ({reason or 'no reason given'})"
 
 
 def _words(error: Any) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from orchestrator.core.unfinished import WINDOW_FULL
 from orchestrator.policy.answer_text import Answer
 
 _AT_BOUND = frozenset({"length", "max_tokens", "max_output_tokens"})
-# Anthropic's and Bedrock's word, Mistral's, Cohere's.
-_WINDOW_FULL = frozenset({"model_context_window_exceeded", "context_window_exceeded", "model_length", "error_limit"})
 _TRACES = (b'"length"', b'"incomplete"', b"max_tokens", b"window_exceeded", b"model_length", b"MAX_TOKENS", b"ERROR_")
 
 CONTEXT_FULL = "context_full"
@@ -29,4 +28,4 @@ def is_cut(answer: Answer) -> bool:
 
 def full_window(answer: Answer) -> tuple[str, str] | None:
     """`(code, message)` if the answer ended because the context window was full, else None."""
-    return _FULL if (answer.finish_reason or "").lower() in _WINDOW_FULL else None
+    return _FULL if (answer.finish_reason or "").lower() in WINDOW_FULL else None
