@@ -74,6 +74,8 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     lasting = _number(created, "ephemeral_1h_input_tokens") if isinstance(created, dict) else 0
     details = usage.get("output_tokens_details")
     thinking = _number(details, "thinking_tokens") if isinstance(details, dict) else 0
+    tools = usage.get("server_tool_use")
+    searches = _number(tools, "web_search_requests") if isinstance(tools, dict) else 0
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
@@ -81,6 +83,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
         # An hour in the cache costs more than five minutes.
         "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": put, "cache_write_1h_tokens": lasting},
         "completion_tokens_details": {"reasoning_tokens": thinking},
+        **({"server_tool_use": {"web_search_requests": searches}} if searches else {}),
     }
 
 

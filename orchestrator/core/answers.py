@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from contextlib import suppress
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,6 +19,14 @@ class _Details(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: Tokens | None = 0
     cache_write_tokens: Tokens | None = 0
     reasoning_tokens: Tokens | None = 0
+    cache_write_1h_tokens: Tokens | None = 0
+    cache_creation_tokens: Tokens | None = 0
+    audio_tokens: Tokens | None = 0
+    image_tokens: Tokens | None = 0
+
+
+class _Searches(msgspec.Struct, frozen=True, gc=False):
+    web_search_requests: Tokens | None = 0
 
 
 class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
@@ -32,6 +41,14 @@ class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
     total_tokens: Any = None
+    # Cached tokens beside the details: Mistral, Moonshot, DeepSeek; Anthropic's names, as gateways pass them on.
+    num_cached_tokens: Tokens | None = None
+    cached_tokens: Tokens | None = None
+    prompt_cache_hit_tokens: Tokens | None = None
+    cache_read_input_tokens: Tokens | None = None
+    cache_creation_input_tokens: Tokens | None = None
+    reasoning_tokens: Tokens | None = None
+    server_tool_use: _Searches | None = None
 
 
 class _Used(msgspec.Struct, frozen=True, gc=False):
@@ -84,16 +101,34 @@ _decode_usage = msgspec.json.Decoder(_AnswerUsage | None, strict=False).decode
 _decode_parts = msgspec.json.Decoder(_Parts).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _NO_DETAILS = _Details()
+_PARTS: dict[str, type[_Details | _Searches]] = {
+    "prompt_tokens_details": _Details,
+    "completion_tokens_details": _Details,
+    "input_tokens_details": _Details,
+    "output_tokens_details": _Details,
+    "server_tool_use": _Searches,
+}
+_WHOLES = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
+_Fields = TypeVar("_Fields", bound=msgspec.Struct)
 
 
 class TokenCounts(NamedTuple):
-    """An answer's tokens: `cached` and `cache_write` are parts of `input`, `reasoning` of `output`."""
+    """An answer's tokens: `cached` and `cache_write` are parts of `input`, `reasoning` of `output`.
+
+    `cache_write_1h` is the part of `cache_write` that stays for an hour. Sound and pictures are parts, too.
+    """
 
     input: int = 0
     cached: int = 0
     output: int = 0
     reasoning: int = 0
     cache_write: int = 0
+    cache_write_1h: int = 0
+    input_audio: int = 0
+    output_audio: int = 0
+    input_image: int = 0
+    output_image: int = 0
+    web_searches: int = 0
 
 
 NO_TOKENS = TokenCounts()
@@ -142,28 +177,92 @@ def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
 
 
 def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
-    """A usage whose numbers may be told as text; None for any other shape."""
+    """A usage whose numbers may be told as text, or whose odd fields are left out; None if it is not an object."""
     try:
         usage: _AnswerUsage | None = _decode_usage(raw)
+    except msgspec.ValidationError:
+        fields = _read(raw)
+        if not isinstance(fields, dict):
+            return None
+        usage = _known_fields(_AnswerUsage, fields)
+        # Of a whole that cannot be counted the parts say nothing.
+        is_whole = all(getattr(usage, name) is not None for name in _WHOLES if fields.get(name) is not None)
+        return usage if is_whole else None
     except JSON_ERRORS:
         return None
     return usage
+
+
+def _known_fields(kind: type[_Fields], values: dict[str, Any]) -> _Fields:
+    """The fields that can be read, each by itself."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        value = values.get(field.name)
+        inner = _PARTS.get(field.name)
+        if inner is not None:
+            found[field.name] = _known_fields(inner, value) if isinstance(value, dict) else None
+        elif value is not None:
+            with suppress(msgspec.ValidationError):
+                found[field.name] = msgspec.convert(value, field.type, strict=False)
+    return kind(**found)
 
 
 def _counted(usage: _AnswerUsage) -> TokenCounts:
     taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
     given = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
     fed = usage.prompt_tokens or usage.input_tokens or 0
-    cached = taken.cached_tokens or 0
-    written = taken.cache_write_tokens or 0
+    cached = taken.cached_tokens or _cached_beside(usage)
+    written = taken.cache_write_tokens or taken.cache_creation_tokens or usage.cache_creation_input_tokens or 0
     output = usage.completion_tokens or usage.output_tokens or 0
-    thought = given.reasoning_tokens or 0
+    thought = given.reasoning_tokens or usage.reasoning_tokens or 0
+    total = _total(usage)
     # xAI counts thoughts beside the completion, which the total shows; what is more than a whole is not a part of it.
-    if thought and (thought > output or _total(usage) == fed + output + thought):
+    if thought and (thought > output or total == fed + output + thought):
         output += thought
-    if cached + written > fed:
+    if cached + written and _is_beside(usage, fed, cached + written, output, total):
         fed += cached + written
-    return TokenCounts(fed, cached, output, thought, written) if fed < MOST_TOKENS > output else NO_TOKENS
+    cached = min(cached, fed)
+    written = min(written, fed - cached)
+    if not fed < MOST_TOKENS > output:
+        return NO_TOKENS
+    searches = usage.server_tool_use.web_search_requests or 0 if usage.server_tool_use else 0
+    if taken is _NO_DETAILS is given and not searches:
+        return TokenCounts(fed, cached, output, thought, written)
+    return TokenCounts(
+        fed,
+        cached,
+        output,
+        thought,
+        written,
+        min(taken.cache_write_1h_tokens or 0, written),
+        min(taken.audio_tokens or 0, fed),
+        min(given.audio_tokens or 0, output),
+        min(taken.image_tokens or 0, fed),
+        min(given.image_tokens or 0, output),
+        searches,
+    )
+
+
+def _cached_beside(usage: _AnswerUsage) -> int:
+    """Cached tokens that a usage has at its top level."""
+    return (
+        usage.num_cached_tokens
+        or usage.cached_tokens
+        or usage.prompt_cache_hit_tokens
+        or usage.cache_read_input_tokens
+        or 0
+    )
+
+
+def _is_beside(usage: _AnswerUsage, fed: int, stored: int, output: int, total: int | None) -> bool:
+    """True if a prompt's cached and written tokens are counted beside it, and not as a part of it."""
+    if total == fed + output:
+        return False
+    if total == fed + stored + output:
+        return True
+    # Anthropic's own count has no total, and leaves both out.
+    is_anthropic = usage.cache_read_input_tokens is not None or usage.cache_creation_input_tokens is not None
+    return stored > fed or (total is None and is_anthropic and usage.prompt_tokens is None)
 
 
 def _total(usage: _AnswerUsage) -> int | None:

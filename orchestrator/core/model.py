@@ -154,10 +154,11 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one answer.
+    """Tokens of one answer, and the searches that its provider made for it.
 
     `input_tokens` includes `cached_tokens` (read from the provider's cache) and `cache_write_tokens` (put into it),
-    `output_tokens` includes `reasoning_tokens`.
+    `output_tokens` includes `reasoning_tokens`. `cache_write_1h_tokens` are the written
+    tokens that stay for an hour. Tokens of sound and pictures are parts of what went in and came out.
     """
 
     input_tokens: int = 0
@@ -165,6 +166,12 @@ class Usage:
     output_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    input_audio_tokens: int = 0
+    output_audio_tokens: int = 0
+    input_image_tokens: int = 0
+    output_image_tokens: int = 0
+    web_searches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +266,7 @@ class Outcome:
     was given. `uncertain` counts sends of the row that no answer came to, which may be billed all the same.
     `status` is the HTTP status of the backend's answer to the row, None where it gave none. `answer_bytes` is the
     length of an answer's text where it tells no tokens. `cut` is True for an accepted answer that ended at
-    `max_tokens`.
+    `max_tokens`, `repaired` for one whose JSON stood in other text.
     """
 
     seq: int
@@ -276,6 +283,7 @@ class Outcome:
     status: int | None = None
     answer_bytes: int = 0
     cut: bool = False
+    repaired: bool = False
     error_code: str | None = None
     error_message: str | None = None
 
@@ -310,6 +318,7 @@ class FinishedRow:
     part: int | None = None
     parts: int | None = None
     sent_as: str | None = None
+    repaired: bool = False
 
     @property
     def stage(self) -> str | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from orchestrator.core import wire
 from orchestrator.core.jsonl import single_line
-from orchestrator.core.model import FinishedRow, RequestState
+from orchestrator.core.model import FinishedRow, RequestState, Usage
 from orchestrator.policy.answer_check import AnswerCheck, raw_output
 from orchestrator.policy.answer_text import answer_of, response_json
 from orchestrator.settings.model_lists import rung_of
@@ -72,6 +72,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
             "cache_write": row.usage.cache_write_tokens,
             "output": row.usage.output_tokens,
             "reasoning": row.usage.reasoning_tokens,
+            **_rare_counts(row.usage),
         },
         "cost_usd": f"{row.cost:f}",
         "latency_ms": row.latency_ms,
@@ -83,6 +84,19 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "carried_from": row.carried_from,
         "why": row.why,
     }
+
+
+def _rare_counts(usage: Usage) -> dict[str, int]:
+    """What few answers use: it is named only if there is some of it."""
+    counts = {
+        "cache_write_1h": usage.cache_write_1h_tokens,
+        "input_audio": usage.input_audio_tokens,
+        "output_audio": usage.output_audio_tokens,
+        "input_image": usage.input_image_tokens,
+        "output_image": usage.output_image_tokens,
+        "web_searches": usage.web_searches,
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 class _Plain(msgspec.Struct):

@@ -17,21 +17,28 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Outcome, Price, RequestState, Usage
+from orchestrator.policy.token_rates import TierPrice, TokenRates
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelPrice, PriceCalculation
 
 _HOUR = Decimal(3600)
-_MILLION = Decimal(1_000_000)
-_NO_OUTPUT = ("/v1/embeddings", "/v1/moderations")
-_KEYS = (
-    "input_mtok",
-    "output_mtok",
-    "cache_read_mtok",
-    "cache_write_mtok",
-    "output_reasoning_mtok",
-    "requests_kcount",
-)
+_KEYS = {
+    "input": "input_mtok",
+    "output": "output_mtok",
+    "cached": "cache_read_mtok",
+    "cache_write": "cache_write_mtok",
+    "cache_write_1h": "cache_write_1h_mtok",
+    "reasoning": "output_reasoning_mtok",
+    "input_audio": "input_audio_mtok",
+    "output_audio": "output_audio_mtok",
+    "input_image": "input_image_mtok",
+    "output_image": "output_image_mtok",
+    "request": "requests_kcount",
+    "search": "web_searches_kcount",
+}
+"""What genai-prices calls the rates."""
+_BY_THOUSAND = frozenset({"request", "search"})
 
 
 class Tier(StrEnum):
@@ -74,21 +81,6 @@ def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRates:
-    """Dollars per million tokens, and `request` dollars for each request.
-
-    None: `cached` and `cache_write` cost what `input` does, `reasoning` what `output` does; `output` has no price.
-    """
-
-    input: Decimal
-    output: Decimal | None = None
-    cached: Decimal | None = None
-    cache_write: Decimal | None = None
-    reasoning: Decimal | None = None
-    request: Decimal = Decimal(0)
-
-
-@dataclass(frozen=True, slots=True)
 class PriceOverride:
     """What orch.toml says that a model costs, by tier; `source` says where that is from."""
 
@@ -102,55 +94,6 @@ class PriceOverride:
 Overrides = Mapping[str, PriceOverride]
 NO_OVERRIDES: Overrides = MappingProxyType({})
 NO_USAGE = Usage()
-
-
-@dataclass(frozen=True, slots=True)
-class TierPrice:
-    """What a model's tokens cost at one tier, and where that comes from.
-
-    `by_prompt` has `(mark, rates)`, the highest mark first: with more prompt tokens than that, every token of the row
-    costs these rates, times `factor`. The last mark is -1.
-    """
-
-    by_prompt: tuple[tuple[int, TokenRates], ...]
-    source: str
-    factor: Decimal = Decimal(1)
-    estimated: bool = False
-
-    def price(self, usage: Usage, rows: int = 1) -> Price:
-        """What these tokens cost, in so many rows of one size. Raises InputError for output without a price."""
-        fed, cached, written = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
-        per = next(per for mark, per in self.by_prompt if fed > mark * rows)
-        cost = (fed - cached - written) * per.input
-        cost += cached * (per.input if per.cached is None else per.cached)
-        cost += written * (per.input if per.cache_write is None else per.cache_write)
-        if usage.output_tokens:
-            if per.output is None:
-                raise self._no_output()
-            thought = usage.reasoning_tokens
-            cost += (usage.output_tokens - thought) * per.output
-            cost += thought * (per.output if per.reasoning is None else per.reasoning)
-        cost = (cost / _MILLION + rows * per.request) * self.factor
-        return Price(cost.quantize(PICO, ROUND_HALF_EVEN), self.source, self.estimated)
-
-    def check(self, endpoint: str) -> None:
-        """Raises InputError where the answers of an endpoint have tokens that no price is known for."""
-        if endpoint not in _NO_OUTPUT and self.by_prompt[-1][1].output is None:
-            raise self._no_output()
-
-    def _no_output(self) -> InputError:
-        return InputError(
-            f"no price is known for output tokens ({self.source} has none)",
-            hint="choose a model that outputs tokens, or set its output price in orch.toml under [prices]",
-        )
-
-    def __str__(self) -> str:
-        per = self.by_prompt[-1][1]
-        output = "" if per.output is None else f", ${(per.output * self.factor).normalize():f} out"
-        longer = "".join(f", more above {mark:,} in" for mark, _ in self.by_prompt[-2:-1])
-        guessed = "≈ " if self.estimated else ""
-        fed = f"{(per.input * self.factor).normalize():f}"
-        return f"{guessed}${fed} in{output} per million tokens{longer} ({self.source})"
 
 
 def token_price(
@@ -339,10 +282,12 @@ def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice]
     if entry.model_price.input_mtok is None:
         return "the table has none for its input tokens"
     name = f"genai-prices: {provider}:{entry.model.id}"
-    found = {Tier.STANDARD: TierPrice(_by_prompt(entry.model_price), name)}
+    standard = _by_prompt(entry.model_price)
+    found = {Tier.STANDARD: TierPrice(standard, name)}
     for tier, context in _CONTEXTS.items():
         if _has(entry, context, at):
-            found[tier] = TierPrice(_by_prompt(entry.model.get_prices(at, context)), f"{name} {tier}")
+            own = _by_prompt(entry.model.get_prices(at, context))
+            found[tier] = TierPrice(own, f"{name} {tier}", search=standard[-1][1].search)
     return found
 
 
@@ -362,8 +307,8 @@ def _has(entry: PriceCalculation, context: Mapping[str, str], at: datetime) -> b
 def _by_prompt(prices: ModelPrice) -> tuple[tuple[int, TokenRates], ...]:
     from genai_prices.types import TieredPrices
 
-    listed = [getattr(prices, key) for key in _KEYS]
-    marks = {tier.start for price in listed if isinstance(price, TieredPrices) for tier in price.tiers}
+    listed = {name: getattr(prices, key, None) for name, key in _KEYS.items()}
+    marks = {tier.start for price in listed.values() if isinstance(price, TieredPrices) for tier in price.tiers}
 
     def above(mark: int, price: Any) -> Any:
         if not isinstance(price, TieredPrices):
@@ -372,6 +317,7 @@ def _by_prompt(prices: ModelPrice) -> tuple[tuple[int, TokenRates], ...]:
 
     found = []
     for mark in sorted({-1, *marks}, reverse=True):
-        fed, given, cached, written, thought, fee = (above(mark, price) for price in listed)
-        found.append((mark, TokenRates(fed, given, cached, written, thought, (fee or Decimal(0)) / 1000)))
+        known = {name: value for name, price in listed.items() if (value := above(mark, price)) is not None}
+        each = {name: known[name] / 1000 for name in _BY_THOUSAND & known.keys()}
+        found.append((mark, TokenRates(**{**known, **each})))
     return tuple(found)

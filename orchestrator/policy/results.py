@@ -244,7 +244,7 @@ def _ended(
         RequestState.SUCCEEDED if problem is None else RequestState.FAILED,
         kind,
         found.span,
-        Usage(tokens.input, tokens.cached, tokens.output, tokens.reasoning, tokens.cache_write),
+        Usage(*tokens),
         _short(head.model),
         orch.upstream if orch else None,
         orch.latency_ms if orch else None,

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Forecast, Price, Usage
-from orchestrator.policy.pricing import Tier, TierPrice, rates
+from orchestrator.policy.pricing import Tier, rates
+from orchestrator.policy.token_rates import TierPrice
 
 USUAL_DISCOUNT = Decimal("0.5")
 """What most batch APIs take off, for a comparison with a model whose batch price is not listed."""

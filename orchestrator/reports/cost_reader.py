@@ -9,7 +9,8 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import JobId
 from orchestrator.pipeline.plan.prices import ByToken, prices_of
-from orchestrator.policy.pricing import Tier, TierPrice, rates
+from orchestrator.policy.pricing import Tier, rates
+from orchestrator.policy.token_rates import TierPrice
 from orchestrator.reports.cost import CostFacts, CostReport, Listed, cost_report, estimates
 from orchestrator.settings.config import Config
 

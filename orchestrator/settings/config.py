@@ -40,6 +40,7 @@ from orchestrator.settings.telemetry import Telemetry
 class RateSettings(Strict):
     """Dollars per million tokens; cached ones, and those written to the cache, cost what `input` says unless told.
 
+    `cache_write_1h` is for tokens that stay in the cache for an hour, `web_search` for a thousand searches.
     A model that makes vectors has no `output`.
     """
 
@@ -47,6 +48,8 @@ class RateSettings(Strict):
     output: Dollars | None = None
     cached: Dollars | None = None
     cache_write: Dollars | None = None
+    cache_write_1h: Dollars | None = None
+    web_search: Dollars | None = None
 
 
 class ModelPrice(RateSettings):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     Dialect,
     Integer,
     Text,
     TypeDecorator,
 )
 
-from orchestrator.core.model import PICO
+from orchestrator.core.model import PICO, Usage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -73,3 +75,8 @@ class Words(TypeDecorator[str]):
 
 # SQLite gives out row ids by itself only for INTEGER, not for BIGINT.
 Serial = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def more_counts() -> list[Column[int]]:
+    """The columns of `Usage` behind its first three, which a table names itself."""
+    return [Column(count.name, Integer, nullable=False, server_default="0") for count in fields(Usage)[3:]]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, func, literal, or_, select
@@ -13,8 +14,10 @@ from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, func
 from orchestrator.core.model import PICO, JobId, Price, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.store.database import Database
+from orchestrator.store.records import COUNTS
 from orchestrator.store.tables import ledger, requests, shards, tags
 
+_NOTHING = Usage()
 DAY = 86_400_000_000  # microseconds
 UNPAID = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
 
@@ -92,13 +95,20 @@ class Ledger:
         with self._db.read() as tx:
             return [Shard(**{**row._mapping, "state": ShardState(row.state)}) for row in tx.execute(query)]
 
-    def book(self, shard: Shard, kind: str, prices: Mapping[int, Price], now: datetime) -> None:
-        """Book what rows cost that got no outcome in a shard; once, however often it is called."""
+    def book(
+        self,
+        shard: Shard,
+        kind: str,
+        prices: Mapping[int, Price],
+        now: datetime,
+        usages: Mapping[int, Usage] = MappingProxyType({}),
+    ) -> None:
+        """Book what rows without an outcome in a shard cost, and what they used; once, however often it is called."""
         rows = [
             {
                 "job_id": shard.job_id, "seq": seq, "shard_id": shard.id, "at": now, "kind": kind,
-                "backend": shard.backend, "model": shard.model, "input_tokens": 0, "cached_tokens": 0,
-                "output_tokens": 0, "cost": price.cost, "price_source": price.source, "estimated": price.estimated,
+                "backend": shard.backend, "model": shard.model, "cost": price.cost, "price_source": price.source,
+                "estimated": price.estimated, **asdict(usages.get(seq, _NOTHING)),
             }
             for seq, price in prices.items()
         ]  # fmt: skip
@@ -122,11 +132,7 @@ class Ledger:
                 ledger.c.model,
                 _DAY.label("day"),
                 func.sum(case((in_vain, 0), else_=1)),
-                func.sum(ledger.c.input_tokens),
-                func.sum(ledger.c.cached_tokens),
-                func.sum(ledger.c.output_tokens),
-                func.sum(ledger.c.reasoning_tokens),
-                func.sum(ledger.c.cache_write_tokens),
+                *(func.sum(ledger.c[name]) for name in COUNTS),
                 _picos(func.sum(cost)),
                 _picos(func.sum(case((in_vain, cost), else_=0))),
                 _picos(func.sum(case((_WASTED, cost), else_=0))),

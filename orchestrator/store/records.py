@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 from orchestrator.core.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, Span, Usage, Why
 from orchestrator.core.shards import ShardId
 
+COUNTS = (
+    "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cache_write_tokens",
+    "cache_write_1h_tokens", "input_audio_tokens", "output_audio_tokens", "input_image_tokens", "output_image_tokens",
+    "web_searches",
+)  # fmt: skip
+"""The columns of what an answer used, in the order of `Usage`."""
 CARRIED = (
     "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "sent_model",
-    "answered_by", "upstream", "latency_ms", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens",
-    "cache_write_tokens", "tier", "cut", "error_code", "error_message",
+    "answered_by", "upstream", "latency_ms", *COUNTS, "tier", "cut", "repaired", "error_code", "error_message",
 )  # fmt: skip
 """The columns of an outcome."""
 _MADE = (
@@ -27,16 +33,16 @@ ADDED = (*_MADE, *CARRIED)
 SETTLED = (*CARRIED, "cost")
 """The columns of a row that was settled."""
 BOOKED = (
-    "job_id", "seq", "shard_id", "at", "kind", "backend", "model", "input_tokens", "cached_tokens", "output_tokens",
-    "reasoning_tokens", "cache_write_tokens", "tier", "cost", "price_source", "estimated",
+    "job_id", "seq", "shard_id", "at", "kind", "backend", "model", *COUNTS, "tier", "cost",
+    "price_source", "estimated",
 )  # fmt: skip
 """The columns of a line of the ledger."""
 FINISHED = (
     "seq", "custom_id", "document", "task", "model", "prompt_version", "cut_from_tokens", "state", "attempt",
     "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream", "latency_ms",
-    "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cache_write_tokens", "tier", "cost",
+    *COUNTS, "tier", "cost",
     "error_code", "error_message", "carried_from", "twin_of", "job_id", "settled_at", "why", "part", "parts",
-    "sent_as",
+    "sent_as", "repaired",
 )  # fmt: skip
 """The columns that `finished` takes, in its order."""
 STATES = {state.value: state for state in RequestState}
@@ -77,11 +83,15 @@ class EarlierRow:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A row's outcome, what it cost (None: nothing is booked), and what sends without an answer may have cost."""
+    """A row's outcome, what it cost (None: nothing is booked), and what sends without an answer may have cost.
+
+    `used` is the estimate that the price is of, if the answer tells no tokens.
+    """
 
     outcome: Outcome
     price: Price | None
     uncertain: Price | None = None
+    used: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +160,7 @@ def added(
 
 _FREE = Decimal(0)
 _WAITS = (
-    RequestState.PENDING, None, None, None, None, None, None, None, None, None, 0, 0, 0, 0, 0, None, None, None, None,
+    RequestState.PENDING, *[None] * 9, *[0] * len(COUNTS), *[None] * 5,
 )  # fmt: skip
 
 
@@ -160,45 +170,40 @@ def settled(shard_id: ShardId, row: Settled, now: datetime, model: str | None) -
     return (
         outcome.state, now, shard_id, outcome.kind, span.offset if span else None, span.length if span else None,
         model, outcome.model, outcome.upstream, outcome.latency_ms, *_tokens(outcome.usage), outcome.tier,
-        outcome.cut or None, outcome.error_code, outcome.error_message, row.price.cost if row.price else _FREE,
+        outcome.cut or None, outcome.repaired, outcome.error_code, outcome.error_message,
+        row.price.cost if row.price else _FREE,
     )  # fmt: skip
 
 
 def booked(
-    shard_id: ShardId, job_id: JobId, backend: str, outcome: Outcome, kind: str, price: Price, now: datetime
+    shard_id: ShardId, job_id: JobId, backend: str, row: Settled, kind: str, price: Price, now: datetime
 ) -> tuple[Any, ...]:
     """The values of `BOOKED`."""
+    outcome = row.outcome
     # The tokens stand with what was settled: those of a send without an answer nobody knows.
-    usage = Usage() if kind == "uncertain" else outcome.usage
+    usage = Usage() if kind == "uncertain" else row.used or outcome.usage
     return (
         job_id, outcome.seq, shard_id, now, kind, backend, outcome.model or "", *_tokens(usage), outcome.tier,
         price.cost, price.source, price.estimated,
     )  # fmt: skip
 
 
-def _tokens(usage: Usage) -> tuple[int, int, int, int, int]:
-    return (
-        usage.input_tokens,
-        usage.cached_tokens,
-        usage.output_tokens,
-        usage.reasoning_tokens,
-        usage.cache_write_tokens,
-    )
+_tokens: Callable[[Usage], tuple[int, ...]] = attrgetter(*COUNTS)
 
 
 def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | None = None) -> FinishedRow:
     """From the values of `FINISHED`."""
     (
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, state, attempt, shard, kind, offset,
-        length, answered_by, upstream, latency_ms, tokens_in, cached, tokens_out, reasoning, written, tier, cost,
-        error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts, sent_as,
+        length, answered_by, upstream, latency_ms, *counts, tier, cost,
+        error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts, sent_as, repaired,
     ) = values  # fmt: skip
     # A twin has its outcome from the job itself.
     is_twin = twin_of is not None and state != RequestState.PENDING
     return FinishedRow(
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, STATES[state], attempt,
         None if shard is None or kind is None else (shard, kind, Span(offset, length)),
-        answered_by, upstream, latency_ms, Usage(tokens_in, cached, tokens_out, reasoning, written), tier, cost,
+        answered_by, upstream, latency_ms, Usage(*counts), tier, cost,
         error_code, error_message, job_id if is_twin else carried_from, backend, batch_id, settled_at,
-        None if why is None else Why(why), part, parts, sent_as,
+        None if why is None else Why(why), part, parts, sent_as, bool(repaired),
     )  # fmt: skip

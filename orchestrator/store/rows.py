@@ -261,13 +261,9 @@ class Rows:
                 answered_by=None,
                 upstream=None,
                 latency_ms=None,
-                input_tokens=0,
-                cached_tokens=0,
-                output_tokens=0,
-                reasoning_tokens=0,
-                cache_write_tokens=0,
                 tier=None,
                 cut=None,
+                repaired=None,
                 avoid=(),
                 released_at=None,
                 failed_since=None,
@@ -280,6 +276,7 @@ class Rows:
                 model=func.coalesce(c.first_model, c.model),
                 first_model=None,
                 cost=Decimal(0),
+                **dict.fromkeys(records.COUNTS, 0),
             )
         )
         pending = select(func.count()).where(c.job_id == job_id, c.state == RequestState.PENDING)
@@ -309,7 +306,7 @@ class Rows:
     def usage(self, job_id: JobId) -> Usage:
         """Tokens of the job's own answers; carried ones and those of twins are not among them."""
         c = requests.c
-        columns = (c.input_tokens, c.cached_tokens, c.output_tokens, c.reasoning_tokens, c.cache_write_tokens)
+        columns = [c[name] for name in records.COUNTS]
         query = select(*(func.coalesce(func.sum(column), 0) for column in columns)).where(
             c.job_id == job_id, IS_ORIGINAL
         )
@@ -377,7 +374,7 @@ def _booked(
     shard_id: ShardId, job_id: JobId, backend: str, rows: Iterable[tuple[Settled, str]], now: datetime
 ) -> list[tuple[Any, ...]]:
     return [
-        records.booked(shard_id, job_id, backend, row.outcome, kind, price, now)
+        records.booked(shard_id, job_id, backend, row, kind, price, now)
         for row, of in rows
         for kind, price in ((of, row.price), ("uncertain", row.uncertain))
         if price is not None

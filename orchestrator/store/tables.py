@@ -22,7 +22,7 @@ from sqlalchemy import (
     true,
 )
 
-from orchestrator.store.columns import Instant, Money, Names, Serial, Words
+from orchestrator.store.columns import Instant, Money, Names, Serial, Words, more_counts
 
 metadata = MetaData(
     naming_convention={
@@ -127,6 +127,7 @@ progress = Table(
     Index(None, "backend", "at"),
 )
 
+
 requests = Table(
     "requests",
     metadata,
@@ -165,11 +166,11 @@ requests = Table(
     Column("input_tokens", Integer, nullable=False, default=0),
     Column("cached_tokens", Integer, nullable=False, default=0),
     Column("output_tokens", Integer, nullable=False, default=0),
-    Column("reasoning_tokens", Integer, nullable=False, server_default="0"),
-    Column("cache_write_tokens", Integer, nullable=False, server_default="0"),
+    *more_counts(),
     Column("tier", String(16)),
-    # True for an accepted answer that ended at max_tokens, else null.
+    # Accepted although it ended at max_tokens, else null; its JSON stood in other text, null of an earlier version.
     Column("cut", Boolean),
+    Column("repaired", Boolean),
     Column("cost", Money, nullable=False, default=0),
     Column("error_code", Text),
     Column("error_message", Text),
@@ -257,8 +258,7 @@ ledger = Table(
     Column("input_tokens", Integer, nullable=False),
     Column("cached_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),
-    Column("reasoning_tokens", Integer, nullable=False, server_default="0"),
-    Column("cache_write_tokens", Integer, nullable=False, server_default="0"),
+    *more_counts(),
     Column("tier", String(16)),
     Column("cost", Money, nullable=False),
     Column("price_source", Words, nullable=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -109,6 +110,30 @@ def test_an_estimate_among_them_marks_the_sum(store: Store) -> None:
     guess = Price(Decimal("0.1"), "half the list price", estimated=True)
     settle(store, sharded(store, found), outcomes[0], outcomes[1], (outcomes[2][0], guess))
     assert {total.model: total.estimated for total in store.ledger.totals("job")} == {"tiny": True, "big": False}
+
+
+def test_every_count_of_an_answer_is_booked_settled_and_summed(store: Store) -> None:
+    found = added(store, 2)
+    shard = sharded(store, found)
+    usage = Usage(*range(1, 12))
+    outcome, price = succeeded(0)
+    settle(store, shard, (replace(outcome, usage=usage), price))
+    store.ledger.book(shard, "unfinished", {1: price}, NOW, {1: usage})
+    assert sum(total.usage.web_searches for total in store.ledger.totals("job")) == 22
+    assert store.rows.usage(found.id) == usage
+    assert next(store.rows.finished(found.id)).usage == usage
+
+
+def test_an_answer_without_usage_is_booked_with_its_estimate_and_stays_unknown(store: Store) -> None:
+    found = added(store, 1)
+    outcome, price = succeeded(0)
+    guess = Price(price.cost, "half the list price", estimated=True)
+    row_ = Settled(replace(outcome, usage=Usage()), guess, used=Usage(50, 0, 7))
+    shard = sharded(store, found)
+    store.rows.settle(shard.id, found.id, shard.backend, [row_], NOW)
+    [total] = store.ledger.totals("job")
+    assert (total.usage, total.estimated) == (Usage(50, 0, 7), True)
+    assert store.rows.usage(found.id) == Usage()
 
 
 def test_what_was_taken_back_is_booked_once_beside_what_is_settled_later(store: Store) -> None:

@@ -18,7 +18,6 @@ from orchestrator.policy.pricing import (
     TIERS,
     PriceOverride,
     Tier,
-    TokenRates,
     local_price,
     price_known,
     rates,
@@ -26,6 +25,7 @@ from orchestrator.policy.pricing import (
     token_price,
     uncertain_price,
 )
+from orchestrator.policy.token_rates import TierPrice, TokenRates
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 MILLION = Usage(1_000_000, 0, 1_000_000)
@@ -485,3 +485,51 @@ def test_sends_without_an_answer_are_booked_as_if_each_was_billed() -> None:
 def test_what_is_asked_for_as_a_tier_has_a_name_in_the_table_of_tiers() -> None:
     asked = {word: TIERS[word] for word in ("auto", "default", "flex", "priority")}
     assert asked == {"auto": STANDARD, "default": STANDARD, "flex": FLEX, "priority": PRIORITY}
+
+
+def test_an_hour_in_the_cache_costs_its_own_price() -> None:
+    usage = Usage(input_tokens=1000, cache_write_tokens=600, cache_write_1h_tokens=500)
+    price = token_price("anthropic", "claude-sonnet-4-0", usage, tier=Tier.STANDARD, at=NOW)
+    assert price.cost == (400 * Decimal("3") + 100 * Decimal("3.75") + 500 * Decimal("6")) / 1_000_000
+    assert not price.estimated
+
+
+def test_a_web_search_costs_its_own_price_and_a_batch_does_not_halve_it() -> None:
+    at = datetime(2026, 11, 1, tzinfo=UTC)
+    usage = Usage(input_tokens=1000, web_searches=2)
+    listed = token_price("anthropic", "claude-sonnet-4-5", usage, tier=Tier.STANDARD, at=at)
+    batch = token_price("anthropic", "claude-sonnet-4-5", usage, tier=Tier.BATCH, at=at)
+    assert listed.cost == Decimal("0.003") + Decimal("0.02")
+    assert batch.cost == Decimal("0.0015") + Decimal("0.02")
+
+
+def test_a_number_that_no_price_covers_is_said() -> None:
+    usage = Usage(input_tokens=1000, web_searches=2, input_audio_tokens=5)
+    price = token_price("mistral", "mistral-large-latest", usage, tier=Tier.STANDARD, at=NOW)
+    assert price.estimated
+    assert price.source.endswith("2 web searches have no price, sound that went in has no price of its own")
+
+
+def test_sound_and_pictures_cost_their_own_price() -> None:
+    rates = TokenRates(
+        Decimal(1),
+        Decimal(2),
+        input_audio=Decimal(10),
+        output_audio=Decimal(20),
+        input_image=Decimal(3),
+        output_image=Decimal(30),
+    )
+    price = TierPrice(((-1, rates),), "a list")
+    usage = Usage(
+        input_tokens=100, output_tokens=100, input_audio_tokens=10, output_audio_tokens=20,
+        input_image_tokens=30, output_image_tokens=40,
+    )  # fmt: skip
+    millionths = 10 * 10 + 30 * 3 + 60 * 1 + 20 * 20 + 40 * 30 + 40 * 2
+    assert price.price(usage) == Price(Decimal(millionths) / 1_000_000, "a list")
+
+
+@pytest.mark.parametrize(("hour", "dollars"), [(2, "0.0003"), (5, "0.00015"), (9, "0.0003"), (20, "0.00015")])
+def test_a_price_by_the_hour_of_the_day_is_that_of_the_hour(hour: int, dollars: str) -> None:
+    at = datetime(2026, 11, 25, hour, 30, tzinfo=UTC)
+    price = token_price("deepseek", "deepseek-v4-flash", Usage(input_tokens=1000), tier=Tier.STANDARD, at=at)
+    assert price.cost == Decimal(dollars)

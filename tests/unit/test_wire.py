@@ -228,6 +228,49 @@ USAGES = {
     "null": (None, (0, 0, 0, 0, 0)),
     "another shape": ("many", (0, 0, 0, 0, 0)),
     "negative": ({"prompt_tokens": -5}, (0, 0, 0, 0, 0)),
+    "cached beside the details, Mistral": (
+        {"prompt_tokens": 64, "num_cached_tokens": 32, "completion_tokens": 6, "total_tokens": 70}, (64, 32, 6, 0, 0),
+    ),
+    "cached beside the details, Moonshot": (
+        {"prompt_tokens": 64, "cached_tokens": 32, "completion_tokens": 6, "total_tokens": 70}, (64, 32, 6, 0, 0),
+    ),
+    "cached beside the details, DeepSeek": (
+        {"prompt_tokens": 64, "prompt_cache_hit_tokens": 32, "prompt_cache_miss_tokens": 32, "completion_tokens": 6},
+        (64, 32, 6, 0, 0),
+    ),
+    "Anthropic's own count": (
+        {"input_tokens": 10, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 3, "output_tokens": 6},
+        (17, 4, 6, 0, 3),
+    ),
+    "a gateway's count of Anthropic's": (
+        {"prompt_tokens": 17, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 3, "completion_tokens": 6,
+         "total_tokens": 23},
+        (17, 4, 6, 0, 3),
+    ),
+    "cached beside the prompt, as the total shows": (
+        {"prompt_tokens": 100, "completion_tokens": 6, "total_tokens": 186,
+         "prompt_tokens_details": {"cached_tokens": 80}},
+        (180, 80, 6, 0, 0),
+    ),
+    "more parts than the whole, as the total shows": (
+        {"prompt_tokens": 100, "completion_tokens": 6, "total_tokens": 106,
+         "prompt_tokens_details": {"cached_tokens": 80, "cache_write_tokens": 80}},
+        (100, 80, 6, 0, 20),
+    ),
+    "an odd part": (
+        {"prompt_tokens": 10, "completion_tokens": 6,
+         "prompt_tokens_details": {"cached_tokens": {}, "audio_tokens": 4},
+         "completion_tokens_details": "none", "server_tool_use": []},
+        (10, 0, 6, 0, 0, 0, 4),
+    ),
+    "every kind": (
+        {"prompt_tokens": 100, "completion_tokens": 60, "total_tokens": 160,
+         "prompt_tokens_details": {"cache_write_tokens": 30, "cache_write_1h_tokens": 20, "audio_tokens": 7,
+                                   "image_tokens": 8},
+         "completion_tokens_details": {"audio_tokens": 5, "image_tokens": 6},
+         "server_tool_use": {"web_search_requests": 2}},
+        (100, 0, 60, 0, 30, 20, 7, 5, 8, 6, 2),
+    ),
     "more than a database holds": ({"prompt_tokens": 2**31, "completion_tokens": 1}, (0, 0, 0, 0, 0)),
     # Trap: xAI leaves reasoning out of completion_tokens, and only the total shows it.
     "reasoning beside the completion": (
@@ -269,7 +312,7 @@ USAGES = {
     ),
     "parts whose sum no database holds": (
         {"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": 2**31 - 1}},
-        (0, 0, 0, 0, 0),
+        (1, 0, 0, 0, 0),
     ),
 }  # fmt: skip
 

@@ -217,7 +217,7 @@ FEW = st.integers(0, 20)
 
 def usage_object(chat: bool, counts: Sequence[int], total: int | None) -> dict[str, Any]:
     """A usage object in one of the two spellings: `counts` as a TokenCounts has them."""
-    fed, cached, given_, thought, written = counts
+    fed, cached, given_, thought, written = counts[:5]
     names = ("prompt_tokens", "completion_tokens") if chat else ("input_tokens", "output_tokens")
     return {
         names[0]: fed,

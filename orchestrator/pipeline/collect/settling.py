@@ -114,7 +114,8 @@ def _book_rerouted(store: Store, ended: EndedShard, rest: Rest) -> None:
 def _book_unfinished(store: Store, ended: EndedShard, rest: Rest) -> None:
     """Book what answers cost that their server did not finish, and whose rows are sent again."""
     prices = {one.outcome.seq: one.price for one in rest.unfinished if one.price is not None}
-    store.ledger.book(ended.shard, "unfinished", prices, ended.now)
+    usages = {one.outcome.seq: one.used or one.outcome.usage for one in rest.unfinished}
+    store.ledger.book(ended.shard, "unfinished", prices, ended.now, usages)
 
 
 def _book_nobodys(store: Store, ended: EndedShard, rest: Rest) -> None:
@@ -151,7 +152,8 @@ def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -
     if outcome.uncertain and (handle.is_own or handle.profile.is_orch):
         told = outcome.usage if outcome.usage.input_tokens else expected
         uncertain = price.of_uncertain(model, outcome.uncertain, told)
-    return Settled(outcome, cost, uncertain)
+    is_guessed = cost.estimated and cost.cost > 0 and not (outcome.usage.input_tokens or outcome.usage.output_tokens)
+    return Settled(outcome, cost, uncertain, expected if is_guessed else None)
 
 
 def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:

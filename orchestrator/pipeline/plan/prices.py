@@ -17,7 +17,8 @@ from orchestrator.core.money import per_hour
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.policy import pricing
 from orchestrator.policy.dialect import priced_as
-from orchestrator.policy.pricing import PriceOverride, Tier, TokenRates
+from orchestrator.policy.pricing import PriceOverride, Tier
+from orchestrator.policy.token_rates import TokenRates
 from orchestrator.settings import config
 from orchestrator.settings.backends import (
     AnthropicBackend,
@@ -156,4 +157,7 @@ def _override(price: config.ModelPrice) -> PriceOverride:
 
 
 def _rates(rates: config.RateSettings) -> TokenRates:
-    return TokenRates(rates.input, rates.output, rates.cached, rates.cache_write)
+    search = None if rates.web_search is None else rates.web_search / 1000
+    return TokenRates(
+        rates.input, rates.output, rates.cached, rates.cache_write, cache_write_1h=rates.cache_write_1h, search=search
+    )

@@ -1,0 +1,24 @@
+"""what else an answer used, and whether its JSON was repaired"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0010"
+down_revision = "0009"
+branch_labels = None
+depends_on = None
+
+_COUNTS = (
+    "cache_write_1h_tokens", "input_audio_tokens", "output_audio_tokens", "input_image_tokens", "output_image_tokens",
+    "web_searches",
+)  # fmt: skip
+
+
+def upgrade() -> None:
+    """Answers before this have no such counts: their prices did not know them either."""
+    for table in ("requests", "ledger"):
+        for name in _COUNTS:
+            op.add_column(table, sa.Column(name, sa.Integer(), nullable=False, server_default="0"))
+    op.add_column("requests", sa.Column("repaired", sa.Boolean(), nullable=True))

@@ -1,0 +1,129 @@
+"""Dollars for the tokens of an answer at given rates, each token once. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Decimal
+
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import PICO, Price, Usage
+
+_MILLION = Decimal(1_000_000)
+_NO_OUTPUT = ("/v1/embeddings", "/v1/moderations")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRates:
+    """Dollars per million tokens, `request` dollars for each request, and `search` dollars for each web search.
+
+    None: `cached` and `cache_write` cost what `input` does, `reasoning` what `output` does, `cache_write_1h` what
+    `cache_write` does, sound and pictures what other tokens do; `output` and `search` have no price.
+    """
+
+    input: Decimal
+    output: Decimal | None = None
+    cached: Decimal | None = None
+    cache_write: Decimal | None = None
+    reasoning: Decimal | None = None
+    request: Decimal = Decimal(0)
+    cache_write_1h: Decimal | None = None
+    input_audio: Decimal | None = None
+    output_audio: Decimal | None = None
+    input_image: Decimal | None = None
+    output_image: Decimal | None = None
+    search: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TierPrice:
+    """What a model's tokens cost at one tier, and where that comes from.
+
+    `by_prompt` has `(mark, rates)`, the highest mark first: with more prompt tokens than that, every token of the row
+    costs these rates, times `factor`. The last mark is -1. `search` is the price of a web search at the standard
+    tier, for rates that have none.
+    """
+
+    by_prompt: tuple[tuple[int, TokenRates], ...]
+    source: str
+    factor: Decimal = Decimal(1)
+    estimated: bool = False
+    search: Decimal | None = None
+
+    def price(self, usage: Usage, rows: int = 1) -> Price:
+        """What these tokens cost, in so many rows of one size. Raises InputError for output without a price."""
+        per = next(per for mark, per in self.by_prompt if usage.input_tokens > mark * rows)
+        cost = _input_cost(per, usage)
+        if usage.output_tokens:
+            if per.output is None:
+                raise self._no_output()
+            cost += _output_cost(per, per.output, usage)
+        fees = rows * per.request + usage.web_searches * (per.search or 0)
+        cost = (cost / _MILLION + fees) * self.factor
+        if self.search is not None and per.search is None:
+            cost += usage.web_searches * self.search
+        gaps = self._gaps(per, usage)
+        source = f"{self.source}, {', '.join(gaps)}" if gaps else self.source
+        return Price(cost.quantize(PICO, ROUND_HALF_EVEN), source, self.estimated or bool(gaps))
+
+    def _gaps(self, per: TokenRates, usage: Usage) -> list[str]:
+        """What an answer used that has no price of its own, in words."""
+        found = []
+        if usage.web_searches and per.search is None and self.search is None:
+            found.append(f"{usage.web_searches:,} web searches have no price")
+        if usage.cache_write_1h_tokens and per.cache_write_1h is None:
+            found.append("an hour in the cache has no price of its own")
+        if usage.input_audio_tokens and per.input_audio is None:
+            found.append("sound that went in has no price of its own")
+        if usage.output_audio_tokens and per.output_audio is None:
+            found.append("sound that came out has no price of its own")
+        if usage.output_image_tokens and per.output_image is None:
+            found.append("pictures that came out have no price of their own")
+        return found
+
+    def check(self, endpoint: str) -> None:
+        """Raises InputError where the answers of an endpoint have tokens that no price is known for."""
+        if endpoint not in _NO_OUTPUT and self.by_prompt[-1][1].output is None:
+            raise self._no_output()
+
+    def _no_output(self) -> InputError:
+        return InputError(
+            f"no price is known for output tokens ({self.source} has none)",
+            hint="choose a model that outputs tokens, or set its output price in orch.toml under [prices]",
+        )
+
+    def __str__(self) -> str:
+        per = self.by_prompt[-1][1]
+        output = "" if per.output is None else f", ${(per.output * self.factor).normalize():f} out"
+        longer = "".join(f", more above {mark:,} in" for mark, _ in self.by_prompt[-2:-1])
+        guessed = "≈ " if self.estimated else ""
+        fed = f"{(per.input * self.factor).normalize():f}"
+        return f"{guessed}${fed} in{output} per million tokens{longer} ({self.source})"
+
+
+def _input_cost(per: TokenRates, usage: Usage) -> Decimal:
+    """Dollars times a million for what went in: each token once, at the price of its kind."""
+    cached, written, lasting = usage.cached_tokens, usage.cache_write_tokens, usage.cache_write_1h_tokens
+    left = usage.input_tokens - cached - written
+    write = per.input if per.cache_write is None else per.cache_write
+    cost = cached * (per.input if per.cached is None else per.cached)
+    cost += (written - lasting) * write + lasting * (write if per.cache_write_1h is None else per.cache_write_1h)
+    for count, price in ((usage.input_audio_tokens, per.input_audio), (usage.input_image_tokens, per.input_image)):
+        if count and price is not None:
+            own = min(count, left)
+            cost, left = cost + own * price, left - own
+    return cost + left * per.input
+
+
+def _output_cost(per: TokenRates, each: Decimal, usage: Usage) -> Decimal:
+    """The same for what came out."""
+    thought = usage.reasoning_tokens
+    left = usage.output_tokens - thought
+    cost = thought * (each if per.reasoning is None else per.reasoning)
+    for count, price in (
+        (usage.output_audio_tokens, per.output_audio),
+        (usage.output_image_tokens, per.output_image),
+    ):
+        if count and price is not None:
+            own = min(count, left)
+            cost, left = cost + own * price, left - own
+    return cost + left * each
