@@ -8,8 +8,7 @@ from typing import Any
 
 from tests.emulator.errors import Json
 from tests.emulator.oddanswers import DEEP, HUGE, NAN
-
-Change = Callable[[Json], object]
+from tests.emulator.shapes import SHAPES, Change
 
 _NESTED = "@@nested@@"
 
@@ -81,6 +80,7 @@ def _error(change: Callable[[Any], object]) -> Change:
 
 
 ODD_LINES: dict[str, Change] = {
+    **SHAPES,
     "id_upper": _id(str.upper),
     "id_lower": _id(str.lower),
     "id_blanks": _id(lambda name: f"  {name}\t"),

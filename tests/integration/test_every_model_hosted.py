@@ -204,3 +204,16 @@ def test_the_size_of_vectors_is_never_left_out(desk: Desk) -> None:
     with pytest.raises(RefusedError, match=r"text-embedding-ada-002 .*dimensions"):
         desk.submit(job_file(desk, {"text-embedding-ada-002": task}))
     assert desk.provider.refused() == []
+
+
+def test_without_the_tables_of_the_dialect_real_providers_would_refuse_the_job(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests above hold because of the dialect: with its tables empty each of these models refuses its row."""
+    monkeypatch.setattr("orchestrator.policy.dialect.writing.RULES", ())
+    models = ["gpt-5-nano", "o3", "gpt-5.4-mini", "gpt-4o", "gpt-4-turbo", "gpt-5-pro"]
+    backend(desk, "openai", *models)
+    job = desk.submit(job_file(desk, dict.fromkeys(models, readme_task())))
+    for _ in range(8):
+        desk.later(900.0, job)
+    assert {line.split(":")[0] for line in desk.provider.refused()} == set(models)
