@@ -55,9 +55,18 @@ def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line
 def backend_lines(backends: Sequence[Mapping[str, Any]], width: int | None) -> list[Line]:
     """How the backends are, a line each; `--json` has more."""
     columns = [Column("backend"), Column("state"), *(Column(name, right=True) for name in _BACKEND_FIGURES)]
-    return table(columns, [_backend_cells(one) for one in backends], width)
+    lines = list(table(columns, [_backend_cells(one) for one in backends], width))
+    refused = [(one["backend"], field) for one in backends for field in one["refused_fields"]]
+    if not refused:
+        return lines
+    columns = [Column(name, prose=name == "in its words") for name in _REFUSED]
+    cells: list[list[Cell]] = [
+        [backend, field["model"], field["field"], field["until"][:10], field["message"]] for backend, field in refused
+    ]
+    return [*lines, (), *sentence("Fields that were refused", width, "bold"), *table(columns, cells, width)]
 
 
+_REFUSED = ("backend", "model", "field", "until", "in its words")
 _BACKEND_FIGURES = ("batches", "rows", "rows in 24 h", "rows/s", "p50", "p95")
 
 

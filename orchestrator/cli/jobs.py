@@ -234,18 +234,20 @@ def retry(
 ) -> int:  # fmt: skip
     """Retry the failed, cancelled and expired rows of a finished job. Rows that succeeded are not sent again.
 
+    Of an unfinished job, this sends the rows that wait because a backend refused all of them alike.
     If the job's output could not be delivered, this delivers it.
     """
     _check_fail_on(fail_on, wait)
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.job(job_name, tell=not as_json)
         is_over = job.finished_at is not None or job.error is not None
-        if not is_over and not wait:
+        held = 0 if is_over else manual_actions.send_held(context.store, job, task)
+        if not is_over and not wait and not held:
             raise UsageError(f"job {job.id} is not finished", hint="`orch status` shows its progress")
         if overwrite:
             context.store.jobs.allow(job.id, **{OVERWRITE: True})
         if not is_over:
-            number = None
+            number = held or None
         elif only_output:
             number = _deliver_again(context, view, job)
         else:

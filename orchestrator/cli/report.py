@@ -105,13 +105,20 @@ def report_forecast(since: str | None, as_json: bool) -> int:
 
 
 @report.command("backends")
+@click.option(
+    "--forget",
+    metavar="BACKEND[:MODEL[:FIELD]]",
+    help="First forget the fields that this backend has refused, of one model or one field if named.",
+)
 @json_option
-def report_backends(as_json: bool) -> int:
+def report_backends(forget: str | None, as_json: bool) -> int:
     """Show how the backends are: who answers, what waits there, how long batches take, what refusals have taught."""
     from orchestrator.engine.health import fetch_health
     from orchestrator.reports.backends import backends_report
 
     with opened() as context:
+        if forget is not None:
+            _forget(context, forget)
         found = backends_report(context.store, context.config, lambda name: fetch_health(context.home, name), now())
         if as_json:
             print_json(found)
@@ -123,6 +130,17 @@ def report_backends(as_json: bool) -> int:
 
             out().print(backend_lines(found, out().width))
         return 0
+
+
+def _forget(context: Context, what: str) -> None:
+    """Forget refused fields of a backend. A model's name may have colons; a field's has none."""
+    backend, _, rest = what.partition(":")
+    known = context.store.refused_fields.all(now())
+    model, _, field = rest.rpartition(":")
+    if not any(one.model == model and one.field == field for one in known):
+        model, field = rest, ""
+    number = context.store.refused_fields.forget(backend, model or None, field or None)
+    say(f"orch: {number:,} refused fields forgotten")
 
 
 @report.command("night")

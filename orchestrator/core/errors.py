@@ -8,7 +8,8 @@
     │   ├── NotSent          4  nothing reached the backend: the same call may be made again
     │   ├── BackendRefused   4  it answered that it will not: nothing was made
     │   │   ├── BackendBusy  4  ... now: a rate, a quota or an overload; later it may
-    │   │   └── AccountError 4  ... from this account: a bad key, no credit, no permission
+    │   │   ├── AccountError 4  ... from this account: a bad key, no credit, no permission
+    │   │   └── RequestRefused 4  ... any row of a kind: a wrong model, field or address; the rows wait
     │   └── Uncertain        4  the call left and no answer came: it may have been carried out
     ├── StorageError         4  the disk is full, the database is locked, read-only or of another version
     │   └── JobFilesError    4  the same of one job's own files: other jobs are none the worse for it
@@ -142,6 +143,12 @@ class AccountError(BackendRefused):
     """It will not for this account: the key is bad, the credit is spent, a permission is missing."""
 
     kind = "account"
+
+
+class RequestRefused(BackendRefused):
+    """It refuses all rows of a kind alike: the request, the model or the backend is at fault. The rows wait."""
+
+    kind = "request_refused"
 
 
 class Uncertain(BackendError):

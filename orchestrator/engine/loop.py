@@ -24,6 +24,7 @@ from orchestrator.core.errors import (
     OutputError,
     OutputFault,
     RefusedError,
+    RequestRefused,
     StateConflict,
     StorageError,
     UsageError,
@@ -248,7 +249,7 @@ class Engine:
             return self._caught(job, error, JobFault.FILES)
         except (BackendError, UsageError, RefusedError) as error:
             self._say(job, _code_of(error), str(error))
-            passes = isinstance(error, BackendError) and not isinstance(error, AccountError)
+            passes = isinstance(error, BackendError) and not isinstance(error, (AccountError, RequestRefused))
             if is_mine and not passes:
                 raise
             return False

@@ -31,12 +31,20 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 
 
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
-    """Make rows pending again; how many."""
-    number = store.rows.retry(job.id, states, task=task)
+    """Make rows pending again, and those that a backend refused go there again; how many."""
+    number = store.rows.retry(job.id, states, task=task) + send_held(store, job, task)
     if number:
         of_task = "" if task is None else f" to the task {task}"
         by = "" if who == USER else f", asked for by {who}"
         store.jobs.note(job.id, EventKind.RETRY, f"{number:,} rows{of_task} will be retried{by}", at)
+    return number
+
+
+def send_held(store: Store, job: Job, task: str | None = None) -> int:
+    """Let rows that a backend refused go there again; how many wait for that."""
+    holds = [hold for hold in store.holds.of(job.id) if task is None or hold.task == task]
+    number = sum(map(store.holds.waiting, holds))
+    store.holds.lift(holds)
     return number
 
 

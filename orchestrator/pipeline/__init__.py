@@ -26,7 +26,7 @@ from orchestrator.core.model import CancelCode, Job, RequestState
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandles
 from orchestrator.pipeline.build import builder
-from orchestrator.pipeline.collect import reduce, track
+from orchestrator.pipeline.collect import common_refusals, reduce, track
 from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
 from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.finish.confidences import checks_of as checks_of
@@ -75,7 +75,9 @@ class Pipeline:
         self.finisher = finisher.Finisher(store, home, now, may_act)
 
     def settings_changed(self) -> None:
-        """Every job is planned again at its next step."""
+        """Every job is planned again at its next step, and rows that a backend refused may go there again."""
+        for job in self._store.jobs.unfinished(self._home.identity()):
+            self._store.holds.lift(self._store.holds.of(job.id))
         self._replan_timer = ReplanTimer()
 
     @property
@@ -111,6 +113,7 @@ class Pipeline:
                 raise
             except Exception as error:  # noqa: BLE001  (raised below: what is at other backends goes on all the same)
                 refused.append(error)
+        moved |= common_refusals.tend(self._store, job, self._now())
         moved |= reduce.reduce(self._store, self._home, job, self._now())
         moved |= self._plan(job, moved=moved)
         if refused:

@@ -56,12 +56,16 @@ class NotExecuted:
 
 @dataclass(frozen=True, slots=True)
 class RowRefusal:
-    """Why a row has no answer, in its backend's own words; `status` is HTTP's. None: it did not say."""
+    """Why a row has no answer, in its backend's own words; `status` is HTTP's. None: it did not say.
+
+    `param` is what of the request the backend names beside its words.
+    """
 
     status: int | None
     code: str | None
     type: str | None
     message: str | None
+    param: str | None = None
 
 
 def read(path: Path) -> Iterator[FoundLine]:
@@ -281,7 +285,7 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
     code = words.code
     if code is None and status is None and words.status is not None:
         code = str(words.status)
-    return RowRefusal(status, code, words.type, words.message)
+    return RowRefusal(status, code, words.type, words.message, words.param)
 
 
 def _words_in(value: Any) -> ErrorWords | None:

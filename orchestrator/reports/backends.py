@@ -13,6 +13,7 @@ from orchestrator.settings.config import Config
 if TYPE_CHECKING:
     from orchestrator.store import Store
     from orchestrator.store.limits import LearnedLimit
+    from orchestrator.store.refused_fields import LearnedField
 
 NEWEST = 200
 """Batches that turnaround is told from."""
@@ -27,7 +28,7 @@ Health = Callable[[str], Mapping[str, Any] | None]
 def backends_report(store: Store, settings: Config, health: Health, now: datetime) -> list[dict[str, Any]]:
     """A description of each backend, in the order of orch.toml: the stable form, documented in
     docs/reference/json.md."""
-    learned = store.limits.all()
+    learned, fields = store.limits.all(), store.refused_fields.all(now)
     found = []
     for name, backend in settings.backends.items():
         own = isinstance(backend, LocalBackend | SyncBackend)
@@ -42,6 +43,7 @@ def backends_report(store: Store, settings: Config, health: Health, now: datetim
                 **_pace(store.shards.sent_to(name), now),
                 "turnaround": _turnaround([ended for _, ended in store.shards.durations(name, NEWEST)]),
                 "limits": [_limit(one, now) for one in learned if one.backend == name],
+                "refused_fields": [_refused(one) for one in fields if one.backend == name],
             }
         )
     return found
@@ -119,4 +121,16 @@ def _limit(one: LearnedLimit, now: datetime) -> dict[str, Any]:
         "max_rows": one.max_rows,
         "hold_until": one.hold_until.isoformat(timespec="seconds") if held and one.hold_until else None,
         "reason": one.reason,
+    }
+
+
+def _refused(one: LearnedField) -> dict[str, Any]:
+    return {
+        "model": one.model,
+        "endpoint": one.endpoint,
+        "field": one.field,
+        "code": one.code,
+        "message": one.message,
+        "learned_at": one.learned_at.isoformat(timespec="seconds"),
+        "until": one.until.isoformat(timespec="seconds"),
     }

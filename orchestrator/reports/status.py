@@ -262,6 +262,14 @@ def _running(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
     return sum((running_cost(shard) for shard in running), Decimal(0))
 
 
+def _held(store: Store, job: Job) -> str | None:
+    """Why rows of a job wait that a backend refuses all alike."""
+    told = [
+        f"{hold.backend} refuses all rows of {hold.task} alike: {hold.message}" for hold in store.holds.of(job.id)
+    ]
+    return "; ".join(told) or None
+
+
 def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, problem: str | None = None) -> JobDetail:
     """Everything about one job; tokens and cost of batches still running are counted in."""
     counts = store.jobs.counts([job.id])[job.id]
@@ -285,7 +293,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         [*store.failures.reasons(job.id), *_running_reasons(running)],
         store.jobs.events(job.id),
         store.jobs.tags(job.id),
-        problem,
+        problem or (_held(store, job) if state in (JobState.QUEUED, JobState.RUNNING) else None),
         quality=store.checked.quality(job.id),
     )
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import select
 
 from orchestrator.store.database import Database
-from orchestrator.store.tables import limits
+from orchestrator.store.learned_tables import limits
 
 
 @dataclass(frozen=True, slots=True)

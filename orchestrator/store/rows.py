@@ -192,13 +192,19 @@ class Rows:
         if given := [dict(zip(records.BOOKED, line, strict=True)) for line in lines]:
             tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), given)
 
-    def free(self, shard: Shard, seqs: Collection[int], *, count_attempt: bool, avoid: tuple[str, ...] = ()) -> None:
-        """Rows of a shard that have no outcome wait for another one, at a backend that is not in `avoid`."""
+    def free(
+        self, shard: Shard, seqs: Collection[int], *, count_attempt: bool, avoid: tuple[str, ...] | None = ()
+    ) -> None:
+        """Rows of a shard that have no outcome wait for another one, at a backend that is not in `avoid`.
+
+        With None, they keep away from the same backends as before.
+        """
         c = requests.c
+        kept = {} if avoid is None else {"avoid": avoid}
         freed = (
             update(requests)
             .where(c.job_id == shard.job_id, c.seq == bindparam("b_seq"))
-            .values(shard_id=None, avoid=avoid, attempt=c.attempt + int(count_attempt))
+            .values(shard_id=None, attempt=c.attempt + int(count_attempt), **kept)
         )
         with self._db.write() as tx:
             if rows := [{"b_seq": seq} for seq in open_rows(tx, shard.id, shard.job_id, seqs)]:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from orchestrator.store.quality import Checked
     from orchestrator.store.quarantine import Quarantine
     from orchestrator.store.reduce_rows import Stages
+    from orchestrator.store.refusal_holds import RefusalHolds
+    from orchestrator.store.refused_fields import RefusedFields
     from orchestrator.store.traces import Traces
 
 
@@ -148,6 +150,20 @@ class Store:
         from orchestrator.store.quarantine import Quarantine
 
         return Quarantine(self._database)
+
+    @cached_property
+    def refused_fields(self) -> RefusedFields:
+        """Fields that models have refused."""
+        from orchestrator.store.refused_fields import RefusedFields
+
+        return RefusedFields(self._database)
+
+    @cached_property
+    def holds(self) -> RefusalHolds:
+        """Rows that wait because a backend refuses all of their kind."""
+        from orchestrator.store.refusal_holds import RefusalHolds
+
+        return RefusalHolds(self._database)
 
     @cached_property
     def stages(self) -> Stages:

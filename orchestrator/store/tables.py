@@ -313,20 +313,6 @@ tags = Table(
     Column("value", Text, nullable=False),
 )
 
-# What a backend's refusals have taught of a model.
-limits = Table(
-    "limits",
-    metadata,
-    Column("backend", String(40), primary_key=True),
-    Column("model", Text, primary_key=True),
-    Column("enqueued_tokens", BigInteger),
-    Column("max_rows", Integer),
-    Column("learned_at", Instant),
-    Column("hold_until", Instant),
-    Column("strikes", Integer, nullable=False, server_default="0"),
-    Column("reason", Words, nullable=False),
-)
-
 # What was forecast, and what came: `report forecast` holds one against the other. `shard_id` and `task` are "" where
 # they say nothing, so that a forecast is made once.
 forecasts = Table(

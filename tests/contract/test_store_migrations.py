@@ -21,6 +21,7 @@ from orchestrator.core.errors import StorageError
 from orchestrator.core.model import JobId
 from orchestrator.store import (
     Store,
+    learned_tables,  # noqa: F401  (the same)
     night_tables,  # noqa: F401  (its tables are of the metadata)
 )
 from orchestrator.store.database import HEAD, migrations_folder

@@ -205,16 +205,18 @@ def test_rows_that_leave_our_own_server_may_come_back_to_it(desk: Desk) -> None:
     assert avoided(desk.store, job.id) == {()}
 
 
-@pytest.mark.parametrize(("standing", "end"), [(TOP, "pending"), (ALONE, "model_not_found")], ids=["others", "alone"])
-def test_what_one_backend_will_never_do_goes_only_where_the_model_is(
-    desk: Desk, standing: RungStanding, end: str
+@pytest.mark.parametrize("standing", [TOP, ALONE], ids=["others", "alone"])
+def test_what_one_backend_refuses_for_all_rows_waits_for_another_or_for_a_person(
+    desk: Desk, standing: RungStanding
 ) -> None:
     problems = (LineProblem("model_not_found", "no such model"),)
     job = desk.job()
     desk.collect(
         job, desk.sent(job, provider_status="failed"), [], standing, problems=problems, is_own=False
     )  # fmt: skip
-    assert desk.ends(job) == [end] * ROWS
+    assert desk.ends(job) == ["pending"] * ROWS
+    assert all("gpu" in avoid for avoid in avoided(desk.store, job.id))
+    assert [hold.code for hold in desk.store.holds.of(job.id)] == ["model_not_found"]
 
 
 @settings(deadline=None, max_examples=30)
@@ -236,6 +238,10 @@ def test_doing_it_again_after_a_kill_loses_nothing_and_books_nothing_twice(
         escalated = {row for row, kind in enumerate(kinds) if kind in CODES}
         waits = {row.seq: row.model for row in store.rows.waiting(job.id)}
         missing = {row for row, kind in enumerate(kinds) if kind == "missing"}
+        if {"refused", "missing"} >= set(kinds) and kinds.count("refused") > 1:
+            held = {row.seq for row in store.rows.waiting(job.id, ("gpu",))}
+            assert held == set(range(ROWS)), "all are refused alike: none has failed"
+            return
         assert waits == dict.fromkeys(escalated, "m@2") | dict.fromkeys(missing, "m")
         assert store.ledger.spent(job.id) == PER_ROW * len(lines)
         done = {row.seq for row in desk.rows(job) if row.state is not RequestState.PENDING}

@@ -297,7 +297,7 @@ def _fitting(planning: Planning) -> Plan | None:
 
 
 def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetime) -> Job:
-    """The unfinished job, with the deadline and budget that this command names."""
+    """The unfinished job, with the deadline and budget of this command. Rows that were refused go out again."""
     terms: dict[str, datetime | Decimal] = {}
     if options.deadline is not None and wanted.deadline_at is not None:
         terms["deadline_at"] = wanted.deadline_at
@@ -310,6 +310,7 @@ def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetim
         )
     if options.overwrite:
         store.jobs.allow(job.id, **{OVERWRITE: True})
+    store.holds.lift(store.holds.of(job.id))
     return store.jobs.get(job.id)
 
 

@@ -100,7 +100,7 @@ class Gather:
         fetched: fetch.FetchedFiles,
         problems: tuple[LineProblem, ...],
     ) -> None:
-        planning = self._work.handles.planning(job)
+        planning, now = self._work.handles.planning(job), self._work.now()
         ended = EndedShard(
             job=job,
             shard=shard,
@@ -111,7 +111,7 @@ class Gather:
             elsewhere=planning.has_other_than(shard.backend),
             standing=planning.standing(shard),
             retries=reask.retries_of(job),
-            now=self._work.now(),
+            now=now,
             fetched=fetched,
             blames_input=self._work.admission_control.blames_input(handle),
         )
@@ -121,6 +121,9 @@ class Gather:
         settling.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed)
         self._work.polls.forget(shard)
         self._work.note(job, EventKind.COLLECTED, str(tally), shard)
+        for task, refused in tally.refused_alike.items():
+            why = f"{shard.backend} refuses all rows of {task} alike: {refused.message}"
+            self._work.store.jobs.note(job.id, EventKind.HELD, why, now, shard.id, code=refused.code)
         self._settled(shard)
         self._work.budgets.warn(job)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -13,12 +14,15 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import track
+from orchestrator.pipeline.collect import common_refusals, track
 from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
 from orchestrator.pipeline.plan import forecast_outcomes
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
 from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy import evidence, poll_schedule
+
+ENOUGH_REFUSALS = 20
+"""Rows of our own server that are refused alike before the others are taken back."""
 
 
 class BatchPolling:
@@ -85,6 +89,7 @@ class BatchPolling:
             if self._is_lost(job, shard, handle):
                 return True
             facts |= self._failing(job, shard, handle)
+            facts |= self._refused_so_far(replace(shard, failing=facts.get("failing", shard.failing)), handle, batch)  # type: ignore[arg-type]
             held = self._asked_to_end(job, shard, handle, batch)
             held = held or track.waits_for(shard, handle, batch, moved_at, usual, now)
         if facts:
@@ -103,6 +108,21 @@ class BatchPolling:
 
         found = self._progress.look(job, shard, handle, has_stronger, self._work.now())
         return {} if found is None or found == shard.failing else {"failing": found}
+
+    def _refused_so_far(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> dict[str, object]:
+        """Take the rows of a running batch back if nothing but the same refusal comes of them."""
+        if not handle.is_own or shard.rerouted_at is not None or batch.completed or not shard.failing:
+            return {}
+        codes = Counter[str]()
+        for failing in shard.failing.values():
+            codes.update(failing)
+        if codes.total() < ENOUGH_REFUSALS or len(codes) != 1 or not common_refusals.is_shared(*codes):
+            return {}
+        others = self._work.store.shards.of_job(shard.job_id)
+        if any(one.backend == shard.backend and one.provider_completed for one in others):
+            return {}
+        why = f"all of the first {codes.total():,} rows were refused: {next(iter(codes))}"
+        return {"rerouted_at": self._work.now(), "rerouted_for": why}
 
     def _retrieved(self, job: Job, shard: Shard, handle: BackendHandle) -> RemoteBatch | bool:
         """The batch as its backend shows it; or, where it does not know it, whether the shard has moved for that."""

@@ -9,6 +9,8 @@ task says, and then goes on with the next model of its alias's list.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from orchestrator.backends import BATCH_GONE
@@ -16,14 +18,16 @@ from orchestrator.core import tokens
 from orchestrator.core.model import Outcome, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import reask
+from orchestrator.pipeline.collect import common_refusals, reask
 from orchestrator.pipeline.collect.fetch import KINDS, discard
+from orchestrator.pipeline.collect.lessons import Lessons
 from orchestrator.pipeline.collect.unanswered import (
     CHUNK,
     EndedShard,
     Ends,
     Rest,
     ShardTally,
+    common_of_batch,
     decide,
     goes_on,
     release,
@@ -31,7 +35,7 @@ from orchestrator.pipeline.collect.unanswered import (
 )
 from orchestrator.policy import results, row_errors
 from orchestrator.policy.reask import MENDABLE
-from orchestrator.policy.results import FoundLine, NotExecuted
+from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import expires
 from orchestrator.store import Store
@@ -59,7 +63,8 @@ def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
             store.escalations.escalate(shard, escalating, step, now)
             escalating.clear()
 
-    rest = Rest()
+    lessons = Lessons(store, home, ended.job, shard, ended.handle, ended.model, now)
+    rest = Rest(lessons, common=_common(store, home, ended, rows, lessons))
     for row, outcome in _outcomes(home, ended, rows, tally, rest):
         code = _bad_answer(ended, outcome)
         if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
@@ -78,10 +83,26 @@ def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
     _book_unfinished(store, ended, rest)
     _book_nobodys(store, ended, rest)
     tally.released = release(store, ended, rest, tally)
+    if rest.held:
+        common_refusals.hold_back(store, shard.job_id, shard.backend, shard.model, rest.common, now)
+        tally.refused_alike = rest.common
+    elif tally.settled[RequestState.SUCCEEDED]:
+        common_refusals.lift_answered(store, shard)
     if not ended.handle.is_own:
         is_lost = shard.refusal_code == BATCH_GONE
         tally.owed = tally.open if is_lost else min(tally.open, ended.fetched.short)
     return tally
+
+
+def _common(
+    store: Store, home: Home, ended: EndedShard, rows: Mapping[str, InShard], lessons: Lessons
+) -> Mapping[str, common_refusals.CommonRefusal]:
+    """The refusals for which the rows of whole tasks are held back, by task."""
+    if ended.job.cancel_requested_at is not None:
+        return {}
+    paths = [home.results(ended.shard.id, kind) for kind in KINDS]
+    common = common_of_batch(ended, rows.values()) or common_refusals.in_files(paths, rows, lessons.field_of)
+    return common_refusals.of_shard(store, ended.shard, common)
 
 
 def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0) -> None:
@@ -194,8 +215,9 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
                     rest.not_executed.append((row, said))
                 continue  # otherwise as if the file did not name it: decided below
             told.add(row.custom_id)
-            if results.stands(said) or not goes_on(ended, row, results.refused(said, found.line), tally, rest):
-                yield row, said
+            stands, refusal = results.stands(said), results.refused(said, found.line)
+            if stands or not goes_on(ended, row, refusal, tally, rest):
+                yield row, said if stands else _named(rest, row, refusal, said)
             elif said.status is not None and 200 <= said.status < 300:
                 rest.unfinished.append(_settled(ended, row, said))
     doubtful = {} if whose is None else whose.ambiguous
@@ -211,6 +233,16 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
         yield from unrecognised(ended, untold, tally, rest)
     else:
         yield from decide(ended, list(rows.values()), untold, tally, rest)
+
+
+def _named(rest: Rest, row: InShard, refusal: RowRefusal, said: Outcome) -> Outcome:
+    """An outcome whose code says that a field was refused, where its status says something else."""
+    refused = rest.lessons.field_of(row, refusal)
+    if refused is None:
+        return said
+    verdict = row_errors.classify(refusal.status, refusal.code, refusal.type, refusal.message, refused)
+    is_told = row_errors.classify(None, said.error_code, None, None).disposition is verdict.disposition
+    return said if is_told else replace(said, error_code=verdict.code)
 
 
 def _id(found: FoundLine) -> str:

@@ -4,8 +4,8 @@ elsewhere, or they end; each with its reason."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -14,12 +14,14 @@ from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect.common_refusals import FEWEST, CommonRefusal, of_verdict
 from orchestrator.pipeline.collect.fetch import FetchedFiles
+from orchestrator.pipeline.collect.lessons import Lessons
 from orchestrator.policy import batch_errors, results, row_errors
 from orchestrator.policy.answer_check import AnswerCheck
-from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault, BatchVerdict
+from orchestrator.policy.batch_errors import INPUT_LOST, NOT_SENT, BatchFault, BatchVerdict
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
-from orchestrator.policy.row_errors import Disposition
+from orchestrator.policy.row_errors import Disposition, RowVerdict
 from orchestrator.settings.model_lists import RungStanding
 from orchestrator.settings.stored_spec import expires
 from orchestrator.store import Store
@@ -40,7 +42,8 @@ class ShardTally:
 
     `reasked` are rows whose model is shown what was wrong with its answer, by what that was; `escalated` those that
     go on with a stronger model, `escalated_to` its name.
-    `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refusal` what the batch was
+    `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refused_alike` why nothing of
+    whole tasks, `refusal` what the batch was
     refused for, `lost` the files that are no longer there, `odd` an id that no row has. `open` are the rows that got
     no outcome from the files, `owed` how many of them may be answered at the backend all the same.
     """
@@ -56,6 +59,7 @@ class ShardTally:
     released: int = 0
     stop: str | None = None
     wait: str | None = None
+    refused_alike: Mapping[str, CommonRefusal] = field(default_factory=dict)
     refusal: BatchVerdict | None = None
     lost: tuple[str, ...] = ()
     odd: str | None = None
@@ -122,19 +126,25 @@ class EndedShard:
 class Rest:
     """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
 
+    `lessons` says what refusals teach of the model's fields.
+
     Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
     refused for what is not a fault of theirs, those in `elsewhere` go on at another backend, and so do those in
-    `rerouted`, which were rerouted for the deadline. `unfinished` are answers that were billed and are not answers;
-    their rows go on as any that failed. `nobodys` are lines, by the kind of their file, of which nobody
+    `rerouted`, which were rerouted for the deadline. Those in `held` wait because all of their task are refused, as
+    `common` says by task. `unfinished` are answers that were billed and are not answers; their rows go on as any that
+    failed. `nobodys` are lines, by the kind of their file, of which nobody
     can tell whose they are; they may be about the `doubtful` rows.
     """
 
+    lessons: Lessons
     not_executed: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     elsewhere: list[int] = field(default_factory=list)
     rerouted: list[int] = field(default_factory=list)
     unfinished: list[Settled] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    common: Mapping[str, CommonRefusal] = field(default_factory=dict)
     nobodys: list[tuple[str, FoundLine]] = field(default_factory=list)
     doubtful: list[InShard] = field(default_factory=list)
 
@@ -150,12 +160,30 @@ def unrecognised(ended: EndedShard, untold: list[InShard], tally: ShardTally, re
 
 
 def goes_on(ended: EndedShard, row: InShard, said: RowRefusal, tally: ShardTally, rest: Rest) -> bool:
-    """Whether a row that failed at its backend is to be tried once more, here or elsewhere; if so, noted where."""
-    if ended.handle.is_own or ended.job.cancel_requested_at is not None:
-        return False  # our own server has tried all that there is to try
-    verdict = row_errors.classify(said.status, said.code, said.type, said.message)
-    if row.attempt + 1 >= MAX_ATTEMPTS:
+    """True if a row that failed at its backend is tried once more, here or elsewhere; `rest` notes where."""
+    if ended.job.cancel_requested_at is not None:
         return False
+    refused = rest.lessons.field_of(row, said)
+    verdict = row_errors.classify(said.status, said.code, said.type, said.message, refused)
+    is_last = row.attempt + 1 >= MAX_ATTEMPTS
+    if refused is not None and rest.lessons.learn(row, said, refused) and not is_last:
+        rest.failed.append(row.seq)
+        tally.again[verdict.code] += 1
+        return True
+    if row.task in rest.common:
+        rest.held.append(row.seq)
+        tally.again[rest.common[row.task].code] += 1
+        return True
+    # Our own server has tried all that there is to try; a request that it does not take may be taken elsewhere.
+    if is_last or (ended.handle.is_own and refused is None):
+        return False
+    if not _is_tried_again(ended, row, verdict, tally, rest):
+        return False
+    tally.again[verdict.code] += 1
+    return True
+
+
+def _is_tried_again(ended: EndedShard, row: InShard, verdict: RowVerdict, tally: ShardTally, rest: Rest) -> bool:
     match verdict.disposition:
         case Disposition.NEVER:
             return False
@@ -173,7 +201,6 @@ def goes_on(ended: EndedShard, row: InShard, said: RowRefusal, tally: ShardTally
             tally.stop = tally.stop or verdict.why
         case _:
             assert_never(verdict.disposition)
-    tally.again[verdict.code] += 1
     return True
 
 
@@ -185,6 +212,11 @@ def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally:
         for row in untold:
             yield _ended(row, RequestState.CANCELLED, code, reason)
         return
+    if is_refused(ended):
+        untold = _without_respelled(ended, untold, tally, rest)
+    rest.held.extend(row.seq for row in untold if row.task in rest.common)
+    tally.again.update(rest.common[row.task].code for row in untold if row.task in rest.common)
+    untold = [row for row in untold if row.task not in rest.common]
     if shard.rerouted_at is not None:
         # An engine that did not keep up may do some of them all the same, and they avoid what they did before;
         # another batch would be as slow.
@@ -199,7 +231,7 @@ def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally:
             for row in untold:
                 yield _ended(row, RequestState.EXPIRED, "batch_expired", "the deadline passed before the row ran")
         return
-    if shard.provider_status == BatchStatus.FAILED and ended.problems and ended.problems[0].code != BATCH_GONE:
+    if is_refused(ended):
         yield from _refused(ended, rows, untold, tally, rest)
         return
     for row in untold:
@@ -208,6 +240,42 @@ def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally:
             continue
         message = f"{MAX_ATTEMPTS} batches came back without a result for this row"
         yield _ended(row, RequestState.FAILED, "missing_result", message)
+
+
+def is_refused(ended: EndedShard) -> bool:
+    """True if the backend refused the batch, at its creation or by its validation."""
+    is_failed = ended.shard.provider_status == BatchStatus.FAILED and bool(ended.problems)
+    return is_failed and ended.problems[0].code != BATCH_GONE
+
+
+def common_of_batch(ended: EndedShard, rows: Collection[InShard]) -> dict[str, CommonRefusal]:
+    """Return what a batch was refused for, by the tasks of its rows, if that is about all of them alike."""
+    if not is_refused(ended) or ended.job.cancel_requested_at is not None:
+        return {}
+    first = ended.problems[0]
+    verdict = batch_errors.classify_batch(first.code, first.message, first.line)
+    named = {problem.line for problem in ended.problems if problem.code == first.code} - {None}
+    is_whole = verdict.kind is BatchFault.WHOLE or (verdict.kind is BatchFault.LINE and len(named) >= len(rows))
+    if not is_whole or verdict.code == NOT_SENT:
+        return {}
+    number = FEWEST if verdict.kind is BatchFault.WHOLE else len(rows)
+    said = row_errors.classify(400, first.code, None, first.message)
+    common = of_verdict(replace(said, disposition=verdict.disposition), first.code, first.message, number)
+    return {} if common is None else dict.fromkeys({row.task for row in rows}, common)
+
+
+def _without_respelled(ended: EndedShard, untold: list[InShard], tally: ShardTally, rest: Rest) -> list[InShard]:
+    """Let rows of a refused batch go on that can be asked without the field it was refused for; the others."""
+    first, others = ended.problems[0], list[InShard]()
+    said = RowRefusal(400, first.code, None, first.message)
+    for row in untold:
+        refused = rest.lessons.field_of(row, said)
+        if refused is not None and rest.lessons.learn(row, said, refused) and row.attempt + 1 < MAX_ATTEMPTS:
+            rest.failed.append(row.seq)
+            tally.again[first.code] += 1
+        else:
+            others.append(row)
+    return others
 
 
 def _refused(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
@@ -269,7 +337,10 @@ def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> i
     stays, leaves = tuple(sorted(lacks)), tuple(sorted({shard.backend, *lacks}))
     rerouted = stays if ended.standing.is_alone else leaves
     failed = (rest.failed, True, rerouted if shard.rerouted_at is not None else stays)
-    groups = (failed, (rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.rerouted, False, rerouted))
+    groups: tuple[tuple[list[int], bool, tuple[str, ...] | None], ...] = (
+        failed, (rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.rerouted, False, rerouted),
+        (rest.held, False, None),
+    )  # fmt: skip
     for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):
             store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
@@ -279,7 +350,7 @@ def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> i
     blameless = is_innocent or (refusal is not None and refusal.disposition is not Disposition.RETRY)
     blameless = blameless or (refusal is not None and refusal.code == INPUT_LOST and not ended.blames_input)
     blameless = blameless and not is_long
-    freed = len(rest.failed) + len(rest.waiting) + len(rest.elsewhere) + len(rest.rerouted)
+    freed = sum(len(seqs) for seqs, _, _ in groups)
     return freed + store.rows.release(shard.id, count_attempt=not blameless)
 
 

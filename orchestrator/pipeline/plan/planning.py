@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 
-from orchestrator.core.errors import RefusedError
+from orchestrator.core.errors import RefusedError, RequestRefused
 from orchestrator.core.model import Forecast, Job
 from orchestrator.core.shards import Shard, ShardId
 from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
 from orchestrator.pipeline.plan.options import Prospects, is_assumed, seconds_of
 from orchestrator.pipeline.plan.orders import First, Orders, Sending
 from orchestrator.pipeline.plan.routes import eligibility_of, objections, standing_of
+from orchestrator.pipeline.plan.rows_without_backend import why_not
 from orchestrator.policy import planner
 from orchestrator.policy.canary import KIND
 from orchestrator.policy.planner import (
@@ -192,8 +193,19 @@ class Planning:
         return Outlook(found.chance, found.expected, found.reroute, found.reason)
 
     def orders(self) -> Orders:
-        """What to do now. Raises RefusedError where rows wait and nothing may take them."""
-        kept = [order for avoid in self._refused_by for order in self._kept(avoid)]
+        """What to do now. Raises RefusedError or RequestRefused if nothing may take the rows that are left."""
+        kept, stuck = list[Sending](), None
+        for avoid in self._refused_by:
+            try:
+                kept += self._kept(avoid)
+            except (RefusedError, RequestRefused) as error:
+                stuck = stuck or error
+        found = self._orders(kept)
+        if stuck is None or found.sends or found.reroutes or any(not one.state.is_final for one in self.shards):
+            return found
+        raise stuck
+
+    def _orders(self, kept: list[Sending]) -> Orders:
         if not self._usable:
             if self.lying.waiting:
                 raise RefusedError(f"job {self._job.id} cannot go on: {self._why_not()}")
@@ -358,10 +370,7 @@ class Planning:
         ]
         others, rows = [one for one in options if one.objection is None], self._waiting(avoid)
         if not others:
-            told = "; ".join(f"{one.backend}: {one.objection}" for one in options)
-            raise RefusedError(
-                f"job {self._job.id}: no other backend takes rows that {' and '.join(avoid)} gave up: {told}"
-            )
+            raise why_not(self._store, self._job, avoid, options)
         plan = planner.plan(rows, options, self._binding, self._now, claims=self._prospects.claims)
         if not plan.routes:
             # Neither a budget nor a quota refuses rows that run already: they go on as far as both reach.

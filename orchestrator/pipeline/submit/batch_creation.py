@@ -100,7 +100,8 @@ def submit(
     """
     now = admission.now
     model = resolve_model(shard.model, shard.backend, models) or shard.model
-    writer = line_writer(job, handle.recipient, model, shard.endpoint)
+    refused = store.refused_fields.of(shard.backend, model, shard.endpoint, now())
+    writer = line_writer(job, handle.recipient, model, shard.endpoint, refused)
     file_id = _uploaded(store, home, shard, handle, writer, watched, now)
     if file_id is None:
         return None

@@ -13,7 +13,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import track
+from orchestrator.pipeline.collect import common_refusals, track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
 from orchestrator.pipeline.submit import batch_creation, budget, unanswered_create
 from orchestrator.pipeline.submit.admission import CallKind
@@ -39,6 +39,10 @@ class Dispatch:
         if shard.rerouted_at is not None or not self._work.handles.planning(job).may_take(shard):
             # It was rerouted before it was known whether there is a batch of it; or it must not go there any more.
             self._dissolve(job, shard, shard.rerouted_for or "its backend may no longer be used for it")
+            return True
+        if common_refusals.is_unsent_and_held(self._work.store, shard):
+            self._dissolve(job, shard, "its backend has refused all rows of their kind")
+            common_refusals.apply(self._work.store, shard)
             return True
         if not self._work.polls.is_due(shard, handle, self._work.now()):
             return False

@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.core.refused_fields import SYSTEM
 from orchestrator.policy.dialect import structured
 from orchestrator.policy.dialect.draft import Draft, Loss, Messages
 from orchestrator.policy.dialect.recipient import OwnRule, Recipient, Structured
 from orchestrator.policy.dialect.responses import to_responses
+from orchestrator.policy.dialect.roles import system_into_question
 from orchestrator.policy.dialect.rules import CHAT, RESPONSES, Bounded, NotAbove, NotTaken, Renamed
 from orchestrator.policy.dialect.tables import RULES
 
@@ -195,6 +197,8 @@ def _ask_in_a_known_way(draft: Draft, own: Sequence[OwnRule], refused: frozenset
 
 def _leave_out_refused(draft: Draft, refused: frozenset[str]) -> None:
     """Say fields that were refused in another way, where there is one, or name them as lost."""
+    if SYSTEM in refused:
+        system_into_question(draft)
     for name in sorted(refused):
         if name not in draft.fields or name in structured.FIELDS:
             continue

@@ -1,0 +1,183 @@
+"""Refusals that all rows of a kind get alike: their rows are held back instead of failing one by one.
+
+A kind is one task's rows for one model of a job at one backend. If it has no answer there and all of its rows are
+refused in the same way, the request, the model or the backend is at fault. The rows wait, and nothing is paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from orchestrator.core.model import Job, JobId
+from orchestrator.core.refused_fields import RefusedField
+from orchestrator.core.sanitize import shortened
+from orchestrator.core.shards import Shard
+from orchestrator.policy import results
+from orchestrator.policy.results import NOT_EXECUTED, RowRefusal
+from orchestrator.policy.row_errors import BAD_ANSWERS, Disposition, RowVerdict, classify
+from orchestrator.store import Store
+from orchestrator.store.records import InShard
+from orchestrator.store.refusal_holds import RefusalHold
+
+FIRST_PROBE, LONGEST_PROBE = timedelta(minutes=15), timedelta(hours=6)
+"""How long held rows wait before one of them is tried; each refusal doubles it."""
+OF_CONTENT = frozenset({"context_length_exceeded", "content_filter", "invalid_image", "larger_than_rate"})
+"""Rules about what one row says: rows that share one of them still fail one by one."""
+OF_REQUEST = frozenset({"unsupported_parameter", "model_not_found", "unsupported_region"})
+"""Rules about the request and the model: one row is enough to hold back the others."""
+FEWEST = 2
+"""Rows that must share any other refusal, since one row may be refused for what it says."""
+MOST_WORDS = 500
+FieldOf = Callable[[InShard, RowRefusal], RefusedField | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CommonRefusal:
+    """The refusal that `rows` rows of a task got alike, and no other result: the provider's code and words.
+
+    `first` is the custom_id of one of them.
+    """
+
+    code: str
+    message: str
+    rule: str
+    rows: int
+    first: str = ""
+
+    @property
+    def is_enough(self) -> bool:
+        """True if so many rows prove that the next one would be refused as well."""
+        return self.rule not in OF_CONTENT and (self.rule in OF_REQUEST or not self.is_single)
+
+    @property
+    def is_single(self) -> bool:
+        """True if what is odd about one row may be the cause."""
+        return self.rows < FEWEST
+
+
+def in_files(paths: Iterable[Path], rows: Mapping[str, InShard], field_of: FieldOf) -> dict[str, CommonRefusal]:
+    """Return what all rows of a task were refused for, by task, as far as result files have lines for them.
+
+    Files of a batch that went well are read no further than their first answers. Raises OSError.
+    """
+    found: dict[str, tuple[tuple[object, ...], CommonRefusal]] = {}
+    mixed: set[str] = set()
+    tasks = {row.task for row in rows.values()}
+    for path in paths:
+        for one in results.read(path):
+            row = rows.get(one.line.custom_id or "") if one.line is not None else None
+            if row is None or one.line is None or row.task in mixed:
+                continue
+            status = one.line.response.status_code if one.line.response is not None else None
+            refusal = results.refusal(one.line)
+            if refusal.code in NOT_EXECUTED:
+                continue
+            is_answer = status is not None and 200 <= status < 300
+            kind = (refusal.status, refusal.code, refusal.type)
+            common = None if is_answer else _common(row, refusal, field_of, found.get(row.task), kind)
+            if common is None:
+                mixed.add(row.task)
+                if mixed >= tasks:
+                    return {}
+                continue
+            found[row.task] = kind, common
+    return {task: common for task, (_, common) in found.items() if task not in mixed}
+
+
+def _common(
+    row: InShard,
+    refusal: RowRefusal,
+    field_of: FieldOf,
+    before: tuple[tuple[object, ...], CommonRefusal] | None,
+    kind: tuple[object, ...],
+) -> CommonRefusal | None:
+    """What the rows of a task share with one more of them; None if they do not."""
+    if before is not None:
+        first, known = before
+        number = known.rows + int(row.custom_id != known.first)
+        return replace(known, rows=number) if first == kind else None
+    verdict = classify(refusal.status, refusal.code, refusal.type, refusal.message, field_of(row, refusal))
+    common = of_verdict(verdict, refusal.code, refusal.message)
+    return None if common is None else replace(common, first=row.custom_id)
+
+
+def of_verdict(verdict: RowVerdict, code: str | None, message: str | None, rows: int = 1) -> CommonRefusal | None:
+    """A refusal as one that rows may share; None for what passes, and for an account, which stops its backend."""
+    if verdict.disposition not in (Disposition.NEVER, Disposition.ELSEWHERE):
+        return None
+    words = shortened(message or verdict.why, MOST_WORDS)
+    return CommonRefusal(shortened(code or verdict.code, MOST_WORDS), words, verdict.rule, rows)
+
+
+def is_shared(code: str) -> bool:
+    """True if rows that end with this code may be held back."""
+    verdict = classify(None, code, None, None)
+    is_refusal = verdict.disposition in (Disposition.NEVER, Disposition.ELSEWHERE)
+    return code not in BAD_ANSWERS and is_refusal and verdict.rule not in OF_CONTENT
+
+
+def is_unsent_and_held(store: Store, shard: Shard) -> bool:
+    """True if a shard was made before its backend refused all rows of their kind."""
+    return any(is_about(hold, shard) and shard.created_at <= hold.held_at for hold in store.holds.of(shard.job_id))
+
+
+def apply(store: Store, shard: Shard) -> None:
+    """Let the rows of a dissolved shard keep away from its backend as the others do."""
+    for hold in store.holds.of(shard.job_id):
+        if is_about(hold, shard):
+            store.holds.put(hold)
+
+
+def of_shard(store: Store, shard: Shard, common: Mapping[str, CommonRefusal]) -> dict[str, CommonRefusal]:
+    """Return the tasks of a shard whose rows are held back: all refused alike, and none ever answered there."""
+    if not common:
+        return {}
+    held = {hold.task for hold in store.holds.of(shard.job_id) if is_about(hold, shard)}
+    return {
+        task: one
+        for task, one in common.items()
+        if (task in held or one.is_enough)
+        and not store.holds.has_answers(shard.job_id, None if one.is_single else shard.backend, shard.model, task)
+    }
+
+
+def hold_back(
+    store: Store, job_id: JobId, backend: str, model: str, refused: Mapping[str, CommonRefusal], now: datetime
+) -> None:
+    """Hold back the rows of tasks that a backend refuses, those that wait and those that will.
+
+    `model` is the alias that the rows name. They keep away from the backend until `lift`.
+    """
+    known = {(one.backend, one.model, one.task): one.times for one in store.holds.of(job_id)}
+    for task, one in refused.items():
+        times = known.get((backend, model, task), 0)
+        probe_at = now + min(LONGEST_PROBE, FIRST_PROBE * 2 ** min(times, 8))
+        hold = RefusalHold(job_id, backend, model, task, one.code, one.message, now, probe_at, times + 1)
+        store.holds.put(hold)
+
+
+def is_about(hold: RefusalHold, shard: Shard) -> bool:
+    """True if a hold is about rows that a shard may have."""
+    return hold.backend == shard.backend and hold.model == shard.model
+
+
+def lift_answered(store: Store, shard: Shard) -> None:
+    """Let held rows follow one that was answered."""
+    holds = [hold for hold in store.holds.of(shard.job_id) if is_about(hold, shard)]
+    answered = [one for one in holds if store.holds.has_answers(one.job_id, one.backend, one.model, one.task)]
+    if answered:
+        store.holds.lift(answered)
+
+
+def tend(store: Store, job: Job, now: datetime) -> bool:
+    """Try one row of each hold that is due, or end the rows at the job's deadline; True if a row moved."""
+    moved = False
+    for hold in store.holds.of(job.id):
+        if job.deadline_at is not None and job.deadline_at <= now:
+            moved |= store.holds.end(hold, now) > 0
+        elif hold.probe_at <= now:
+            moved |= store.holds.probe(hold, now + LONGEST_PROBE)
+    return moved

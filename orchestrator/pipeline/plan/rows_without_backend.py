@@ -1,0 +1,29 @@
+"""Why rows wait that no backend takes, in the provider's words where it refused them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.core.errors import RefusedError, RequestRefused
+from orchestrator.core.model import Job
+from orchestrator.policy.planner import Option
+from orchestrator.store import Store
+
+
+def why_not(
+    store: Store, job: Job, avoid: tuple[str, ...], options: Sequence[Option]
+) -> RefusedError | RequestRefused:
+    """Return the error for rows that keep away from some backends and that no other takes."""
+    holds = [hold for hold in store.holds.of(job.id) if hold.backend in avoid]
+    if not holds:
+        objections = "; ".join(f"{option.backend}: {option.objection}" for option in options)
+        gave_up = " and ".join(avoid)
+        return RefusedError(f"job {job.id}: no other backend takes rows that {gave_up} gave up: {objections}")
+    first = holds[0]
+    tasks = ", ".join(dict.fromkeys(hold.task for hold in holds if hold.code == first.code))
+    return RequestRefused(
+        f"job {job.id}: {first.backend} refuses all rows of {tasks or 'the file'} alike: {first.message}",
+        hint="all of them wait, and none has failed. Correct the model, the field or the backend, then run the same "
+        f"command again, or `orch retry {job.id}`",
+        code=first.code,
+    )

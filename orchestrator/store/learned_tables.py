@@ -1,0 +1,50 @@
+"""The tables of what refusals have taught: limits, fields that are not taken, and rows that wait for that."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Integer, String, Table, Text
+
+from orchestrator.store.columns import Instant, Words
+from orchestrator.store.tables import metadata
+
+# What a backend's refusals have taught of a model.
+limits = Table(
+    "limits",
+    metadata,
+    Column("backend", String(40), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("enqueued_tokens", BigInteger),
+    Column("max_rows", Integer),
+    Column("learned_at", Instant),
+    Column("hold_until", Instant),
+    Column("strikes", Integer, nullable=False, server_default="0"),
+    Column("reason", Words, nullable=False),
+)
+
+# Fields of requests that a model has refused. `model` is its name at the backend, `endpoint` what the task asks for.
+refused_fields = Table(
+    "refused_fields",
+    metadata,
+    Column("backend", String(40), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("endpoint", String(64), primary_key=True),
+    Column("field", Text, primary_key=True),
+    Column("code", Words, nullable=False),
+    Column("message", Words, nullable=False),
+    Column("learned_at", Instant, nullable=False),
+)
+
+# Rows that wait because a backend refused all of their kind. `model` is the alias that the rows name.
+refusal_holds = Table(
+    "refusal_holds",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("backend", String(40), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("task", String(40), primary_key=True),
+    Column("code", Words, nullable=False),
+    Column("message", Words, nullable=False),
+    Column("held_at", Instant, nullable=False),
+    Column("probe_at", Instant, nullable=False),
+    Column("times", Integer, nullable=False),
+)

@@ -1,0 +1,151 @@
+"""Rows that wait because a backend refused all of their kind: one task's rows for one model of one job.
+
+Such a row keeps its place and its attempts, and keeps away from the backend. It goes there again once the hold is
+lifted. One row may go ahead of the others, as a probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, literal_column, select, update
+
+from orchestrator.core.model import JobId, RequestState
+from orchestrator.store.database import Database
+from orchestrator.store.learned_tables import refusal_holds
+from orchestrator.store.tables import IS_TWIN, IS_WAITING, keeps_from, requests, shards
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalHold:
+    """Why rows of a job are not sent to a backend, in the provider's words.
+
+    `model` is the alias that the rows name. `held_at` is when the refusal was seen last, `probe_at` when one row may
+    be tried, and `times` how often all rows were refused.
+    """
+
+    job_id: JobId
+    backend: str
+    model: str
+    task: str
+    code: str
+    message: str
+    held_at: datetime
+    probe_at: datetime
+    times: int = 1
+
+
+class RefusalHolds:
+    """Verbs on holds."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def put(self, hold: RefusalHold) -> None:
+        """Record a hold, and let the waiting rows that it is about keep away from its backend."""
+        values = {name: getattr(hold, name) for name in RefusalHold.__slots__}
+        keys = [column.name for column in refusal_holds.primary_key]
+        facts = {name: value for name, value in values.items() if name not in keys}
+        with self._db.write() as tx:
+            upsert = self._db.upsert(refusal_holds).values(values)
+            tx.execute(upsert.on_conflict_do_update(index_elements=keys, set_=facts))
+            for avoid in _avoided(tx, hold):
+                if hold.backend not in avoid:
+                    _reroute(tx, hold, avoid, tuple(sorted({*avoid, hold.backend})))
+
+    def of(self, job_id: JobId) -> list[RefusalHold]:
+        """The holds of a job."""
+        query = select(refusal_holds).where(refusal_holds.c.job_id == job_id).order_by(*refusal_holds.primary_key)
+        with self._db.read() as tx:
+            return [RefusalHold(**row._mapping) for row in tx.execute(query)]
+
+    def waiting(self, hold: RefusalHold) -> int:
+        """How many rows a hold keeps from its backend."""
+        with self._db.read() as tx:
+            found = tx.execute(select(requests.c.avoid, func.count()).where(*_waits(hold)).group_by(requests.c.avoid))
+            return sum(rows for avoid, rows in found if hold.backend in avoid)
+
+    def lift(self, holds: Iterable[RefusalHold]) -> None:
+        """Let the rows of holds go to their backends again."""
+        with self._db.write() as tx:
+            for hold in holds:
+                tx.execute(delete(refusal_holds).where(*_is(hold)))
+                for avoid in _avoided(tx, hold):
+                    _reroute(tx, hold, avoid, _without(avoid, hold.backend))
+
+    def probe(self, hold: RefusalHold, again_at: datetime) -> bool:
+        """Let one waiting row of a hold go ahead, the next not before `again_at`; False if no row waits."""
+        c = requests.c
+        with self._db.write() as tx:
+            tx.execute(update(refusal_holds).where(*_is(hold)).values(probe_at=again_at))
+            for avoid in _avoided(tx, hold):
+                if hold.backend not in avoid:
+                    continue
+                first = tx.scalar(select(c.seq).where(*_waits(hold), keeps_from(avoid)).order_by(c.seq).limit(1))
+                going = update(requests).where(c.job_id == hold.job_id, c.seq == first)
+                tx.execute(going.values(avoid=_without(avoid, hold.backend)))
+                return True
+            return False
+
+    def end(self, hold: RefusalHold, now: datetime) -> int:
+        """Fail the rows that still wait, with the provider's code and words; how many, twins included.
+
+        They are released at once: the next run of their job file asks them again.
+        """
+        c = requests.c
+        ended = update(requests).values(
+            state=RequestState.FAILED, error_code=hold.code, error_message=hold.message, settled_at=now,
+            released_at=now,
+        )  # fmt: skip
+        first = requests.alias("first")
+        sent = first.c.job_id == hold.job_id, first.c.seq == c.twin_of, first.c.state != RequestState.PENDING
+        has_ended = exists(select(first.c.seq).where(*sent).correlate(requests).offset(literal_column("0")))
+        twins = ended.where(c.job_id == hold.job_id, c.state == RequestState.PENDING, IS_TWIN, has_ended)
+        with self._db.write() as tx:
+            rows = 0
+            for avoid in _avoided(tx, hold):
+                if hold.backend in avoid:
+                    rows += tx.execute(ended.where(*_waits(hold), keeps_from(avoid))).rowcount
+            return rows + (tx.execute(twins).rowcount if rows else 0)
+
+    def has_answers(self, job_id: JobId, backend: str | None, model: str, task: str) -> bool:
+        """True if a backend has answered a row of this kind in a job; with None, if any has."""
+        c, s = requests.c, shards.c
+        there = select(s.id).where(s.job_id == job_id, s.model == model)
+        if backend is not None:
+            there = there.where(s.backend == backend)
+        query = select(c.seq).where(
+            c.job_id == job_id,
+            c.state == RequestState.SUCCEEDED,
+            c.task == task,
+            c.carried_from.is_(None),
+            c.result_shard.in_(there),
+        )
+        with self._db.read() as tx:
+            return tx.execute(query.limit(1)).first() is not None
+
+
+def _is(hold: RefusalHold) -> tuple[ColumnElement[bool], ...]:
+    c = refusal_holds.c
+    return c.job_id == hold.job_id, c.backend == hold.backend, c.model == hold.model, c.task == hold.task
+
+
+def _waits(hold: RefusalHold) -> tuple[ColumnElement[bool], ...]:
+    c = requests.c
+    return c.job_id == hold.job_id, IS_WAITING, c.model == hold.model, c.task == hold.task
+
+
+def _avoided(tx: Connection, hold: RefusalHold) -> list[tuple[str, ...]]:
+    """What waiting rows of this kind keep away from: a few combinations of backends."""
+    found = tx.scalars(select(requests.c.avoid).distinct().where(*_waits(hold)))
+    return sorted({avoid or () for avoid in found})
+
+
+def _reroute(tx: Connection, hold: RefusalHold, avoid: tuple[str, ...], to: tuple[str, ...]) -> None:
+    tx.execute(update(requests).where(*_waits(hold), keeps_from(avoid)).values(avoid=to))
+
+
+def _without(avoid: tuple[str, ...], backend: str) -> tuple[str, ...]:
+    return tuple(name for name in avoid if name != backend)

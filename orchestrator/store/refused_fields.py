@@ -1,0 +1,89 @@
+"""Fields of requests that models have refused: learned from refusals, and believed for a while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select
+
+from orchestrator.store.database import Database
+from orchestrator.store.learned_tables import refused_fields
+
+BELIEVED_FOR = timedelta(days=30)
+"""How long a refusal counts: providers change what their models take."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedField:
+    """A field that a model has refused.
+
+    `model` is its name at the backend, `endpoint` the path that the task asks for, `field` the name as it was sent.
+    `code` and `message` are the provider's words.
+    """
+
+    backend: str
+    model: str
+    endpoint: str
+    field: str
+    code: str
+    message: str
+    learned_at: datetime
+
+    @property
+    def until(self) -> datetime:
+        """When it is forgotten."""
+        return self.learned_at + BELIEVED_FOR
+
+
+class RefusedFields:
+    """Verbs on refused fields."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def put(self, learned: LearnedField) -> bool:
+        """Know this from now on; True if it was not known.
+
+        What is known keeps its time, so that it is learned afresh once it is no longer believed.
+        """
+        if learned.field in self.of(learned.backend, learned.model, learned.endpoint, learned.learned_at):
+            return False
+        values = {name: getattr(learned, name) for name in LearnedField.__slots__}
+        keys = [column.name for column in refused_fields.primary_key]
+        facts = {name: value for name, value in values.items() if name not in keys}
+        with self._db.write() as tx:
+            upsert = self._db.upsert(refused_fields).values(values)
+            tx.execute(upsert.on_conflict_do_update(index_elements=keys, set_=facts))
+        return True
+
+    def of(self, backend: str, model: str, endpoint: str, at: datetime) -> frozenset[str]:
+        """The fields that a model had refused by a time, and that were believed then."""
+        c = refused_fields.c
+        query = select(c.field).where(
+            c.backend == backend,
+            c.model == model,
+            c.endpoint == endpoint,
+            c.learned_at > at - BELIEVED_FOR,
+            c.learned_at <= at,
+        )
+        with self._db.read() as tx:
+            return frozenset(tx.scalars(query))
+
+    def all(self, now: datetime) -> list[LearnedField]:
+        """Every refused field that is still believed."""
+        query = select(refused_fields).where(refused_fields.c.learned_at > now - BELIEVED_FOR)
+        with self._db.read() as tx:
+            rows = tx.execute(query.order_by(*refused_fields.primary_key))
+            return [LearnedField(**row._mapping) for row in rows]
+
+    def forget(self, backend: str, model: str | None = None, field: str | None = None) -> int:
+        """Forget what a backend has refused, of one model or field if they are named; how many fields that were."""
+        c = refused_fields.c
+        statement = delete(refused_fields).where(c.backend == backend)
+        if model is not None:
+            statement = statement.where(c.model == model)
+        if field is not None:
+            statement = statement.where(c.field == field)
+        with self._db.write() as tx:
+            return tx.execute(statement).rowcount
