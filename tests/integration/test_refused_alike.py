@@ -3,93 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.cli import Orch, write_config
-from tests.support.scripted import Answer, Asked, Scripted, scripted
+from tests.support.letters import Gateway, counts, documents, gateway, job_file, refusing, run
+from tests.support.scripted import Answer
 
-JOB = """\
-name: letters
-documents: {path: documents}
-tasks:
-  - {id: t, model: small, max_tokens: 20, prompt: "What is it?", temperature: 0%(task)s}
-models: {small: some-model}
-%(more)s
-"""
 ROWS = 6
-Refusal = Callable[[dict[str, Any]], Answer | None]
-
-
-def refusing(status: int, message: str, **words: Any) -> Answer:
-    return Answer({"error": {"message": message, **words}}, status)
-
-
-def answered(body: dict[str, Any]) -> Answer:
-    choice = {"index": 0, "message": {"role": "assistant", "content": '{"a": "b"}'}, "finish_reason": "stop"}
-    usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
-    return Answer(
-        {"id": "c", "object": "chat.completion", "model": body["model"], "choices": [choice], "usage": usage}
-    )
-
-
-class Gateway:
-    """A server that a test may break and mend: what it refuses is looked up at each request."""
-
-    def __init__(self) -> None:
-        self.refuses: Refusal = lambda body: None
-        self.bodies: list[dict[str, Any]] = []
-        self.at: Scripted
-
-    def answer(self, asked: Asked) -> Answer:
-        if asked.path == "/v1/models":
-            return Answer({"object": "list", "data": [{"id": "some-model", "object": "model"}]})
-        if asked.path != "/v1/chat/completions":
-            return Answer({"detail": "Not Found"}, 404)
-        body = json.loads(asked.body)
-        self.bodies.append(body)
-        return self.refuses(body) or answered(body)
 
 
 @pytest.fixture
-def gateway() -> Iterator[Gateway]:
-    found = Gateway()
-    with scripted(found.answer) as at:
-        found.at = at
+def at() -> Iterator[Gateway]:
+    with gateway() as found:
         yield found
 
 
 @pytest.fixture
-def folder(orch_home: Path, gateway: Gateway) -> Path:
-    write_config(orch_home, [gateway.at.base_url], retry_delay=0.01)
+def folder(orch_home: Path, at: Gateway) -> Path:
+    write_config(orch_home, [at.url], retry_delay=0.01)
     documents(orch_home, ROWS)
     job_file(orch_home)
     return orch_home
-
-
-def documents(folder: Path, rows: int) -> None:
-    (folder / "documents").mkdir(exist_ok=True)
-    for number in range(rows):
-        (folder / "documents" / f"{number}.txt").write_text(f"Letter {number}.", encoding="utf-8")
-
-
-def job_file(folder: Path, task: str = "", more: str = "") -> None:
-    (folder / "job.yaml").write_text(JOB % {"task": task, "more": more}, encoding="utf-8")
-
-
-def run(orch: Orch, folder: Path, *more: str) -> tuple[int, dict[str, Any], str]:
-    """What `orch run` says: its exit code, its JSON, and what stands on stderr."""
-    done = orch("run", "job.yaml", "--json", *more, cwd=folder)
-    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
-
-
-def counts(orch: Orch, folder: Path) -> dict[str, int]:
-    told = orch("status", "letters", "--json", cwd=folder)
-    rows = json.loads(told.stdout)["requests"]
-    return {name: rows[name] for name in ("pending", "succeeded", "failed")}
 
 
 def quarantined(orch: Orch, folder: Path) -> list[Any]:
@@ -109,10 +47,10 @@ REFUSALS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
-    run_orch: Orch, folder: Path, gateway: Gateway, case: str
+    run_orch: Orch, folder: Path, at: Gateway, case: str
 ) -> None:
     status, words = REFUSALS[case]
-    gateway.refuses = lambda body: Answer({"error": words}, status)
+    at.refuses = lambda body: Answer({"error": words}, status)
     code, told, _ = run(run_orch, folder)
     assert code == 4
     assert told["error"]["code"] == "request_refused"
@@ -122,44 +60,44 @@ def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
     problem = json.loads(run_orch("status", "letters", "--json", cwd=folder).stdout)["problem"]
     assert "local refuses all rows of t alike" in problem
     assert quarantined(run_orch, folder) == []
-    assert len(gateway.bodies) == ROWS, "each was asked once"
+    assert len(at.bodies) == ROWS, "each was asked once"
 
-    gateway.refuses = lambda body: None
+    at.refuses = lambda body: None
     run_orch("report", "backends", "--forget", "local", cwd=folder)
     code, _, stderr = run(run_orch, folder)
     assert code == 0, stderr
     assert counts(run_orch, folder) == {"pending": 0, "succeeded": ROWS, "failed": 0}
-    assert len(gateway.bodies) == 2 * ROWS
+    assert len(at.bodies) == 2 * ROWS
 
 
-def test_a_wrong_address_costs_no_row(run_orch: Orch, folder: Path, gateway: Gateway) -> None:
-    write_config(folder, [f"{gateway.at.base_url}/v1"], retry_delay=0.01)
+def test_a_wrong_address_costs_no_row(run_orch: Orch, folder: Path, at: Gateway) -> None:
+    write_config(folder, [f"{at.url}/v1"], retry_delay=0.01)
     code, told, _ = run(run_orch, folder)
     assert (code, told["error"]["code"]) == (4, "request_refused")
     assert counts(run_orch, folder) == {"pending": ROWS, "succeeded": 0, "failed": 0}
-    write_config(folder, [gateway.at.base_url], retry_delay=0.01)
+    write_config(folder, [at.url], retry_delay=0.01)
     assert run(run_orch, folder)[0] == 0
 
 
-def test_one_row_that_is_refused_for_what_it_says_fails_alone(run_orch: Orch, folder: Path, gateway: Gateway) -> None:
-    gateway.refuses = lambda body: refusing(400, "no") if "Letter 3." in json.dumps(body) else None
+def test_one_row_that_is_refused_for_what_it_says_fails_alone(run_orch: Orch, folder: Path, at: Gateway) -> None:
+    at.refuses = lambda body: refusing(400, "no") if "Letter 3." in json.dumps(body) else None
     code, _, _ = run(run_orch, folder)
     assert code == 1
     assert counts(run_orch, folder) == {"pending": 0, "succeeded": ROWS - 1, "failed": 1}
     assert len(quarantined(run_orch, folder)) == 1
 
 
-def test_texts_that_are_all_too_long_fail_one_by_one(run_orch: Orch, folder: Path, gateway: Gateway) -> None:
+def test_texts_that_are_all_too_long_fail_one_by_one(run_orch: Orch, folder: Path, at: Gateway) -> None:
     words = "This model's maximum context length is 4 tokens. Please reduce the length of the messages."
-    gateway.refuses = lambda body: refusing(400, words, code="context_length_exceeded")
+    at.refuses = lambda body: refusing(400, words, code="context_length_exceeded")
     code, _, _ = run(run_orch, folder)
     assert code == 1
     assert counts(run_orch, folder)["failed"] == ROWS
 
 
-def test_one_task_that_is_refused_holds_up_no_other(run_orch: Orch, folder: Path, gateway: Gateway) -> None:
+def test_one_task_that_is_refused_holds_up_no_other(run_orch: Orch, folder: Path, at: Gateway) -> None:
     job_file(folder, "}\n  - {id: u, model: small, max_tokens: 20, prompt: Another, top_p: 0.5")
-    gateway.refuses = lambda body: refusing(400, "Computer says no.") if "top_p" in body else None
+    at.refuses = lambda body: refusing(400, "Computer says no.") if "top_p" in body else None
     code, told, _ = run(run_orch, folder)
     assert code == 4, told
     assert "refuses all rows of u alike" in told["error"]["message"]
@@ -167,9 +105,9 @@ def test_one_task_that_is_refused_holds_up_no_other(run_orch: Orch, folder: Path
 
 
 def test_held_rows_end_at_the_deadline_with_the_code_and_the_next_night_asks_them(
-    run_orch: Orch, folder: Path, gateway: Gateway
+    run_orch: Orch, folder: Path, at: Gateway
 ) -> None:
-    gateway.refuses = lambda body: refusing(400, "Computer says no.", code="odd")
+    at.refuses = lambda body: refusing(400, "Computer says no.", code="odd")
     assert run(run_orch, folder)[0] == 4
     job = json.loads(run_orch("status", "letters", "--json", cwd=folder).stdout)["job"]
     code, told, stderr = run(run_orch, folder, "--deadline", "1s")
@@ -182,6 +120,6 @@ def test_held_rows_end_at_the_deadline_with_the_code_and_the_next_night_asks_the
     assert "odd" in rows
     assert "Computer says no." in rows
     assert quarantined(run_orch, folder) == []
-    gateway.refuses = lambda body: None
+    at.refuses = lambda body: None
     assert run(run_orch, folder)[0] == 0
     assert counts(run_orch, folder)["succeeded"] == ROWS

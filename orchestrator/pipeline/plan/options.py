@@ -6,7 +6,7 @@ All is read from the store, orch.toml and the profiles: prices, own history, quo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -137,11 +137,22 @@ class Prospects:
     @cached_property
     def options(self) -> list[Option]:
         """Every backend of orch.toml as the planner sees it, with what speaks against it for this job."""
-        against = objections(self._config, self._job)
+        against = self._objections
         given_up = self._given_up
         if any(name not in against and name not in given_up for name in self._config.backends):
             against = {**given_up, **against}  # where all that may run it are down, they are waited for
         return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]
+
+    @property
+    def _objections(self) -> Mapping[str, str]:
+        """What speaks against backends. What was learned counts only where another backend may have the rows."""
+
+        def refused(backend: str, model: str, endpoint: str) -> Collection[str]:
+            return self._store.refused_fields.of(backend, model, endpoint, self._job.created_at)
+
+        learned = objections(self._config, self._job, refused)
+        is_left = any(name not in learned for name in self._config.backends)
+        return learned if is_left else objections(self._config, self._job)
 
     @property
     def _given_up(self) -> dict[str, str]:
