@@ -89,6 +89,12 @@ class _Amount(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+def _alias(text: str) -> tuple[str, str]:
+    from orchestrator.server.dispatch.aliases import read_alias
+
+    return read_alias(text)
+
+
 class _Gpus(click.ParamType[tuple[int, ...]]):
     name = "gpus"
 
@@ -114,6 +120,8 @@ OPTIONS = (
     click.option("--api-key-env", metavar="NAME", help="Environment variable with the upstreams' key."),
     click.option("--allow-endpoint", "allow_endpoints", type=_Endpoint(), multiple=True, metavar="PATH",
                  help="Also pass this path through to the upstreams; may be given several times."),
+    click.option("--alias", "aliases", type=_Amount("alias", _alias), multiple=True, metavar="NAME=MODEL",
+                 help="Another name for a model of the upstreams; *: any name, where one model is served."),
     click.option("--require-keys/--no-require-keys", default=None,
                  help="Require API keys (`orch keys add`).  [default: unless on loopback]"),
     click.option("--webhook", metavar="URL", help=f"URL to notify when a batch ends; signed with {SECRET_VARIABLE}."),
@@ -173,8 +181,9 @@ def serve(
         raise UsageError("name an endpoint with --upstream URL, or start one with --vllm MODEL")
     if cluster is None and (engines or idle or ray_python):
         raise UsageError("--engines, --idle and --ray-python go with --ray ADDRESS")
-    if cluster is not None and (model is None or gpus or upstreams or given["cost_per_hour"] is not None):
-        raise UsageError("--ray goes with --vllm MODEL, and without --gpus, --upstream and --cost-per-hour")
+    apart = (gpus, upstreams, given["aliases"], given["cost_per_hour"] is not None)
+    if cluster is not None and (model is None or any(apart)):
+        raise UsageError("--ray goes with --vllm MODEL, and without --gpus, --upstream, --alias and --cost-per-hour")
     where = Where(host, PORT if port is None and uds is None else port, uds)
     root = (serve_folder(locate()) if folder is None else folder).absolute()
     settings = _settings(tuple(dict.fromkeys(upstreams)), where, given)
@@ -230,6 +239,7 @@ def _settings(upstreams: tuple[str, ...], where: Where, given: dict[str, Any]) -
         cost_per_hour=given["cost_per_hour"],
         stop_seconds=STOP_SECONDS,
         allow_endpoints=given["allow_endpoints"],
+        aliases=given["aliases"],
     )
 
 

@@ -145,9 +145,14 @@ def _check_frame(line: RequestLine, endpoint: str | None) -> LineError | None:
         return LineError("invalid_request", "The method must be 'POST'.", "method")
     if endpoint is None and line.url not in ENDPOINTS:
         return LineError("invalid_url", f"The URL must be one of {', '.join(ENDPOINTS)}.", "url")
-    if endpoint is not None and line.url != endpoint:
+    if endpoint is not None and line.url not in (endpoint, short_url(endpoint)):
         return LineError("invalid_url", "The URL provided for this request does not match the batch endpoint.", "url")
     return None
+
+
+def short_url(endpoint: str) -> str:
+    """An endpoint as Azure spells it in batches: `/chat/completions`."""
+    return endpoint.removeprefix("/v1")
 
 
 def _is_blank(value: msgspec.Raw) -> bool:

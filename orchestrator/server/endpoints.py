@@ -22,6 +22,8 @@ OPENAI = (
     "/v1/images/variations",
     "/v1/videos",
 )
+FORMS = frozenset({"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations"})
+"""Endpoints that take a form with a file, or answer with a file: a line of a batch holds neither."""
 ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 """Served by vLLM too."""
 ENGINES = (
@@ -59,7 +61,8 @@ class Endpoints:
         OpenAI's and the operator's are always among them; of the others only what is offered.
         """
         more = (self.all & {*offered}).difference(wire.ENDPOINTS, self._added)
-        return (*wire.ENDPOINTS, *(path for path in self._added if path not in wire.ENDPOINTS), *sorted(more))
+        found = (*wire.ENDPOINTS, *(path for path in self._added if path not in wire.ENDPOINTS), *sorted(more))
+        return tuple(path for path in found if path not in FORMS)
 
 
 def checked(path: str) -> str:

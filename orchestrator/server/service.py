@@ -20,6 +20,7 @@ from orchestrator.core.replica.takeover import Replica
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.demand import demand_of
+from orchestrator.server.dispatch.aliases import Aliases
 from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.rate_limiter import RateLimiter
 from orchestrator.server.dispatch.results import Writer
@@ -74,6 +75,7 @@ class Service:
         """Seconds that the end of this server alone may wait for rows in flight; may be taken back meanwhile."""
         self._webhook = target_of(settings.webhook_url, settings.webhook_secret)
         self.endpoints = _endpoints(settings.allow_endpoints)
+        self.aliases = Aliases(settings.aliases)
         most = settings.max_connections
         self.connections = Connections(most, most // 2 if settings.require_keys else 0, settings.patience)
         self.rooms = Rooms(has_tenants=settings.require_keys)
@@ -243,6 +245,7 @@ class Service:
             paid=settings.paid,
             account_seconds=settings.account_seconds,
             models=models,
+            aliases=self.aliases,
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -58,5 +58,7 @@ class Settings:
     """How long a client may keep the server waiting."""
     max_calls: int = 1024
     """Requests of one key that are answered at once, where the key says nothing else."""
+    aliases: Sequence[tuple[str, str]] = ()
+    """Other names of the upstreams' models, each with its model; see `dispatch.aliases`."""
     allow_endpoints: Sequence[str] = ()
     """Paths that tenants may reach at upstreams beside those of `endpoints.KNOWN`."""

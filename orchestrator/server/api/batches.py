@@ -17,6 +17,7 @@ from orchestrator.core.durations import window_seconds
 from orchestrator.core.wire import Batch, BatchStatus
 from orchestrator.server.api.access import limits_of, require_room
 from orchestrator.server.api.http import ApiError, as_json, json_body, limit_of, missing, page, tenant_of
+from orchestrator.server.endpoints import FORMS
 from orchestrator.server.records import BatchOptions, BatchRecord
 from orchestrator.server.service import Service
 
@@ -103,7 +104,13 @@ def batch_object(body: dict[str, Any], endpoints: Collection[str]) -> Batch:
             missing(name)
         if not isinstance(body[name], str):
             raise ApiError(400, f"Invalid type for '{name}': expected a string.", param=name, code="invalid_type")
-    if body["endpoint"] not in endpoints:
+    endpoint = body["endpoint"]
+    if endpoint not in endpoints and f"/v1{endpoint}" in {*endpoints, *FORMS}:
+        endpoint = f"/v1{endpoint}"  # as Azure spells it
+    if endpoint in FORMS:
+        message = f"'{endpoint}' takes or gives a file, which no line of a batch can hold: send it synchronously."
+        raise ApiError(400, message, param="endpoint", code="invalid_value")
+    if endpoint not in endpoints:
         supported = ", ".join(f"'{name}'" for name in endpoints)
         message = f"Invalid value: '{body['endpoint']}'. Supported values are: {supported}."
         raise ApiError(400, message, param="endpoint", code="invalid_value")
@@ -114,7 +121,7 @@ def batch_object(body: dict[str, Any], endpoints: Collection[str]) -> Batch:
     created = int(now().timestamp())
     return Batch(
         id=f"batch_{os.urandom(12).hex()}",
-        endpoint=body["endpoint"],
+        endpoint=endpoint,
         input_file_id=body["input_file_id"],
         completion_window=body["completion_window"],
         status=BatchStatus.VALIDATING,

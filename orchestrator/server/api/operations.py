@@ -44,12 +44,15 @@ class Operations:
         return as_json(found)
 
     def _models(self) -> dict[str, dict[str, Any]]:
-        """The upstreams' models by id, each as the first that has it describes it (`max_model_len` and the like)."""
+        """The upstreams' models by id, as the first that has one describes it; an alias has it as `root`."""
         models: dict[str, dict[str, Any]] = {}
         for upstream in self._service.upstreams:
             for given in upstream.model_objects:
                 model = {"created": 0, "owned_by": "upstream", **given, "object": "model"}
                 models.setdefault(model["id"], model)
+        for upstream in self._service.upstreams:
+            for name, served in self._service.aliases.names(upstream.models).items():
+                models.setdefault(name, {**models[served], "id": name, "root": served})
         return models
 
     async def health(self, request: Request) -> Response:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.api.http import ApiError, BodyInMemory, read_body
 from orchestrator.server.dispatch import unreachable
+from orchestrator.server.dispatch.aliases import renamed
 from orchestrator.server.dispatch.bodies import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.logs import told
@@ -89,7 +90,7 @@ class Passthrough:
         if self._service.settings.log_prompts:
             log.info("request body", extra=told(path=path, body=body.content.decode(errors="replace")))
         differ = len({frozenset(upstream.models) for upstream in self._service.upstreams}) > 1
-        model = _model(body.content) if differ else None
+        model = _model(body.content) if differ or self._service.aliases else None
         target = f"{path}?{query}" if query else path
         return _Relay(self._service, PassthroughRequest(target, _sent_headers(request), body, model))
 
@@ -124,7 +125,7 @@ def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[U
     """
     serving = list(upstreams)
     if model is not None:
-        naming = [upstream for upstream in upstreams if model in upstream.models]
+        naming = [upstream for upstream in upstreams if upstream.served.has(model)]
         serving = naming or [upstream for upstream in upstreams if not upstream.models] or serving
     able = [upstream for upstream in serving if _takes_calls(upstream) and upstream not in tried]
     return min(able, key=_load, default=None)
@@ -212,10 +213,13 @@ class _Relay:
 
     async def _pass_on(self, upstream: Upstream, send: Callable[[Any], Any]) -> int:
         call = self._call
+        model = self._service.aliases.model_of(call.model, upstream.models)
+        changed = None if model is None else renamed(call.body.content, model)
+        size = len(call.body.content if changed is None else changed)
         async with upstream.http.post(
             upstream.address(call.target),
-            data=_sent(call.body),
-            headers=[*call.headers, ("content-length", str(len(call.body.content)))],
+            data=_sent(call.body) if changed is None else changed,
+            headers=[*call.headers, ("content-length", str(size))],
             allow_redirects=False,
             auto_decompress=False,
             timeout=self._timeout,

@@ -161,7 +161,7 @@ class PointRows:
             line.body,
             endpoint=self.endpoint,
             vllm=upstream.is_vllm,
-            model=upstream.first_model if self.model == bodies.DEFAULT_MODEL else None,
+            model=upstream.served.sent_for(self.model),
             priority=BATCH_PRIORITY if upstream.takes_priority else None,
         )
         if self._one_token:

@@ -118,12 +118,11 @@ class ActiveBatch(RowSource):
             self._input = self._plan = None
 
     def path(self, kind: str) -> Path:
-        """The result file of a kind, `output` or `error`."""
+        """The result file of a kind."""
         return self.folder / f"{kind}.jsonl"
 
     @property
     def sent_path(self) -> Path:
-        """The account of what was sent."""
         return self.folder / FILE_NAME
 
     @property
@@ -326,7 +325,8 @@ class ActiveBatch(RowSource):
             body,
             endpoint=self.endpoint,
             vllm=upstream.is_vllm,
-            model=upstream.first_model if self.batch.model == bodies.DEFAULT_MODEL else None,
+            model=upstream.served.sent_for(self.batch.model),
+            asked=self.batch.model,
             priority=BATCH_PRIORITY if upstream.takes_priority else None,
             tier=self._tier,
         )

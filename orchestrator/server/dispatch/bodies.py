@@ -64,6 +64,7 @@ def prepare(
     endpoint: str,
     vllm: bool,
     model: str | None = None,
+    asked: str | None = DEFAULT_MODEL,
     priority: int | None = None,
     tier: str | None = None,
 ) -> bytes:
@@ -71,7 +72,7 @@ def prepare(
 
     `vllm` says whether the upstream is known to be vLLM: only then are its removed `guided_*` fields rewritten and
     `priority` (64 bits, lower is earlier) added where the row has none of its own. `model` replaces the model name
-    "default", `tier` becomes the `service_tier` of a row that names none. `stream` is not checked here: validation
+    `asked`, `tier` becomes the `service_tier` of a row that names none. `stream` is not checked here: validation
     refuses it. Raises BodyError, and nothing else, where the body is not a JSON object or asks for output
     in a form that it would not get.
     """
@@ -85,7 +86,7 @@ def prepare(
         return sent
     fields = _fields(sent)
     changed = constrained and not _WITHOUT_EFFECT.isdisjoint(fields) and _rewrite(fields)
-    if model is not None and _is_default(fields.get("model")):
+    if model is not None and _is_named(fields.get("model"), asked):
         fields["model"] = msgspec.Raw(_encode(model))
         changed = True
     if tier is not None and not _is_given(fields, _TIER):
@@ -122,8 +123,8 @@ def _fields(body: bytes) -> dict[str, msgspec.Raw]:
         raise BodyError("The body must be a JSON object.", "body") from None
 
 
-def _is_default(model: msgspec.Raw | None) -> bool:
-    return model is not None and _read(model) == DEFAULT_MODEL
+def _is_named(model: msgspec.Raw | None, name: str | None) -> bool:
+    return model is not None and _read(model) == name
 
 
 def _read(value: msgspec.Raw) -> Any:

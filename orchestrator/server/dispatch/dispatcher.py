@@ -215,9 +215,9 @@ class Dispatcher:
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
         """Whether an upstream has the model. One that nobody has, and nobody will, goes anywhere, to be told so."""
         model = source.model
-        if upstream.serves(model):
+        if upstream.served.may_be(model):
             return True
-        return model not in self._expected and not any(other.serves(model) for other in self.upstreams)
+        return model not in self._expected and not any(other.served.may_be(model) for other in self.upstreams)
 
     async def _worker(self, upstream: Upstream, first: Work) -> None:
         alone = first is self._alone

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from orchestrator.core.request_lines import CheckedLine, check_line, is_too_deep
+from orchestrator.core.request_lines import CheckedLine, check_line, is_too_deep, short_url
 from orchestrator.core.wire import JSON_ERRORS, MAX_LINE_BYTES, LineError
 
 _NONE = msgspec.Raw()
@@ -118,14 +118,15 @@ def can_share(endpoint: str) -> bool:
 
 def reader(endpoint: str) -> Callable[[bytes], Head[RequestBody] | LineError]:
     """Reads one line of a batch for this endpoint; it refuses exactly what `check_line` refuses."""
-    body = _BODIES.get(endpoint, RequestBody)
+    body, short = _BODIES.get(endpoint, RequestBody), short_url(endpoint)
     decode: Callable[[bytes], Head[RequestBody]] = msgspec.json.Decoder(Head[body]).decode  # type: ignore[valid-type]
 
     def read(raw: bytes) -> Head[RequestBody] | LineError:
         try:
             if len(raw) <= MAX_LINE_BYTES:
                 head = decode(raw)
-                is_whole = head.method == "POST" and head.url == endpoint and head.custom_id and head.body.is_plain
+                is_here = head.url == endpoint or head.url == short
+                is_whole = is_here and head.method == "POST" and head.custom_id and head.body.is_plain
                 if is_whole and not is_too_deep(raw):
                     if not raw.isascii():
                         raw.decode()  # the JSON decoder does not look into strings that it skips

@@ -12,7 +12,8 @@ from orchestrator.core.answers import answer_tokens
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.account_refusal import AccountRefusal
-from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
+from orchestrator.server.dispatch.aliases import Aliases, ServedModels
+from orchestrator.server.dispatch.bodies import is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
 from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
@@ -62,6 +63,7 @@ class Upstream:
         paid: bool = False,
         account_seconds: float = 60.0,
         models: Sequence[str] = (),
+        aliases: Aliases | None = None,
     ) -> None:
         self.url = url
         self.shown = plain_url(url)
@@ -82,8 +84,7 @@ class Upstream:
         self.is_reached = False
         """True if it answered when it was last asked, whatever it said."""
         self.since = clock()
-        self.models: list[str] = list(models)
-        self._serves = frozenset(models)
+        self.served = ServedModels(models, aliases)
         self.is_leaving = False
         self.model_objects: list[dict[str, Any]] = []
         self.paths: frozenset[str] = frozenset()
@@ -160,6 +161,11 @@ class Upstream:
         return self._root + target + query
 
     @property
+    def models(self) -> Sequence[str]:
+        """The models that it lists, or is known to serve."""
+        return self.served.models
+
+    @property
     def is_vllm(self) -> bool:
         """Whether it shows vLLM's gauges."""
         return self.gauges is not None
@@ -168,15 +174,6 @@ class Upstream:
     def takes_priority(self) -> bool:
         """Whether rows may carry vLLM's `priority`."""
         return self.gauges is not None and self._takes_priority
-
-    def serves(self, model: str | None) -> bool:
-        """Whether it has a model, as far as it says which it has."""
-        return not self.models or model is None or model == DEFAULT_MODEL or model in self._serves
-
-    @property
-    def first_model(self) -> str | None:
-        """What "default" stands for; None where it is a model's name, or none is known."""
-        return self.models[0] if self.models and DEFAULT_MODEL not in self.models else None
 
     def room(self) -> int:
         """How many rows may be out now."""
@@ -367,8 +364,7 @@ class Upstream:
                 return False
             if status < 300:
                 self.model_objects = models_in(body)
-                self.models = [model["id"] for model in self.model_objects]
-                self._serves = frozenset(self.models)
+                self.served.learn([model["id"] for model in self.model_objects])
                 self.paths = await self._pages.read_paths(self.paths)
                 self._has_gauges = True
             return True

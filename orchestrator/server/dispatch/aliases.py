@@ -1,0 +1,84 @@
+"""Names under which clients may ask for a model that an upstream serves by another name. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.server.dispatch.bodies import DEFAULT_MODEL
+
+ANY = "*"
+"""As a name: every name that no upstream serves. As a model: the only one that the upstream serves."""
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def read_alias(text: str) -> tuple[str, str]:
+    """The name and the model of `NAME=MODEL`; a bare `*` is `*=*`. Raises ValueError."""
+    name, equals, model = (part.strip() for part in text.partition("="))
+    if not equals and name == ANY:
+        return ANY, ANY
+    if not name or not model:
+        raise ValueError(f"{text!r} is not NAME=MODEL, such as gpt-4o-mini=llama, or *")
+    return name, model
+
+
+class Aliases:
+    """The aliases of one server. A name that an upstream serves itself is no alias there."""
+
+    def __init__(self, aliases: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
+        self._models = dict(aliases)
+
+    def __bool__(self) -> bool:
+        return bool(self._models)
+
+    def model_of(self, name: str | None, served: Collection[str]) -> str | None:
+        """The model that a name stands for at an upstream that serves these; None if the name stands for itself."""
+        if name is None or not self._models or name in served:
+            return None
+        model = self._models.get(name, self._models.get(ANY))
+        if model != ANY:
+            return model
+        return next(iter(served)) if len(served) == 1 else None
+
+    def names(self, served: Collection[str]) -> dict[str, str]:
+        """The aliases that have a model at an upstream that serves these."""
+        found = {name: self.model_of(name, served) for name in self._models if name != ANY}
+        return {name: model for name, model in found.items() if model is not None and model in served}
+
+
+class ServedModels:
+    """The models of one upstream, under their own names and the aliases of the server."""
+
+    def __init__(self, models: Sequence[str], aliases: Aliases | None) -> None:
+        self._aliases = aliases or Aliases()
+        self.learn(models)
+
+    def learn(self, models: Sequence[str]) -> None:
+        """Take over the models that the upstream lists now."""
+        self.models = list(models)
+        self._names = frozenset(models)
+
+    def may_be(self, model: str | None) -> bool:
+        """True if the upstream may have a model: it lists none, or this one."""
+        return not self.models or model is None or model == DEFAULT_MODEL or self.has(model)
+
+    def has(self, model: str) -> bool:
+        """True if the upstream lists a model, or the one that an alias stands for."""
+        return model in self._names or self._aliases.model_of(model, self._names) in self._names
+
+    def sent_for(self, model: str | None) -> str | None:
+        """The name to send for a model that rows ask for; None if they name it as it is."""
+        if model == DEFAULT_MODEL:
+            return self.models[0] if self.models and DEFAULT_MODEL not in self._names else None
+        return self._aliases.model_of(model, self._names)
+
+
+def renamed(body: bytes, model: str) -> bytes:
+    """A request's body with another model; the same bytes if it is not a JSON object."""
+    try:
+        fields = _decode(body)
+    except JSON_ERRORS:
+        return body
+    return msgspec.json.encode({**fields, "model": model})
