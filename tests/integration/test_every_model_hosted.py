@@ -169,6 +169,7 @@ def tasks_of(names: str, asked: Json, **more: Any) -> dict[str, Json]:
     return {name: {"prompt": "When?", "max_tokens": 60, **asked, **more} for name in names.split()}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("name", "models", "asked"), RENAMED)
 def test_what_has_another_spelling_there_is_said(desk: Desk, name: str, models: str, asked: Json) -> None:
     backend(desk, name, *models.split())
@@ -177,6 +178,7 @@ def test_what_has_another_spelling_there_is_said(desk: Desk, name: str, models: 
     assert set(desk.ends(job).values()) == {"succeeded"}, desk.ends(job)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "models", "asked", "field"), LOST)
 def test_what_cannot_be_said_there_is_known_before_money_moves(
     desk: Desk, name: str, models: str, asked: Json, field: str
@@ -190,6 +192,7 @@ def test_what_cannot_be_said_there_is_known_before_money_moves(
     assert desk.batches() == []
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "models", "asked", "field"), LOST)
 def test_what_a_task_lets_go_is_left_out(desk: Desk, name: str, models: str, asked: Json, field: str) -> None:
     backend(desk, name, *models.split())
