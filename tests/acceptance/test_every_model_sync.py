@@ -1,4 +1,4 @@
-"""The README's job at synchronous providers that refuse what the real ones refuse, and settings that they do not take."""
+"""The README's job at synchronous providers that refuse what the real ones refuse, and what they do not take."""
 
 from __future__ import annotations
 

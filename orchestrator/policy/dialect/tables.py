@@ -211,6 +211,14 @@ _ANTHROPIC_RULES = (
 )
 
 _OTHER_RULES = (
+    # It leaves out settings that a model does not take, and passes schemas on as they are.
+    TableRule(
+        ("openrouter",),
+        _KNOWN_AS_OPENAIS,
+        By(ask_strictly),
+        "moeru-ai/xsai#202: Provider returned error",
+        endpoints=_CHAT,
+    ),
     TableRule(
         ("groq",),
         _ANY,
