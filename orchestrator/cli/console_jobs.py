@@ -110,7 +110,7 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
         told.append(("limited", f"to {job.limited_to}"))
     if detail.carried:
         told.append(("reused", f"{detail.carried:,} rows were answered by an earlier run or another job"))
-    told.append(("tokens", tokens(detail.usage)))
+    told.append(("tokens", tokens(detail.usage, counts.succeeded)))
     told.append(("cost", money(line.cost) + (f" of ${job.budget:f}" if job.budget is not None else "")))
     if not line.state.is_final:
         left = "" if line.eta_seconds is None else f", {_eta(line)} to go"

@@ -84,7 +84,7 @@ class LiveProgress:
         eta = duration(left / rate) if rate and left else "—"
         summary = (
             f"{line.job.id}: {line.state} {line.processed:,}/{line.counts.total:,} rows, {rate:,.1f}/s, ETA {eta}, "
-            f"{tokens(detail.usage)}, {money(line.cost)}"
+            f"{tokens(detail.usage, line.counts.succeeded)}, {money(line.cost)}"
         )
         if told := detail.problem or next((shard.held for shard in detail.held), None):
             summary += f"  ! {told}"
@@ -145,7 +145,8 @@ def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]
             StyledText(f"  {count}"),
         )
     )
-    facts = f"{rate:,.1f} rows/s   ETA {eta}   {tokens(detail.usage)}   {money(line.cost)} so far"
+    used = tokens(detail.usage, line.counts.succeeded)
+    facts = f"{rate:,.1f} rows/s   ETA {eta}   {used}   {money(line.cost)} so far"
     lines += sentence(facts, width)
     if detail.reasons:
         failed = ", ".join(f"{one.rows:,} {one.code}" for one in detail.reasons[:4])

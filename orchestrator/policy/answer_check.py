@@ -68,6 +68,8 @@ class OutputCheck:
                 return "truncated", "the answer reached max_tokens before it began; raise max_tokens"
             if answer.finish_reason == "content_filter":
                 return "content_filter", "the provider's content filter withheld the answer"
+            if answer.is_missing:
+                return "empty_answer", "there is no completion in the answer: it has no choices and no output"
             return "empty_answer", "the model returned an empty answer"
         if self._check is None:
             return _WITHHELD if answer.finish_reason == "content_filter" else None

@@ -5,7 +5,7 @@ A body of the usual shape is decoded at once. Any other one is read part by part
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -31,6 +31,8 @@ class Answer:
     refusal: str | None = None
     data: msgspec.Raw | None = None
     messages: tuple[str, ...] = ()
+    is_missing: bool = field(default=False, compare=False)
+    """True if the body has nothing in which any kind of answer stands."""
 
 
 class _Message(msgspec.Struct):
@@ -85,7 +87,7 @@ def _odd_answer(body: msgspec.Raw) -> Answer:
     try:
         parts = _decode_body(body)
     except wire.JSON_ERRORS:
-        return Answer(None, None, False)
+        return Answer(None, None, False, is_missing=True)
     for raw in _each(parts.choices):
         try:
             [choice] = _decode_choices(b"[%b]" % bytes(raw))
@@ -96,7 +98,7 @@ def _odd_answer(body: msgspec.Raw) -> Answer:
     if isinstance(output, list):
         return _of_response(output, answer_parts.read(parts.incomplete_details))
     data = None if bytes(parts.data) in (b"", b"null") else parts.data
-    return Answer(None, None, data is not None, data=data)
+    return Answer(None, None, data is not None, data=data, is_missing=data is None)
 
 
 def _each(raw: msgspec.Raw) -> list[msgspec.Raw]:

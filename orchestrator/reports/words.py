@@ -31,8 +31,10 @@ STATE_STYLE = {
 _TRUST = {True: "yes", False: "no", None: "too few"}
 
 
-def tokens(usage: Usage) -> str:
-    """Tokens in words."""
+def tokens(usage: Usage, answered: int = 0) -> str:
+    """Tokens in words. They are unknown if rows were `answered` and no answer had a usage."""
+    if answered and not usage.input_tokens and not usage.output_tokens:
+        return "no token counts in the answers"
     sent, cached = usage.input_tokens, usage.cached_tokens
     told = f" ({cached / sent:.0%} cached)" if cached and sent else ""
     return f"{sent:,} in{told}, {usage.output_tokens:,} out"

@@ -8,7 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from orchestrator.core.model import Usage
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.answer_text import Answer, answer_of
+from orchestrator.reports.words import tokens
 
 
 def chat(content: Any, end: Any = "stop", **message: Any) -> dict[str, Any]:
@@ -80,3 +83,19 @@ def test_a_value_that_cannot_be_represented_loses_no_text(odd: str, place: str) 
     body = f'{{"choices": [{{"message": {{"content": ["yes"], "{place}": {odd}}}, "finish_reason": "stop"}}]}}'
     answer = answer_of(msgspec.Raw(body.encode()))
     assert (answer.text, answer.finish_reason) == ("yes", "stop")
+
+
+@pytest.mark.parametrize("body", [{}, {"usage": {}}, {"choices": []}, {"id": "x", "model": "m"}])
+def test_a_body_without_a_completion_is_said_so_and_is_no_empty_answer(body: dict[str, Any]) -> None:
+    found = OutputCheck(None).problem(answer_of(msgspec.Raw(json.dumps(body).encode())))
+    assert found is not None
+    assert found[0] == "empty_answer"
+    assert "no completion in the answer" in found[1]
+    empty = OutputCheck(None).problem(answer_of(msgspec.Raw(json.dumps(chat("")).encode())))
+    assert empty == ("empty_answer", "the model returned an empty answer")
+
+
+def test_tokens_of_answers_without_a_usage_are_unknown() -> None:
+    assert tokens(Usage(), answered=3) == "no token counts in the answers"
+    assert tokens(Usage(), answered=0) == "0 in, 0 out"
+    assert tokens(Usage(5, 0, 2), answered=3) == "5 in, 2 out"
