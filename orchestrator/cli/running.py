@@ -17,6 +17,7 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import ShardState
 from orchestrator.engine.lock import Holder, engine_lock
 from orchestrator.engine.loop import Engine
+from orchestrator.pipeline.plan.rows_without_backend import request_refused
 from orchestrator.reports import status
 from orchestrator.settings.backends import OwnServer
 
@@ -50,10 +51,22 @@ def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
     def follow(holder: Holder, is_new: bool) -> None:
         if is_new:
             view.say(f"orch: {holder} is this home's engine and runs the job; following it")
+        _check_held(context, job)
         draw(None)
 
     until_over(context, job, be_engine, follow)
     return context.detail(job.id)
+
+
+def _check_held(context: Context, job: Job) -> None:
+    """Raise RequestRefused if all that is left of a job are rows that a backend refuses alike."""
+    holds = context.store.holds.of(job.id)
+    if not holds or any(not shard.state.is_final for shard in context.store.shards.of_job(job.id)):
+        return
+    waiting = context.store.sizes.open_work(job.id)
+    held = {(hold.model, hold.task) for hold in holds}
+    if waiting and all(rows.avoid and (rows.model, rows.task) in held for rows in waiting):
+        raise request_refused(job, holds)
 
 
 def until_over(

@@ -20,7 +20,15 @@ from collections.abc import Callable
 from datetime import datetime
 
 from orchestrator.core.counts import Counts
-from orchestrator.core.errors import BackendError, InputError, StateConflict, StorageError, UsageError
+from orchestrator.core.errors import (
+    BackendError,
+    InputError,
+    RefusedError,
+    RequestRefused,
+    StateConflict,
+    StorageError,
+    UsageError,
+)
 from orchestrator.core.events import PROBE, EventKind
 from orchestrator.core.model import CancelCode, Job, RequestState
 from orchestrator.core.shards import Shard, ShardState
@@ -182,7 +190,11 @@ class Pipeline:
         if not self._replan_timer.is_due(job, now, waiting=waiting, moved=moved, trouble=trouble):
             return False
         planning = self._handles.planning(job)
-        orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
+        try:
+            orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
+        except (RefusedError, RequestRefused):
+            self._replan_timer.forget(job)  # what is in the way may be gone at the next step
+            raise
         if orders is None:
             return True
         if orders.sends and not prerequisites.may_ask(self._store, self._gate, job, now):

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.engine.lock import running_engine
+from orchestrator.settings.home import Home
 from tests.support.cli import Orch, write_config
 from tests.support.letters import Gateway, counts, documents, gateway, job_file, refusing, run
+from tests.support.process import wait_until
 from tests.support.scripted import Answer
 
 ROWS = 6
@@ -77,6 +80,44 @@ def test_a_wrong_address_costs_no_row(run_orch: Orch, folder: Path, at: Gateway)
     assert counts(run_orch, folder) == {"pending": ROWS, "succeeded": 0, "failed": 0}
     write_config(folder, [at.url], retry_delay=0.01)
     assert run(run_orch, folder)[0] == 0
+
+
+def test_retry_sends_the_rows_that_wait(run_orch: Orch, folder: Path, at: Gateway) -> None:
+    at.refuses = lambda body: refusing(422, "Computer says no.")
+    assert run(run_orch, folder)[0] == 4
+    at.refuses = lambda body: None
+    done = run_orch("retry", "letters", "--wait", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert counts(run_orch, folder)["succeeded"] == ROWS
+    assert run_orch("retry", "letters", cwd=folder).returncode == 0, "there is nothing left, as of any finished job"
+
+
+def test_an_engine_that_runs_tells_whoever_follows_it(run_orch: Orch, folder: Path, at: Gateway) -> None:
+    at.refuses = lambda body: refusing(422, "Computer says no.")
+    engine = run_orch.start("up", cwd=folder)
+    try:
+        wait_until(lambda: running_engine(Home(folder)) is not None)
+        code, told, _ = run(run_orch, folder)
+        assert (code, told["error"]["code"]) == (4, "request_refused")
+        at.refuses = lambda body: None
+        assert run(run_orch, folder)[0] == 0, "the engine sends them again"
+    finally:
+        engine.terminate()
+        engine.wait(60)
+
+
+def test_a_spent_budget_of_a_gateway_costs_no_row(run_orch: Orch, folder: Path, at: Gateway) -> None:
+    write_config(folder, [at.url], retry_delay=0.01, patience=2)
+    spent = {"message": "Budget has been exceeded! Current cost: 2, Max budget: 1", "type": "budget_exceeded"}
+    at.refuses = lambda body: Answer({"error": {**spent, "code": "422"}}, 422)
+    code, told, _ = run(run_orch, folder)
+    assert code == 4
+    assert "budget_exceeded" in told["error"]["message"]
+    assert counts(run_orch, folder) == {"pending": ROWS, "succeeded": 0, "failed": 0}
+    assert len(at.bodies) < 3 * ROWS, "the upstream is left alone"
+    at.refuses = lambda body: None
+    assert run(run_orch, folder)[0] == 0
+    assert counts(run_orch, folder)["succeeded"] == ROWS
 
 
 def test_one_row_that_is_refused_for_what_it_says_fails_alone(run_orch: Orch, folder: Path, at: Gateway) -> None:

@@ -8,6 +8,7 @@ from orchestrator.core.errors import RefusedError, RequestRefused
 from orchestrator.core.model import Job
 from orchestrator.policy.planner import Option
 from orchestrator.store import Store
+from orchestrator.store.refusal_holds import RefusalHold
 
 
 def why_not(
@@ -19,6 +20,11 @@ def why_not(
         objections = "; ".join(f"{option.backend}: {option.objection}" for option in options)
         gave_up = " and ".join(avoid)
         return RefusedError(f"job {job.id}: no other backend takes rows that {gave_up} gave up: {objections}")
+    return request_refused(job, holds)
+
+
+def request_refused(job: Job, holds: Sequence[RefusalHold]) -> RequestRefused:
+    """Return the error for rows that wait because a backend refuses them all."""
     first = holds[0]
     tasks = ", ".join(dict.fromkeys(hold.task for hold in holds if hold.code == first.code))
     return RequestRefused(
