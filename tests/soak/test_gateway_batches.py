@@ -161,10 +161,10 @@ def test_a_create_that_litellm_sends_twice_is_seen(
 @needs("aimock")
 def test_a_batch_of_aimock_is_made_once_through_a_kill_and_refused_calls(run_orch: Orch, tmp_path: Path) -> None:
     job = Job(run_orch, batch_file(tmp_path, *questions(50)))
-    with aimock(tmp_path, "--chaos-ratelimit", "0.4") as service:
+    with aimock(tmp_path, "--chaos-ratelimit", "0.2") as service:
         write_backend(run_orch.home, kind="openai", base_url=service.base_url, poll_seconds=0.2)
         process = job.start()
-        wait_until(lambda: batches_of(service) or process.poll() is not None)
+        wait_until(lambda: batches_of(service) or process.poll() is not None, LONGEST_RUN)  # each 429 costs minutes
         kill_group(process)
         process.wait()
         assert (ended := job.run()).startswith("exit 0"), ended
