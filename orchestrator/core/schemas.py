@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 from orchestrator.core.patterns import PatternProblem, searcher
+from orchestrator.core.schema_nulls import NullRemover
 
 MAX_DEPTH = 100
 """Levels of lists and objects in an answer."""
@@ -162,6 +163,21 @@ class SchemaCheck:
         except Exception as error:  # noqa: BLE001 (a schema may make jsonschema fail in any way; that is the row's)
             return f"the answer cannot be checked: {type(error).__name__}: {error}"[:300]
         return None if error is None else _worded(error)
+
+    def fitted(self, value: Any, size: int) -> tuple[Any, str | None]:
+        """An answer as the schema has it, and what is wrong with it.
+
+        Nulls of optional properties are removed if the schema forbids them and the answer fits without them.
+        """
+        problem = self.problem(value, size)
+        if problem is None or self._validator is None or _is_deep(value):
+            return value, problem
+        with suppress(Exception):  # whatever a schema makes of it, as above: then the first problem stands
+            _budget.left = STEPS + STEPS_A_BYTE * size
+            other = NullRemover(self._validator).removed(value)
+            if other != value and self.problem(other, size) is None:
+                return other, None
+        return value, problem
 
     def _elsewhere(self, value: Any) -> str | None:
         try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
 
 from orchestrator.core import schemas, wire
+from orchestrator.policy import answer_ends, answer_json
 from orchestrator.policy.answer_text import Answer
 from orchestrator.policy.confidence import ConfidenceCurve, label_probability
 from orchestrator.policy.vectors import NoVector, vector_of
@@ -25,6 +27,9 @@ class AnswerCheck(Protocol):
     def problem(self, answer: Answer) -> tuple[str, str] | None:
         """`(code, message)` of what is wrong with an answer, or None; the codes are in `row_errors.BAD_ANSWERS`."""
 
+    def is_repaired(self, answer: Answer) -> bool:
+        """True for an answer without a problem whose JSON stood in other text."""
+
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
         """What an answer without a problem comes to."""
 
@@ -34,8 +39,8 @@ def check_of(task: Task, calibration: ConfidenceCurve | None = None) -> AnswerCh
     if task.kind == "embedding":
         return VectorCheck(task.dimensions)
     if task.logprobs and task.output_schema is not None:
-        return LabelCheck(task.output_schema, calibration)
-    return OutputCheck(task.output_schema)
+        return LabelCheck(task.output_schema, calibration, repair=task.repair)
+    return OutputCheck(task.output_schema, repair=task.repair)
 
 
 def raw_output(answer: Answer, body: msgspec.Raw) -> Any:
@@ -43,11 +48,27 @@ def raw_output(answer: Answer, body: msgspec.Raw) -> Any:
     return body if answer.text is None else answer.text
 
 
-class OutputCheck:
-    """What the answers to a task must be: not empty, and where the task has a schema, JSON that fits it."""
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What a check makes of an answer: its value, or what is wrong with it. `repair` says how it was read."""
 
-    def __init__(self, schema: Mapping[str, Any] | None) -> None:
+    answer: Answer
+    repair: bool
+    value: Any = None
+    problem: tuple[str, str] | None = None
+    repaired: bool = False
+
+
+class OutputCheck:
+    """What the answers to a task must be: not empty, and where the task has a schema, JSON that fits it.
+
+    With `repair`, JSON that stands in other text is taken as well.
+    """
+
+    def __init__(self, schema: Mapping[str, Any] | None, *, repair: bool = True) -> None:
         self._check = None if schema is None else schemas.SchemaCheck(schema)
+        self._repair = repair
+        self._last: _Reading | None = None
 
     @property
     def takes_cut(self) -> bool:
@@ -64,7 +85,7 @@ class OutputCheck:
         if answer.text is None or not answer.text.strip():
             if answer.has_other:
                 return None
-            if answer.finish_reason == "length":
+            if answer_ends.is_cut(answer):
                 return "truncated", "the answer reached max_tokens before it began; raise max_tokens"
             if answer.finish_reason == "content_filter":
                 return "content_filter", "the provider's content filter withheld the answer"
@@ -73,30 +94,64 @@ class OutputCheck:
             return "empty_answer", "the model returned an empty answer"
         if self._check is None:
             return _WITHHELD if answer.finish_reason == "content_filter" else None
-        try:
-            value = msgspec.json.decode(answer.text)
-        except wire.JSON_ERRORS as error:
-            if answer.finish_reason == "length":
-                return "truncated", "the answer reached max_tokens before its JSON was complete; raise max_tokens"
-            if answer.finish_reason == "content_filter":
-                return _WITHHELD
-            return "invalid_json", f"the answer is not JSON: {error}"
-        wrong = self._check.problem(value, len(answer.text))
-        return None if wrong is None else ("schema_mismatch", wrong)
+        return self._read(answer, repair=self._repair).problem
+
+    def is_repaired(self, answer: Answer) -> bool:
+        """True for an answer without a problem whose JSON stood in other text."""
+        return self._check is not None and bool(answer.text) and self._read(answer, repair=self._repair).repaired
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
         """The parsed answer where there is a schema, its text where there is none."""
         if self._check is not None and answer.text:
-            with suppress(*wire.JSON_ERRORS):  # it was JSON when it was checked, but the recursion limit moves
+            if "null" not in answer.text:
+                with suppress(*wire.JSON_ERRORS):  # it fits: only nulls and other text make a difference
+                    return msgspec.json.decode(answer.text)
+            # It was accepted, whatever the task says of repairs now.
+            found = self._read(answer, repair=True)
+            if found.problem is None:
+                return found.value
+            with suppress(*wire.JSON_ERRORS):
                 return msgspec.json.decode(answer.text)
         return raw_output(answer, body)
+
+    def _read(self, answer: Answer, *, repair: bool) -> _Reading:
+        last = self._last
+        if last is None or last.answer is not answer or last.repair is not repair:
+            last = self._last = self._reading(answer, repair=repair)
+        return last
+
+    def _reading(self, answer: Answer, *, repair: bool) -> _Reading:
+        text = answer.text or ""
+        # Of several messages the last that is JSON is the answer.
+        for said in (text, *reversed(answer.messages)):
+            try:
+                return self._fitted(answer, repair, msgspec.json.decode(said), len(said))
+            except wire.JSON_ERRORS as error:
+                wrong = error
+        if answer_ends.is_cut(answer):
+            message = "the answer reached max_tokens before its JSON was complete; raise max_tokens"
+            return _Reading(answer, repair, problem=("truncated", message))
+        if answer.finish_reason == "content_filter":
+            return _Reading(answer, repair, problem=_WITHHELD)
+        if repair and answer_ends.full_window(answer) is None:
+            with suppress(answer_json.NotOneValue):
+                found = self._fitted(answer, repair, answer_json.value_in(text), len(text))
+                return replace(found, repaired=found.problem is None)
+        return _Reading(answer, repair, problem=("invalid_json", f"the answer is not JSON: {wrong}"))
+
+    def _fitted(self, answer: Answer, repair: bool, value: Any, size: int) -> _Reading:
+        assert self._check is not None, "only an answer to a schema is read as JSON"
+        value, wrong = self._check.fitted(value, size)
+        return _Reading(answer, repair, value, None if wrong is None else ("schema_mismatch", wrong))
 
 
 class LabelCheck(OutputCheck):
     """A label, whose answer tells how sure the model was."""
 
-    def __init__(self, schema: Mapping[str, Any], calibration: ConfidenceCurve | None = None) -> None:
-        super().__init__(schema)
+    def __init__(
+        self, schema: Mapping[str, Any], calibration: ConfidenceCurve | None = None, *, repair: bool = True
+    ) -> None:
+        super().__init__(schema, repair=repair)
         self._calibration = calibration
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
@@ -128,6 +183,10 @@ class VectorCheck:
         except NoVector as error:
             return "invalid_vector", str(error)
         return None
+
+    def is_repaired(self, answer: Answer) -> bool:
+        """Never: a vector is not text."""
+        return False
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
         """The numbers."""

@@ -78,6 +78,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "latency_ms": row.latency_ms,
         "settled_at": row.settled_at,
         "finish_reason": finish_reason,
+        "repaired": row.repaired,
         "prompt_version": row.prompt_version,
         "document_cut_from_tokens": row.cut_from_tokens,
         "document_sent_as": row.sent_as,

@@ -173,6 +173,8 @@ def outcome(seq: int, kind: str, found: FoundLine, check: AnswerCheck | None) ->
     answer = answer_of(body) if is_read else None
     problem = _problem(answer, check) if head.not_an_answer is None else (UNFINISHED, head.not_an_answer)
     ended = _ended(seq, kind, found, head, problem, response.status_code)
+    if answer is not None and check is not None and problem is None and check.is_repaired(answer):
+        ended = replace(ended, repaired=True)
     if answer is not None and problem is None and answer_ends.is_cut(answer):
         ended = replace(ended, cut=check is None or check.takes_cut)
     if any(head.tokens):

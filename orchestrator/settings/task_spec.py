@@ -133,6 +133,9 @@ class Task(JobFilePart):
     retries: int = Field(
         0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
     )
+    repair: bool = Field(
+        True, description="take JSON that stands in a fence, or behind a sentence or thoughts, if it fits the schema"
+    )
     cache: bool = Field(True, description="whether an answer to the very same request, of any job, will do")
     unsupported: Literal["refuse", "drop"] = Field(
         "refuse",

@@ -284,7 +284,8 @@ CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
     "thoughts to the limit": (None, Answer("", "length", False), "truncated", "the answer reached max_tokens"),
     "fits": (SCHEMA, Answer(' {"months": 12}\n', "stop", False), None, ""),
     "no JSON": (SCHEMA, Answer("twelve", "stop", False), "invalid_json", "the answer is not JSON: "),
-    "fenced": (SCHEMA, Answer('```json\n{"months": 12}\n```', "stop", False), "invalid_json", "the answer is no"),
+    "fenced": (SCHEMA, Answer('```json\n{"months": 12}\n```', "stop", False), None, ""),
+    "half a fence": (SCHEMA, Answer('```json\n{"months": 12', "stop", False), "invalid_json", "the answer is no"),
     "two values": (SCHEMA, Answer('{"months": 1} {}', "stop", False), "invalid_json", "the answer is not JSON"),
     "cut": (SCHEMA, Answer('{"months": 1', "length", False), "truncated", "the answer reached max_tokens"),
     "whole at the limit": (SCHEMA, Answer('{"months": 1}', "length", False), None, ""),
@@ -362,7 +363,7 @@ def test_a_merged_row_says_what_and_where_from() -> None:
             "backend": "gpu", "upstream": "u", "model": "tiny", "batch_id": "batch_1", "tier": "batch", "attempt": 1,
             "rung": 1, "tokens": {"input": 10, "cached": 3, "cache_write": 5, "output": 4, "reasoning": 2},
             "cost_usd": "0.000000000001", "latency_ms": 5, "settled_at": None,
-            "finish_reason": "stop", "prompt_version": "v", "document_cut_from_tokens": None,
+            "finish_reason": "stop", "repaired": False, "prompt_version": "v", "document_cut_from_tokens": None,
             "document_sent_as": None, "carried_from": None, "why": None,
         },
     }  # fmt: skip

@@ -1,0 +1,113 @@
+"""JSON in the text of an answer that has more than JSON: in a fence, behind a sentence or thoughts. Pure.
+
+Nothing is completed and nothing is guessed: the text must hold exactly one whole value.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from orchestrator.core.wire import JSON_ERRORS
+
+_OPENS, _CLOSES = "{[", "}]"
+_THOUGHTS = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
+_THOUGHT_ENDS = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+_THOUGHT_BEGINS = re.compile(r"<(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+_FENCE = re.compile(r"\A(`{3,}|~{3,})[\w+.-]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*\1\Z", re.DOTALL)
+_BLANK = " \t\r\n\ufeff"
+
+
+class NotOneValue(ValueError):
+    """A text without exactly one whole JSON value."""
+
+
+def _no_number(text: str) -> Any:
+    raise NotOneValue(f"{text} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _no_number(text)
+
+
+# Not strict: raw tabs and line breaks in strings are taken as they are.
+_decoder = json.JSONDecoder(strict=False, parse_constant=_no_number, parse_float=_finite)
+
+
+def value_in(text: str) -> Any:
+    """The one JSON value in a text. Raises NotOneValue."""
+    said = _without_thoughts(text).strip(_BLANK)
+    if (fence := _FENCE.match(said)) is not None:
+        said = fence[2].strip(_BLANK)
+    try:
+        value = _whole(said)
+    except ValueError:
+        value = _only_one(said)
+    try:
+        # As any other answer is decoded: the two readers take large numbers differently.
+        return msgspec.json.decode(json.dumps(value))
+    except (*JSON_ERRORS, ValueError):
+        raise NotOneValue("the value cannot be represented") from None
+
+
+def _whole(text: str) -> Any:
+    try:
+        value, end = _decoder.raw_decode(text)
+    except RecursionError:
+        raise NotOneValue("the value is too deep") from None
+    if end != len(text):
+        raise NotOneValue("there is more behind the value")
+    return value
+
+
+def _without_thoughts(text: str) -> str:
+    """What a model says outside of its thoughts. A server may have cut off the mark with which they begin."""
+    said = _THOUGHTS.sub("", text)
+    if (ends := list(_THOUGHT_ENDS.finditer(said))) and not _THOUGHT_BEGINS.search(said, 0, ends[-1].start()):
+        said = said[ends[-1].end() :]
+    if _THOUGHT_BEGINS.search(said):
+        raise NotOneValue("the thoughts do not end")
+    return said
+
+
+def _only_one(text: str) -> Any:
+    """The one object or list among other text."""
+    found: list[Any] = []
+    at = _next(text, 0)
+    while at < len(text):
+        try:
+            value, at = _decoder.raw_decode(text, at)
+            found.append(value)
+        except NotOneValue:
+            raise
+        except (ValueError, RecursionError):
+            # A part of a broken object is not the answer. Brackets around other text are text.
+            if text[at] == "{":
+                raise NotOneValue("an object is broken") from None
+            at = _behind(text, at)
+        at = _next(text, at)
+    if len(found) != 1:
+        raise NotOneValue(f"there are {len(found)} values")
+    return found[0]
+
+
+def _next(text: str, start: int) -> int:
+    """Where the next object or list begins, or the end."""
+    return min((at for mark in _OPENS if (at := text.find(mark, start)) >= 0), default=len(text))
+
+
+def _behind(text: str, start: int) -> int:
+    """The place behind the bracket that closes the one at `start`. Raises NotOneValue if none does."""
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] in _OPENS) - (text[at] in _CLOSES)
+        if depth == 0:
+            if any(mark in text[start:at] for mark in '{"'):
+                raise NotOneValue("a list is broken")
+            return at + 1
+    raise NotOneValue("a bracket is not closed")
