@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.core.wire import BatchStatus
+from orchestrator.policy.preflight import DirectAnswer
 
 SHARD_KEY = "orch_shard"
 """The key of a batch's metadata under which our own id stands."""
@@ -140,6 +141,15 @@ class Backend(Protocol):
 
     def create(self, order: BatchOrder) -> RemoteBatch:
         """Create a batch. Never tried again by itself. Raises NotSent, BackendRefused or Uncertain, nothing else."""
+
+    def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
+        """Ask the row of a request line at the synchronous endpoint, and wait a minute at most. Never tried again.
+
+        Raises NotSent for a call that did not leave, and nothing else.
+        """
+
+    def lists_model(self, model: str) -> bool | None:
+        """True if the backend's list of models has this one; None if no list can tell."""
 
     def find(self, intent: Intent) -> Sighting:
         """Look for the batch of an intent."""

@@ -6,15 +6,18 @@ A batch carries no metadata either. Its rows' ids say whose they are: a tag of t
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import httpx2
+import msgspec
 
 from orchestrator.backends import (
     BatchOrder,
@@ -25,10 +28,12 @@ from orchestrator.backends import (
     RemoteFile,
     Sighting,
     calls,
+    direct,
     inline,
     lenient,
 )
-from orchestrator.backends.anthropic_errors import UNREADABLE, meaning
+from orchestrator.backends.anthropic_errors import UNREADABLE, code_of, meaning
+from orchestrator.backends.anthropic_messages import translate
 from orchestrator.backends.anthropic_read import (
     ALL_REFUSED,
     FURTHEST_OFF,
@@ -42,11 +47,14 @@ from orchestrator.backends.anthropic_read import (
     read_result,
     remote_batch,
 )
+from orchestrator.backends.anthropic_results import completion
 from orchestrator.backends.files import keep
 from orchestrator.backends.openai_read import Listing
 from orchestrator.backends.result_lines import lines
 from orchestrator.core import wire
-from orchestrator.core.errors import OrchError
+from orchestrator.core.errors import BackendRefused, NotSent, OrchError
+from orchestrator.core.refused_fields import ProviderError
+from orchestrator.policy.preflight import DirectAnswer, body_of
 
 log = logging.getLogger(__name__)
 PAGE = 100
@@ -55,7 +63,9 @@ UNDECIDED = "matches in rows and time; whether it is ours will show when it has 
 UNTAGGED = "matches in rows and time; whether it is ours will show when its results can be read"
 UNREAD = "the list shows a batch that cannot be read, such as one without an id; it may be the one that was made"
 GONE = (404, 410)
-_BATCHES = "/v1/messages/batches"
+_MESSAGES = "/v1/messages"
+_BATCHES = f"{_MESSAGES}/batches"
+_JSON: Any = {"headers": {"Content-Type": "application/json"}}
 
 
 class AnthropicBatches:
@@ -83,6 +93,7 @@ class AnthropicBatches:
         # A create that is sent twice is paid twice, and a client that waits by itself holds up others.
         self._client = client.with_options(max_retries=0)
         self._files = self._client if silent is None else self._client.with_options(timeout=calls.timeouts(silent))
+        self._patient = self._client.with_options(timeout=calls.timeouts(calls.ASK_SECONDS))
         self._max_tokens = max_tokens
 
     def close(self) -> None:
@@ -114,6 +125,34 @@ class AnthropicBatches:
             # Not `batches.create`: it would hold every request, and a file goes out in pieces.
             answer = self._files.post(_BATCHES, content=content, cast_to=httpx2.Response)
             return remote_batch(read_batch(lenient.decode(answer.content)))
+
+    def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
+        params, _ = translate(body_of(line), self._max_tokens)
+        try:
+            with self._translated("ask one row", calls.control(calls.ASK_SECONDS), creating=True):
+                try:
+                    answer = self._patient.post(
+                        _MESSAGES, content=msgspec.json.encode(params), cast_to=httpx2.Response, options=_JSON
+                    )
+                except anthropic.APIStatusError as error:
+                    told = ProviderError(
+                        error.status_code, code_of(error), error.type, message=error.api_message or error.message
+                    )
+                    return direct.refused(told, self._key)
+                message = lenient.mapping(lenient.decode(answer.content))
+                return direct.answered(json.dumps(completion(message)).encode())
+        except OrchError as error:
+            return direct.unanswered(error, may_be_billed=not isinstance(error, NotSent))
+
+    def lists_model(self, model: str) -> bool | None:
+        try:
+            with self._translated(f"look {model} up"):
+                self._client.models.retrieve(model)
+        except BackendRefused as refusal:
+            return False if refusal.status in GONE else None
+        except OrchError:
+            return None
+        return True
 
     def find(self, intent: Intent) -> Sighting:
         rows = intent.rows - inline.refused_rows(intent.input_path)

@@ -21,6 +21,8 @@ CONNECT_SECONDS = 10.0
 QUIET_SECONDS = 30.0
 """A control call may be silent for so long."""
 CONTROL_SECONDS = 60.0
+ASK_SECONDS = 60.0
+"""One row at a synchronous endpoint has so long to be answered."""
 SLOW_SECONDS, SLOW_BYTES = 60.0, 16 * 1024
 """A transfer that brings less than so many bytes in this time is given up."""
 

@@ -22,6 +22,7 @@ from orchestrator.backends import (
     RemoteFile,
     Sighting,
     calls,
+    direct,
     lenient,
     metadata_of,
 )
@@ -32,9 +33,10 @@ from orchestrator.backends.openai_errors import UNREADABLE, meaning
 from orchestrator.backends.profiles import PROFILES, Profile, window_for
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.clock import now
-from orchestrator.core.errors import OrchError, StrayUpload, Uncertain
+from orchestrator.core.errors import NotSent, OrchError, StrayUpload, Uncertain
 from orchestrator.core.retry_after import date_of
 from orchestrator.core.wire import BatchStatus
+from orchestrator.policy.preflight import DirectAnswer
 
 PAGE = 100
 FIND_PAGES = 50
@@ -117,6 +119,31 @@ class OpenAIBatches:
         if not is_ours:
             raise Uncertain(f"{self._name}: the create was answered with another batch, {made.id}")
         return made
+
+    def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
+        body = direct.request_of(line)
+        try:
+            with self._translated("ask one row", calls.control(calls.ASK_SECONDS), creating=True):
+                try:
+                    return direct.answered(self._api.ask(endpoint.removeprefix("/v1"), body).content)
+                except ApiRefusal as refusal:
+                    return direct.refused(refusal.provider_error(), self._api.api_key)
+        except OrchError as error:
+            return direct.unanswered(error, may_be_billed=not isinstance(error, NotSent))
+
+    def lists_model(self, model: str) -> bool | None:
+        if not self._profile.lists_models:
+            return None
+        try:
+            return direct.in_list(self._listed_models(), model)
+        except OrchError:
+            return None
+
+    def _listed_models(self) -> list[str]:
+        """The names in the list of models. Raises OrchError."""
+        with self._translated("list models"):
+            listed = lenient.entries(self._api.models().json(), "models")
+            return sorted(filter(None, (lenient.name(lenient.mapping(one).get("id")) for one in listed)))
 
     def find(self, intent: Intent) -> Sighting:
         unread: list[object] = []
@@ -288,9 +315,7 @@ class OpenAIBatches:
                 yield DoctorCheck(f"model {model}", True, "is a deployment's name, which cannot be listed")
             return
         try:
-            with self._translated("list models"):
-                told = lenient.entries(self._api.models().json(), "models") if models else []
-                known = sorted(filter(None, (lenient.name(lenient.mapping(one).get("id")) for one in told)))
+            known = self._listed_models() if models else []
         except OrchError as error:
             yield DoctorCheck("models", False, str(error))
             return

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Protocol
 import httpx2
 
 from orchestrator.backends import lenient
+from orchestrator.core.refused_fields import ProviderError
 
 Headers = httpx2.Headers
 
@@ -46,6 +47,13 @@ class ApiRefusal(Exception):
         self.code = error.get("code")
         self.param = error.get("param")
         self.kind = str(error.get("type"))
+        self.body = body
+
+    def provider_error(self) -> ProviderError:
+        """What it says, in the words that providers share; the whole answer where it has no message."""
+        code, param = (None if value is None else lenient.text(value) for value in (self.code, self.param))
+        message = self.said or (lenient.text(self.body) if self.body else None)
+        return ProviderError(self.status, code, self.kind, param, message)
 
 
 class BatchAPI(Protocol):
@@ -82,6 +90,9 @@ class BatchAPI(Protocol):
     def batch(self, batch_id: str) -> ApiAnswer: ...
 
     def cancel(self, batch_id: str) -> None: ...
+
+    def ask(self, path: str, body: bytes) -> ApiAnswer:
+        """The answer of a synchronous endpoint to a request's body."""
 
     def part(self, path: str, first: int, most: int) -> bytes:
         """At most so many bytes of what is at a path, from `first` on."""

@@ -75,6 +75,9 @@ class OwnAPI:
     def cancel(self, batch_id: str) -> None:
         _answer(self._http.post(f"{_one('batches', batch_id)}/cancel"))
 
+    def ask(self, path: str, body: bytes) -> ApiAnswer:
+        return _answer(self._http.post(path, content=body, headers={"Content-Type": "application/json"}))
+
     def part(self, path: str, first: int, most: int) -> bytes:
         return _answer(self._http.get(path, headers={"Range": f"bytes={first}-{first + most - 1}"})).content
 

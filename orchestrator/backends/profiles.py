@@ -55,7 +55,8 @@ class Profile:
     expiring. `expires_after`: the seconds after which files go away by themselves, asked for where it is given.
     `appear_seconds`: how long a batch whose creation was not answered may take to show in a listing. `endpoints` are
     those that its batches may have, None where all may be tried. `lists_models`: whether the names that rows use are
-    those of its list of models. `is_orch` marks our own server: its lists are cheap, and it gives the results of a
+    those of its list of models. `asks_directly`: it has synchronous endpoints, and they answer for what its batches
+    take. `is_orch` marks our own server: its lists are cheap, and it gives the results of a
     batch that is still running.
     """
 
@@ -70,6 +71,7 @@ class Profile:
     appear_seconds: float = 600.0
     endpoints: frozenset[str] | None = None
     lists_models: bool = True
+    asks_directly: bool = True
     is_orch: bool = False
 
 
@@ -87,6 +89,8 @@ PROFILES = {
             overruns=True,
             expires_after=14 * DAY,
             lists_models=False,
+            # A Global-Batch deployment answers batches alone.
+            asks_directly=False,
         ),
         Profile(
             "groq",
@@ -108,7 +112,15 @@ PROFILES = {
         Profile("nebius", limits=BatchLimits(max_rows=200_000, max_bytes=2 * GB)),
         Profile("deepinfra", discount=Decimal("0.2")),
         # Our own server: any window, and a batch shows in its list from the moment in which it is made.
-        Profile("orch", windows=(), discount=None, poll_seconds=1.0, appear_seconds=1.0, is_orch=True),
+        Profile(
+            "orch",
+            windows=(),
+            discount=None,
+            poll_seconds=1.0,
+            appear_seconds=1.0,
+            asks_directly=False,
+            is_orch=True,
+        ),
         Profile("other", discount=None),
     )
 }

@@ -34,6 +34,7 @@ class EventKind(StrEnum):
     # One shard
     ROUTED = "routed"  # with the code `PROBE`, to measure a backend long unused
     SUBMITTED = "submitted"
+    PREFLIGHT = "preflight"  # what the row that is asked before a batch showed
     HELD = "held"
     RECOVERED = "recovered"
     DOUBLE = "double"  # another batch of the same shard was found

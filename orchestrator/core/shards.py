@@ -53,7 +53,8 @@ class Shard:
     `rerouted_for` why. `owed` counts the rows that were let go though their answers may exist there: these are looked
     for until `cleaned_at`, when its remote files were deleted or given up. `took_seconds` is how long the batch took
     by the provider's own clock. `failing` counts rows that failed while the batch runs, by `new` or `known` and by
-    code; None where its results cannot be read before its end.
+    code; None where its results cannot be read before its end. `preflight` names the fields of the one row that is
+    asked at the synchronous endpoint before a batch; None for a batch.
     """
 
     id: ShardId
@@ -99,3 +100,4 @@ class Shard:
     took_seconds: float | None = None
     owed: int = 0
     cleaned_at: datetime | None = None
+    preflight: str | None = None

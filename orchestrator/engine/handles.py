@@ -63,6 +63,7 @@ def hosted_handle(name: str, settings: HostedBackend | AnthropicBackend, config:
         poll_seconds=settings.poll_seconds or profile.poll_seconds,
         price=prices_of(settings, config, now),
         is_own=False,
+        preflight=settings.preflight and profile.asks_directly,
         recipient=recipient_of(settings),
     )
 

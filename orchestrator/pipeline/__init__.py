@@ -3,7 +3,7 @@
     build     documents, or a ready batch file → request lines and rows
     plan      which backend the rows go to, and when that is looked at again
     submit    rows → shards (`rows_to_shards`) → batches (`batch_creation`, `unanswered_create`), as far as
-              `admission` lets them go
+              `admission` lets them go; one row goes before a batch of unproven requests (`preflight`, `asking`)
     collect   batches polled until they are over (`poll`, `track`), result files until they are whole (`fetch`),
               outcomes of rows (`settling`, `unanswered`, `reask`), the request about a long document's parts
               (`reduce`), what is left at backends (`remote_cleanup`, `late_answers`)
@@ -17,6 +17,7 @@ Whatever happened before, calling it again goes on from what the store and the b
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from orchestrator.core.counts import Counts
@@ -84,6 +85,7 @@ class Pipeline:
 
     def settings_changed(self) -> None:
         """Every job is planned again at its next step, and rows that a backend refused may go there again."""
+        self._batches.preflights.forget()
         for job in self._store.jobs.unfinished(self._home.identity()):
             self._store.holds.lift(self._store.holds.of(job.id))
         self._replan_timer = ReplanTimer()
@@ -222,6 +224,8 @@ class Pipeline:
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
         handle = self._handles.open(order.backend)
+        first = [] if order.probe else self._batches.preflights.plan(job, handle, order)
+        order = replace(order, rows=order.rows - len(first))
         added = rows_to_shards.plan_shards(
             self._store,
             job,
@@ -232,10 +236,10 @@ class Pipeline:
             self._handles.models(job),
         )
         self._store.forecasts.made(turnarounds(planning, added, self._now()))
-        for shard in added:
+        for shard in (*first, *added):
             told = f"{shard.rows:,} rows to {shard.backend}: {shard.reason}"
             self._note(job, EventKind.ROUTED, told, shard, PROBE if order.probe else None)
-        return bool(added)
+        return bool(first or added)
 
     def _reroute(self, job: Job, shard: Shard, reason: str) -> bool:
         """Take the rows of a shard back: what is not done there goes on elsewhere."""

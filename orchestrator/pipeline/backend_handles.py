@@ -38,13 +38,17 @@ class Prices(Protocol):
     def at_most(self, model: str, usage: Usage) -> Price | None:
         """Tokens that may be used, if none of them is cached; None where that cannot be known beforehand."""
 
+    def synchronous(self) -> Prices:
+        """What rows cost there that are asked one by one, outside a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class BackendHandle:
     """A backend: its API, what it takes, and what a row costs there.
 
     `is_own` marks our own server: it is asked as often as we like, and tries rows again by itself. `upstreams` counts
-    the endpoints behind it that are paid by the hour. `recipient` says how requests are spelled there.
+    the endpoints behind it that are paid by the hour. `recipient` says how requests are spelled there. `preflight`:
+    one row is asked at its synchronous endpoint before a batch of requests that it has never answered.
     """
 
     name: str
@@ -56,6 +60,7 @@ class BackendHandle:
     is_own: bool
     upstreams: int = 0
     recipient: Recipient = UNKNOWN
+    preflight: bool = False
 
 
 @dataclass(frozen=True, slots=True)

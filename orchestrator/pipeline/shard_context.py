@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -49,8 +50,9 @@ class ShardWork:
         self._begun: dict[ShardId, ShardState] = {}
 
     def handle(self, shard: Shard) -> BackendHandle:
-        """The backend of a shard."""
-        return self.handles.open(shard.backend)
+        """The backend of a shard, with what its rows cost there."""
+        handle = self.handles.open(shard.backend)
+        return handle if shard.preflight is None else replace(handle, price=handle.price.synchronous())
 
     def model(self, job: Job, shard: Shard) -> str:
         """What a shard's model is called at its backend."""

@@ -18,6 +18,7 @@ from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.submit.dispatch import Dispatch
+from orchestrator.pipeline.submit.preflight import Preflights
 
 UNREACHABLE = timedelta(seconds=30)
 """A backend that has not answered for so long is reported as one that does not."""
@@ -33,7 +34,8 @@ class ShardSteps:
         self.polls = work.polls
         self.handle = work.handle
         self.model = work.model
-        self._dispatch = Dispatch(work, self.dissolve)
+        self.preflights = Preflights(work)
+        self._dispatch = Dispatch(work, self.preflights, self.dissolve)
         self._polling = BatchPolling(work)
         self._gather = Gather(work, lambda shard: self.remote_cleanup.add(shard.id))
         self.remote_cleanup = RemoteCleanup(
@@ -50,6 +52,8 @@ class ShardSteps:
         match self._work.stage_of(shard):
             case ShardState.PENDING:
                 return self._dispatch.send(job, shard)
+            case ShardState.SUBMITTING if shard.preflight is not None:
+                return self._dispatch.recover_asked(job, shard)
             case ShardState.SUBMITTING:
                 return self._polling.patiently(job, shard, self._dispatch.recover)
             case ShardState.SUBMITTED:

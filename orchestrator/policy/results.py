@@ -26,7 +26,8 @@ from orchestrator.policy.row_matching import Recognised
 
 AMBIGUOUS, UNRECOGNISED = "ambiguous_id", "unrecognised_id"
 INVALID, UNFINISHED = "invalid_response", "unfinished_answer"
-NOT_EXECUTED = frozenset({"batch_expired", "batch_cancelled"})
+EXPIRED, CANCELLED = "batch_expired", "batch_cancelled"
+NOT_EXECUTED = frozenset({EXPIRED, CANCELLED})
 MAX_MESSAGE = 500
 MAX_TIER = 16
 _CUT = ("{", "data:", "event:")

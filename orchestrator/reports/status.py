@@ -192,6 +192,7 @@ def _shard_json(shard: Shard) -> dict[str, Any]:
         "failed": shard.provider_failed,
         "reason": shard.reason,
         "held": None if shard.state.is_final else shard.held,
+        "preflight": shard.preflight,
         "account": shard.account,
         "prompt_tokens_estimated": shard.tokens,
         "submitted_at": _iso(shard.submitted_at),

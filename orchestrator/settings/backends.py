@@ -300,6 +300,7 @@ class _Provider(_AnyBackend):
 
     api_key_env: str
     request_timeout: Wait = 120.0
+    preflight: bool = Field(True, description="ask one row first where a model has never answered such requests")
 
 
 class HostedBackend(_Provider):

@@ -185,6 +185,9 @@ class JobSpec(JobFilePart):
     clean: Clean = Field(default_factory=Clean, description="off unless asked for")
     allow: Allow = Field(default_factory=Allow)
     canary: Canary | None = Field(None, description="a few rows go first; off unless asked for")
+    preflight: bool = Field(
+        True, description="ask one row first where a hosted model has never answered such requests; or `off`"
+    )
     gold: str | None = Field(
         None, min_length=1, description="JSONL file of known answers, relative to the job file's folder"
     )

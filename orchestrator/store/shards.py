@@ -118,14 +118,18 @@ class Shards:
     def at_backend(self, backend: str) -> list[Shard]:
         """The shards of every job whose batch counts against a backend's quota now, or may."""
         query = select(shards).where(
-            shards.c.backend == backend, shards.c.state.in_((ShardState.SUBMITTING, ShardState.SUBMITTED))
+            shards.c.backend == backend,
+            shards.c.state.in_((ShardState.SUBMITTING, ShardState.SUBMITTED)),
+            shards.c.preflight.is_(None),
         )
         with self._db.read() as tx:
             return [_shard(row) for row in tx.execute(query)]
 
     def intended_since(self, backend: str, since: datetime) -> int:
         """How many batches were asked of a backend since then."""
-        query = select(func.count()).where(shards.c.backend == backend, shards.c.intended_at >= since)
+        query = select(func.count()).where(
+            shards.c.backend == backend, shards.c.intended_at >= since, shards.c.preflight.is_(None)
+        )
         with self._db.read() as tx:
             return tx.scalar(query) or 0
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.store.lookups import Lookups
     from orchestrator.store.observations import Observations
     from orchestrator.store.outputs import Outputs
+    from orchestrator.store.proofs import Proofs
     from orchestrator.store.quality import Checked
     from orchestrator.store.quarantine import Quarantine
     from orchestrator.store.reduce_rows import Stages
@@ -136,6 +137,13 @@ class Store:
         from orchestrator.store.lookups import Lookups
 
         return Lookups(self._database)
+
+    @cached_property
+    def proofs(self) -> Proofs:
+        """Sets of fields that models have answered."""
+        from orchestrator.store.proofs import Proofs
+
+        return Proofs(self._database)
 
     @cached_property
     def outputs(self) -> Outputs:

@@ -107,6 +107,7 @@ shards = Table(
     Column("took_seconds", Float),
     Column("owed", Integer, nullable=False, server_default="0"),
     Column("cleaned_at", Instant),
+    Column("preflight", Text),
     UniqueConstraint("job_id", "number"),
     Index(None, "backend", "state"),
 )

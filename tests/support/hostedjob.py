@@ -61,8 +61,10 @@ def _value(value: Any) -> str:
 
 
 def settings_of(at: Emulator, name: str, **more: Any) -> Json:
-    """What orch.toml says of a backend; its kind is told from its name."""
+    """What orch.toml says of a backend; its kind is told from its name. `more` may turn the preflight on."""
     told: Json = {"api_key_env": f"{name.upper()}_KEY"}
+    if name != "flex":
+        told["preflight"] = False
     match name:
         case "claude":
             told |= {"kind": "anthropic", "base_url": at.url_anthropic}

@@ -227,7 +227,7 @@ BAD = {
     "a field of another kind": (
         OPENAI + "idle = true\n",
         ":4: backends.cloud.idle: unknown field\n  hint: known fields: api_key_env, base_url, dialect, discount, "
-        "kind, limits, location, organization, poll_seconds, profile, project, provider, request_timeout, "
+        "kind, limits, location, organization, poll_seconds, preflight, profile, project, provider, request_timeout, "
         "structured, webhook_secret_env, windows",
     ),
     "no key": ('[backends.cloud]\nkind = "openai"\n', ":1: backends.cloud.api_key_env: is required"),

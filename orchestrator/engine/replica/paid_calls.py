@@ -1,6 +1,6 @@
 """A provider's Batch API behind a home's replica: what cannot be undone is asked for once the replica knows of it.
 
-A batch is created once its intent is there, so that whoever takes over looks for it instead of paying for another.
+A batch is created, and a row asked, once its intent is there, so that whoever takes over does not pay for another.
 A file is deleted at a provider once the results that came of it are there, and a batch is cancelled once it is known
 there why.
 """
@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from orchestrator.backends import Backend, BatchOrder, RemoteBatch
 from orchestrator.core.errors import BackendError, NotSent, StorageError
+from orchestrator.policy.preflight import DirectAnswer
 
 
 class _Replicated:
@@ -31,6 +32,14 @@ class _Replicated:
         except StorageError as error:
             raise NotSent(f"not sent: {error.message}") from error
         return self._api.create(order)
+
+    def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
+        """See `Backend`."""
+        try:
+            self._settled()
+        except StorageError as error:
+            raise NotSent(f"not sent: {error.message}") from error
+        return self._api.ask(endpoint, line)
 
     def cancel(self, batch_id: str) -> None:
         """See `Backend`."""

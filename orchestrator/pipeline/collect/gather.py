@@ -12,7 +12,7 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import fetch, late_answers, reask, settling
+from orchestrator.pipeline.collect import fetch, late_answers, proven, reask, settling
 from orchestrator.pipeline.collect.unanswered import EndedShard
 from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.shard_context import ShardWork
@@ -116,6 +116,8 @@ class Gather:
             blames_input=self._work.admission_control.blames_input(handle),
         )
         tally = settling.collect(self._work.store, self._work.home, ended)
+        if not handle.is_own:
+            proven.record(self._work.store, self._work.home, shard, ended.model, tally.answered, self._work.now())
         self._work.store.failures.trace(job)
         self._work.admission_control.learn(handle, shard, tally)
         settling.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed)

@@ -66,6 +66,8 @@ def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
     lessons = Lessons(store, home, ended.job, shard, ended.handle, ended.model, now)
     rest = Rest(lessons, common=_common(store, home, ended, rows, lessons))
     for row, outcome in _outcomes(home, ended, rows, tally, rest):
+        if _is_answer(outcome):
+            tally.answered.setdefault(row.task, row.custom_id)
         code = _bad_answer(ended, outcome)
         if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
             reasking.append((row, _settled(ended, row, outcome)))
@@ -155,8 +157,11 @@ def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
     late = job.deadline_at is not None and job.deadline_at <= ended.now and expires(job)
     if job.cancel_requested_at is not None or late:
         return None
-    is_answer = outcome.status is not None and 200 <= outcome.status < 300
-    return outcome.error_code if is_answer and outcome.error_code in row_errors.BAD_ANSWERS else None
+    return outcome.error_code if _is_answer(outcome) and outcome.error_code in row_errors.BAD_ANSWERS else None
+
+
+def _is_answer(outcome: Outcome) -> bool:
+    return outcome.status is not None and 200 <= outcome.status < 300
 
 
 def _settled(ended: EndedShard, row: InShard, outcome: Outcome) -> Settled:

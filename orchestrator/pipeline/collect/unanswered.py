@@ -45,7 +45,8 @@ class ShardTally:
     `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refused_alike` why nothing of
     whole tasks, `refusal` what the batch was
     refused for, `lost` the files that are no longer there, `odd` an id that no row has. `open` are the rows that got
-    no outcome from the files, `owed` how many of them may be answered at the backend all the same.
+    no outcome from the files, `owed` how many of them may be answered at the backend all the same. `answered` names a
+    row of each task that got an answer, whatever its check says.
     """
 
     settled: Counter[str] = field(default_factory=Counter)
@@ -65,6 +66,7 @@ class ShardTally:
     odd: str | None = None
     open: int = 0
     owed: int = 0
+    answered: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         parts = [f"{number:,} {state}" for state, number in sorted(self.settled.items())]
@@ -212,6 +214,9 @@ def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally:
         for row in untold:
             yield _ended(row, RequestState.CANCELLED, code, reason)
         return
+    if shard.preflight is not None:
+        tally.again["its batch"] += len(untold)
+        return
     if is_refused(ended):
         untold = _without_respelled(ended, untold, tally, rest)
     rest.held.extend(row.seq for row in untold if row.task in rest.common)
@@ -346,6 +351,7 @@ def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> i
             store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
     # No row of a batch that expired, was rerouted, or was refused as a whole, is to blame for it.
     is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.rerouted_at is not None
+    is_innocent = is_innocent or shard.preflight is not None
     refusal = tally.refusal
     blameless = is_innocent or (refusal is not None and refusal.disposition is not Disposition.RETRY)
     blameless = blameless or (refusal is not None and refusal.code == INPUT_LOST and not ended.blames_input)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, assert_never
@@ -70,6 +70,10 @@ class ByTime:
         """Not known beforehand: tokens take as long as they take."""
         return None
 
+    def synchronous(self) -> ByTime:
+        """The same: an hour costs what it costs."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class ByToken:
@@ -105,6 +109,10 @@ class ByToken:
         """These tokens, none of them cached."""
         with _told():
             return pricing.token_price(self.provider, model, usage, tier=self.tier, **self._terms())
+
+    def synchronous(self) -> ByToken:
+        """Its rows at the standard tier."""
+        return replace(self, tier=Tier.STANDARD)
 
     def _terms(self) -> dict[str, Any]:
         return {"at": self.now(), "discount": self.discount, "overrides": self.overrides}

@@ -107,21 +107,9 @@ def submit(
         return None
     account = handle.api.account()
     window, _ = window_of(job, now())
-    with admission.asks:
-        if (held := admission.first()) is not None:
-            return Waits(held)
-        # From here on a batch may exist.
-        facts = {"intended_at": now(), "account": account, "sends": shard.sends + 1, "held": None}
-        seconds = window_for(handle.profile, window).seconds
-        try:
-            store.shards.move(shard, ShardState.SUBMITTING, window_seconds=seconds, **facts)
-        except StateConflict:
-            _withdraw(store, home, shard)
-            raise
-    intended = store.shards.get(shard.id)
-    if (held := admission.second()) is not None:
-        store.shards.move(intended, ShardState.PENDING, sends=shard.sends)
-        return Waits(held)
+    intended = intend(store, home, shard, admission, account, window_for(handle.profile, window).seconds)
+    if isinstance(intended, Waits):
+        return intended
     try:
         batch = handle.api.create(BatchOrder(shard.id, file_id, writer.endpoint, window, shard.rows))
     except (NotSent, BackendBusy, AccountError) as error:
@@ -145,6 +133,27 @@ def submit(
     if handle.is_own:
         home.shard_input(shard.id).unlink(missing_ok=True)
     return batch
+
+
+def intend(
+    store: Store, home: Home, shard: Shard, admission: AdmissionCheck, account: str, window_seconds: int
+) -> Shard | Waits:
+    """Commit the intent to send a shard; the shard with it, or what it waits for."""
+    with admission.asks:
+        if (held := admission.first()) is not None:
+            return Waits(held)
+        # From here on a batch may exist.
+        facts = {"intended_at": admission.now(), "account": account, "sends": shard.sends + 1, "held": None}
+        try:
+            store.shards.move(shard, ShardState.SUBMITTING, window_seconds=window_seconds, **facts)
+        except StateConflict:
+            _withdraw(store, home, shard)
+            raise
+    intended = store.shards.get(shard.id)
+    if (held := admission.second()) is not None:
+        store.shards.move(intended, ShardState.PENDING, sends=shard.sends)
+        return Waits(held)
+    return intended
 
 
 def _uploaded(

@@ -276,7 +276,8 @@ class SharedBudgets:
         return resolve_model(shard.model, shard.backend, models_of(self._config, job)) or shard.model
 
     def _price(self, shard: Shard) -> Prices:
-        return prices_of(self._backends[shard.backend], self._config, self._now)
+        price = prices_of(self._backends[shard.backend], self._config, self._now)
+        return price if shard.preflight is None else price.synchronous()
 
     def _to_stop(self, names: Collection[str]) -> Decimal:
         """What backends paid by the hour cost from the decision to stop them until they have stopped."""

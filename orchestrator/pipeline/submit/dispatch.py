@@ -15,10 +15,17 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals, track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
-from orchestrator.pipeline.submit import batch_creation, budget, unanswered_create
+from orchestrator.pipeline.submit import asking, batch_creation, budget, unanswered_create
 from orchestrator.pipeline.submit.admission import CallKind
+from orchestrator.pipeline.submit.preflight import Preflights, refused
+from orchestrator.policy.preflight import PreflightFinding
 from orchestrator.policy.quota import Split
 
+_TOLD = {
+    PreflightFinding.ANSWERED: "the row that was asked first is answered: its batches follow",
+    PreflightFinding.REFUSED: "the row that was asked first is refused: {}",
+    PreflightFinding.UNCLEAR: "the row that was asked first says nothing about its batches, which follow: {}",
+}
 SENDING_FOR = timedelta(days=2)
 """A batch that fails to be sent for so long is given up: its rows go elsewhere, or fail."""
 
@@ -26,8 +33,9 @@ SENDING_FOR = timedelta(days=2)
 class Dispatch:
     """Sends shards. One that may not go where it was to go is given to `dissolve`, with the reason."""
 
-    def __init__(self, work: ShardWork, dissolve: Callable[[Job, Shard, str], None]) -> None:
+    def __init__(self, work: ShardWork, preflights: Preflights, dissolve: Callable[[Job, Shard, str], None]) -> None:
         self._work = work
+        self._preflights = preflights
         self._dissolve = dissolve
         self._asks = Lock()
 
@@ -48,16 +56,43 @@ class Dispatch:
             return False
         if self._is_unsendable(job, shard, handle):
             return True
+        if shard.preflight is None and (moved := self._follows(job, shard, handle)) is not None:
+            return moved
         if (held := self._work.admission_control.check_account(handle)) is not None:
             return self._work.hold(job, shard, held)
         handle.price.known(self._work.model(job, shard), shard.endpoint)
-        room = self._work.admission_control.hold(handle, shard)
+        room = self._work.admission_control.hold(handle, shard) if shard.preflight is None else None
         if isinstance(room, Split):
             self._dissolve(job, shard, room.reason)
             return True
         if (held := room or self._settles(shard, handle) or self._over_budget(job, shard)) is not None:
             return self._work.hold(job, shard, held)
         return self._sent(job, shard, handle)
+
+    def _follows(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
+        """Whether something moved of a batch that has to wait for rows that are asked first; None if it may go.
+
+        Raises RefusedError for a batch whose rows would all be refused, and may go nowhere else.
+        """
+        if not handle.preflight:
+            return None
+        if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
+            return False  # it was planned again in this round
+        if (message := self._preflights.refusal(shard)) is not None:
+            planning = self._work.handles.planning(job)
+            if planning.has_other_than(shard.backend) and not planning.standing(shard).is_alone:
+                seqs = [row.seq for row in self._work.store.rows.of_shard(shard.id)]
+                self._work.store.rows.free(shard, seqs, count_attempt=False, avoid=(shard.backend,))
+                self._dissolve(job, shard, f"{shard.backend} refuses such requests: {message}")
+                return True
+            self._work.hold(job, shard, message)
+            raise refused(job, shard, message)
+        standing = self._preflights.standing(shard)
+        if standing.waits_for is not None:
+            return self._work.hold(job, shard, standing.waits_for)
+        for batch in standing.outdated:
+            self._dissolve(job, batch, "planned again with the row that was asked first")
+        return True if standing.outdated else None
 
     def _is_unsendable(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Whether a shard could not be sent for so long that its rows go elsewhere, or fail."""
@@ -93,7 +128,9 @@ class Dispatch:
     def _sent(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Send a shard, or take in what came of that."""
         try:
-            done = self._work.ask(handle, shard, lambda: self._submit(job, shard, handle), alone=True)
+            # A batch is created alone, for quotas; a row that is asked may take a minute.
+            stage, alone = (self._submit, True) if shard.preflight is None else (self._ask, False)
+            done = self._work.ask(handle, shard, lambda: stage(job, shard, handle), alone=alone)
             if done is None or not done.value:
                 return False
             self._work.admission_control.worked(handle, CallKind.SEND)
@@ -115,16 +152,37 @@ class Dispatch:
             self._work.hold(job, current, error.message)
             raise
 
-    def _submit(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+    def _admission(self, job: Job, shard: Shard, handle: BackendHandle) -> batch_creation.AdmissionCheck:
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
             raise StateConflict(f"shard {shard.id} was given up before it was sent")
-        watched = self._work.polls.of(shard, self._work.now())
-        admission = batch_creation.AdmissionCheck(
+        return batch_creation.AdmissionCheck(
             self._work.now,
             lambda: self._settles(self._work.store.shards.get(shard.id), handle) or self._over_budget(job, shard),
             lambda: self._work.budgets.no_room(job, shard),
             self._asks,
         )
+
+    def _ask(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+        models, admission = self._work.handles.models(job), self._admission(job, shard, handle)
+        asked = asking.ask(self._work.store, self._work.home, job, shard, handle, models, admission)
+        if isinstance(asked, batch_creation.Waits):
+            return self._work.hold(job, self._work.store.shards.get(shard.id), asked.why)
+        self._asked(job, shard, asked)
+        return True
+
+    def recover_asked(self, job: Job, shard: Shard) -> bool:
+        """End a row that was asked before a stop."""
+        self._asked(job, shard, asking.recover(self._work.store, self._work.home, shard, self._work.now()))
+        return True
+
+    def _asked(self, job: Job, shard: Shard, asked: asking.Asked) -> None:
+        self._work.polls.forget(shard)
+        if asked.finding is PreflightFinding.REFUSED:
+            self._preflights.refuse(shard, asked.message)
+        self._work.note(job, EventKind.PREFLIGHT, _TOLD[asked.finding].format(asked.message), shard)
+
+    def _submit(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+        watched, admission = self._work.polls.of(shard, self._work.now()), self._admission(job, shard, handle)
         models = self._work.handles.models(job)
         batch = batch_creation.submit(
             self._work.store, self._work.home, job, shard, handle, models, watched, admission

@@ -1,0 +1,127 @@
+"""The sets of fields of a job's waiting rows that their models at a backend have never answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.model import Job, JobKind
+from orchestrator.pipeline.backend_handles import Models, Prices
+from orchestrator.pipeline.dialects import LineWriter, line_writer
+from orchestrator.policy.dialect import Recipient
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.preflight import fields_of
+from orchestrator.settings.home import Home
+from orchestrator.settings.stored_spec import spec_of
+from orchestrator.store import Store
+from orchestrator.store.proofs import SampleRow
+
+MOST_READ = 10_000
+"""Rows of a batch file whose fields are read, since any of them may have others."""
+MOST_ASKED = 10
+"""Sets of fields that are asked at a time, those of most rows first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """A set of fields that a model has never answered, and the smallest row that has it.
+
+    `model` is its name there, and `endpoint` where it is asked.
+    """
+
+    row: SampleRow
+    fields: str
+    model: str
+    endpoint: str
+
+
+def is_wanted(job: Job) -> bool:
+    """True if the job file does not turn it off."""
+    spec = spec_of(job)
+    return spec is None or spec.preflight
+
+
+def unproven(
+    store: Store,
+    home: Home,
+    job: Job,
+    backend: str,
+    recipient: Recipient,
+    models: Models,
+    avoid: tuple[str, ...] = (),
+    *,
+    canary: bool = False,
+) -> list[Unproven]:
+    """The sets of fields of a job's waiting rows that their models at a backend have never answered."""
+    kinds = _Kinds(store, home, job, backend, recipient, models)
+    if job.kind is JobKind.BATCH:
+        rows: Iterable[SampleRow] = store.proofs.first_waiting(job.id, avoid, MOST_READ, canary=canary)
+    else:
+        rows = store.proofs.smallest_waiting(job.id, avoid, canary=canary)
+    found: dict[tuple[str, str, str], Unproven] = {}
+    for one in kinds.of(rows):
+        key = (one.row.endpoint, one.row.model, one.fields)
+        known = found.get(key)
+        if known is None:
+            found[key] = one
+            continue
+        smaller = min(one, known, key=lambda each: each.row.span.length)
+        found[key] = replace(smaller, row=replace(smaller.row, rows=one.row.rows + known.row.rows))
+    ranked = sorted(found.values(), key=lambda one: -one.row.rows)
+    return [one for one in ranked if not kinds.is_proven(one)][:MOST_ASKED]
+
+
+class _Kinds:
+    """The sets of fields of rows, as they are written for a backend."""
+
+    def __init__(
+        self, store: Store, home: Home, job: Job, backend: str, recipient: Recipient, models: Models
+    ) -> None:
+        self._store = store
+        self._home = home
+        self._job = job
+        self._backend = backend
+        self._recipient = recipient
+        self._models = models
+        self._proven: dict[tuple[str, str], frozenset[str]] = {}
+
+    def of(self, rows: Iterable[SampleRow], job: Job | None = None) -> Iterator[Unproven]:
+        """Each row with its set of fields; a row whose line cannot be read is left out."""
+        job = job or self._job
+        writers: dict[tuple[str, str], tuple[str, LineWriter]] = {}
+        with suppress(OSError), self._home.requests(job.id).open("rb") as source:
+            for row in rows:
+                if (kind := (row.endpoint, row.model)) not in writers:
+                    model = resolve_model(row.model, self._backend, self._models) or row.model
+                    writers[kind] = model, line_writer(job, self._recipient, model, row.endpoint)
+                model, writer = writers[kind]
+                source.seek(row.span.offset)
+                with suppress(ValueError):
+                    fields = fields_of(writer.line(row.task, source.read(row.span.length)))
+                    yield Unproven(row, fields, model, writer.endpoint)
+
+    def is_proven(self, one: Unproven) -> bool:
+        """True if the model has answered this set of fields."""
+        key = (one.endpoint, one.model)
+        if key not in self._proven:
+            self._proven[key] = self._store.proofs.answered(self._backend, *key) or self._answered_earlier(one)
+        return one.fields in self._proven[key]
+
+    def _answered_earlier(self, one: Unproven) -> frozenset[str]:
+        """What the model has answered in batches of a version that did not record it."""
+        found = set[str]()
+        for row in self._store.proofs.earlier_answers(self._backend, one.row.endpoint, one.row.model):
+            if (job := self._store.jobs.find(row.job_id)) is not None:
+                found.update(known.fields for known in self.of([row], job))
+        return frozenset(found)
+
+
+def is_priced(prices: Prices, one: Unproven) -> bool:
+    """True if the price of a synchronous answer is known: none is paid blindly."""
+    try:
+        prices.synchronous().known(one.model, one.endpoint)
+    except UsageError:
+        return False
+    return True

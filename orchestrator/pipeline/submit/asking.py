@@ -1,0 +1,121 @@
+"""One row asked at a provider's synchronous endpoint: the intent is committed, the row asked, the answer kept.
+
+A kill between intent and answer leaves a row that may be billed: it is booked as uncertain, and goes on in a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from orchestrator.backends.direct import result_line
+from orchestrator.core.atomic import durable
+from orchestrator.core.errors import InputError, JobFilesError, NotSent
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.wire import BatchStatus, Provenance
+from orchestrator.pipeline.backend_handles import BackendHandle, Models
+from orchestrator.pipeline.dialects import line_writer
+from orchestrator.pipeline.submit.batch_creation import AdmissionCheck, Waits, intend
+from orchestrator.pipeline.submit.shard_input_file import write_input
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.preflight import REFUSED, DirectAnswer, PreflightFinding, body_of, is_about_model, judge
+from orchestrator.policy.results import CANCELLED
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+UNKNOWN = "it was asked before a stop, and whether it was answered is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What asking a row showed, and the provider's words for it."""
+
+    finding: PreflightFinding
+    message: str
+
+
+def ask(
+    store: Store,
+    home: Home,
+    job: Job,
+    shard: Shard,
+    handle: BackendHandle,
+    models: Models,
+    admission: AdmissionCheck,
+) -> Asked | Waits:
+    """Ask the row of a pending shard. Its shard has ended then, or waits.
+
+    Raises NotSent, after which it is pending again.
+    """
+    model = resolve_model(shard.model, shard.backend, models) or shard.model
+    writer = line_writer(job, handle.recipient, model, shard.endpoint)
+    path = home.shard_input(shard.id)
+    write_input(store, home, shard, path, writer)
+    line = path.read_bytes()
+    intended = intend(store, home, shard, admission, handle.api.account(), shard.window_seconds)
+    if isinstance(intended, Waits):
+        return intended
+    try:
+        answer = handle.api.ask(writer.endpoint, line)
+    except NotSent as error:
+        store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
+        raise
+    except InputError as error:  # it has no counterpart there: its batch says so of the row
+        answer = DirectAnswer(None)
+        return _end(store, home, intended, answer, Asked(PreflightFinding.UNCLEAR, error.message), admission.now())
+    is_unlisted = is_about_model(answer) and handle.api.lists_model(model) is False
+    finding = judge(answer, body_of(line), is_unlisted=is_unlisted)
+    return _end(store, home, intended, answer, Asked(finding, _words(answer)), admission.now())
+
+
+def _words(answer: DirectAnswer) -> str:
+    error = answer.error
+    if error is None:
+        return ""
+    return f"{error.message or 'no reason given'}{f' ({error.status})' if error.status else ''}"
+
+
+def _end(store: Store, home: Home, intended: Shard, answer: DirectAnswer, asked: Asked, now: datetime) -> Asked:
+    """Keep what came of a row, then end its shard."""
+    (custom_id,) = store.rows.custom_ids(intended.id)
+    if asked.finding is PreflightFinding.ANSWERED:
+        _keep(home, intended, "output", result_line(custom_id, answer))
+        facts: dict[str, object] = {"provider_status": BatchStatus.COMPLETED, "provider_completed": 1}
+    else:
+        if answer.may_be_billed:
+            _keep(home, intended, "error", _unanswered_line(custom_id))
+        facts = {"provider_status": BatchStatus.FAILED, "refusal": asked.message}
+    if asked.finding is PreflightFinding.REFUSED and answer.error is not None:
+        facts["refusal_code"] = answer.error.code or REFUSED
+    store.shards.move(intended, ShardState.ENDED, status_at=now, ended_at=now, held=None, **facts)
+    return asked
+
+
+def recover(store: Store, home: Home, shard: Shard, now: datetime) -> Asked:
+    """End a shard found between intent and fact: its answer is here, or the row may have been billed."""
+    if home.results(shard.id, "output").exists():
+        facts = {"provider_status": BatchStatus.COMPLETED, "provider_completed": 1}
+        store.shards.move(shard, ShardState.ENDED, status_at=now, ended_at=now, held=None, **facts)
+        return Asked(PreflightFinding.ANSWERED, "")
+    answer = DirectAnswer(None, may_be_billed=True)
+    return _end(store, home, shard, answer, Asked(PreflightFinding.UNCLEAR, UNKNOWN), now)
+
+
+def _unanswered_line(custom_id: str) -> bytes:
+    """A result line that says: this row was sent once, and no answer is known."""
+    orch = Provenance("", latency_ms=0, upstream_seconds=0.0, attempts=1, uncertain=1)
+    error = {"code": CANCELLED, "message": UNKNOWN}
+    told = {"custom_id": custom_id, "response": None, "error": error, "orch": orch}
+    return msgspec.json.encode(told) + b"\n"
+
+
+def _keep(home: Home, shard: Shard, kind: str, line: bytes) -> None:
+    path = home.results(shard.id, kind)
+    try:
+        with durable(path) as file:
+            file.write(line)
+    except OSError as error:
+        raise JobFilesError(f"cannot write {path}: {error.strerror}", hint="free disk space") from error

@@ -1,0 +1,130 @@
+"""Which sets of fields a model at a provider has answered, and which waiting rows would show that of others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import and_, func, select, true
+
+from orchestrator.core.model import JobId, RequestState, Span
+from orchestrator.core.shards import ShardState
+from orchestrator.store.database import Database
+from orchestrator.store.proof_tables import proven_requests
+from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, requests, shards
+
+NEWEST_SHARDS = 5
+"""Batches of an earlier version that are read for the requests that they answered."""
+PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """A row of a job whose line shows what the rows of its task ask for.
+
+    `span` is where its line lies, `rows` counts the rows of its task where that is known.
+    """
+
+    job_id: JobId
+    seq: int
+    endpoint: str
+    model: str
+    task: str
+    span: Span
+    max_output: int | None = None
+    rows: int = 1
+
+
+class Proofs:
+    """Verbs on answered sets of fields."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def answered(self, backend: str, endpoint: str, model: str) -> frozenset[str]:
+        """The sets of fields that a model has answered; `model` is its name at the backend."""
+        c = proven_requests.c
+        query = select(c.fields).where(c.backend == backend, c.endpoint == endpoint, c.model == model)
+        with self._db.read() as tx:
+            return frozenset(tx.scalars(query))
+
+    def add(self, backend: str, endpoint: str, model: str, fields: Collection[str], now: datetime) -> None:
+        """Record that a model has answered requests with these sets of fields; a known one keeps its time."""
+        if not fields:
+            return
+        key = {"backend": backend, "endpoint": endpoint, "model": model, "at": now}
+        with self._db.write() as tx:
+            tx.execute(
+                self._db.upsert(proven_requests).on_conflict_do_nothing(), [{**key, "fields": one} for one in fields]
+            )
+
+    def smallest_waiting(self, job_id: JobId, avoid: tuple[str, ...], *, canary: bool = False) -> list[SampleRow]:
+        """The row with the shortest line of each endpoint, model and task among a job's waiting rows."""
+        c = requests.c
+        of_job = and_(c.job_id == job_id, IS_WAITING, keeps_from(avoid), IS_CANARY if canary else true())
+        kind = (c.endpoint, c.model, c.task)
+        sizes = select(*kind, func.min(c.length).label("least"), func.count().label("rows")).where(of_job)
+        found = []
+        with self._db.read() as tx:
+            for group in tx.execute(sizes.group_by(*kind).order_by(*kind)).all():
+                of_group = and_(
+                    of_job, c.endpoint == group.endpoint, c.model == group.model, c.task == group.task,
+                    c.length == group.least,
+                )  # fmt: skip
+                first = select(c.seq, c.offset, c.length, c.max_output).where(of_group).order_by(c.seq).limit(1)
+                if (row := tx.execute(first).first()) is not None:
+                    span = Span(row.offset, row.length)
+                    found.append(
+                        SampleRow(
+                            job_id, row.seq, group.endpoint, group.model, group.task, span, row.max_output,
+                            int(group.rows),
+                        )
+                    )  # fmt: skip
+        return found
+
+    def first_waiting(
+        self, job_id: JobId, avoid: tuple[str, ...], most: int, *, canary: bool = False
+    ) -> Iterator[SampleRow]:
+        """Up to so many of a job's waiting rows, in the order of their endpoint, model and place."""
+        c = requests.c
+        query = (
+            select(c.job_id, c.seq, c.endpoint, c.model, c.task, c.offset, c.length, c.max_output)
+            .where(c.job_id == job_id, IS_WAITING, keeps_from(avoid), IS_CANARY if canary else true())
+            .order_by(c.endpoint, c.model, c.seq)
+            .limit(most)
+        )
+        for row in self._db.stream(query, PAGE):
+            span = Span(row.offset, row.length)
+            yield SampleRow(JobId(row.job_id), row.seq, row.endpoint, row.model, row.task, span, row.max_output)
+
+    def earlier_answers(self, backend: str, endpoint: str, alias: str) -> list[SampleRow]:
+        """An answered row of each task in the newest batches of a model there; `alias` is its name in job files."""
+        s, c = shards.c, requests.c
+        newest = (
+            select(s.id)
+            .where(
+                s.backend == backend,
+                s.state == ShardState.COLLECTED,
+                s.endpoint == endpoint,
+                s.model == alias,
+                s.provider_completed > 0,
+            )
+            .order_by(s.created_at.desc())
+            .limit(NEWEST_SHARDS)
+        )
+        with self._db.read() as tx:
+            ids = tx.scalars(newest).all()
+            first = (
+                select(func.min(c.seq).label("seq"), c.job_id, c.task)
+                .where(c.shard_id.in_(ids), c.state == RequestState.SUCCEEDED)
+                .group_by(c.job_id, c.task)
+                .subquery()
+            )
+            query = select(c.job_id, c.seq, c.endpoint, c.model, c.task, c.offset, c.length).join(
+                first, and_(c.job_id == first.c.job_id, c.seq == first.c.seq)
+            )
+            return [
+                SampleRow(JobId(row.job_id), row.seq, row.endpoint, row.model, row.task, Span(row.offset, row.length))
+                for row in tx.execute(query)
+            ]
