@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.layout import Cell, Column, Line, StyledText, pairs, sentence, table
@@ -14,7 +16,7 @@ from orchestrator.core.money import money
 from orchestrator.reports.words import STATE_STYLE, tokens
 
 if TYPE_CHECKING:
-    from orchestrator.policy.planner import Cost, Outlook, Plan, Refusal, Route
+    from orchestrator.policy.planner import Cost, FirstRow, Outlook, Plan, Refusal, Route
     from orchestrator.reports.status import JobDetail, JobLine
     from orchestrator.store.quality import Quality
 
@@ -198,8 +200,13 @@ def chosen(events: Sequence[Happened], most: int) -> list[Happened]:
     ]
 
 
-def plan_lines(plan: Plan, deadline: datetime | None, width: int | None) -> list[Line]:
-    """Routes taken and refused, what it all costs, and what would hold where nothing does."""
+def plan_lines(
+    plan: Plan, deadline: datetime | None, width: int | None, problems: Mapping[str, str] = MappingProxyType({})
+) -> list[Line]:
+    """Routes taken and refused, what it all costs, and what would hold where nothing does.
+
+    `problems` are what is wrong now with backends that the plan uses.
+    """
     chances = [] if deadline is None else [Column(f"P(by {deadline.astimezone():%H:%M})")]
     columns = (
         Column(""),
@@ -225,15 +232,27 @@ def plan_lines(plan: Plan, deadline: datetime | None, width: int | None) -> list
         lines += sentence(f"reroute: {what}; needed {chance(plan.reroute.needed)}", width)
     if plan.probe is not None:
         lines += sentence(f"{plan.probe.rows:,} rows go to {plan.probe.backend}; {plan.probe.reason}", width)
+    for backend in dict.fromkeys(one.backend for one in plan.first_rows):
+        lines += sentence(_asked_first(backend, [one for one in plan.first_rows if one.backend == backend]), width)
     if plan.routes:
         told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
-        told = told if deadline is None else f"{told}, in time with {chance(plan.chance)}"
+        used = [route.backend for route in plan.routes if route.backend in problems]
+        once = f" once {' and '.join(used)} works" if used else ""
+        told = told if deadline is None else f"{told}, in time with {chance(plan.chance)}{once}"
         lines += sentence(told, width)
+    for backend, problem in problems.items():
+        lines += sentence(f"! {backend}: {problem}", width, "red")
     if not plan.verdict.holds:
         lines += sentence(f"! {plan.verdict.reason}", width, "red")
         for option, value in plan.verdict.nearest():
             lines += sentence(f"  would hold: {option} {value}", width)
     return lines
+
+
+def _asked_first(backend: str, rows: Sequence[FirstRow]) -> str:
+    costs = [one.at_most for one in rows]
+    most = "without a bound" if None in costs else f"at most {money(sum(filter(None, costs), Decimal(0)))}"
+    return f"{'1 row is' if len(rows) == 1 else f'{len(rows)} rows are'} asked first at {backend}, {most}"
 
 
 def _span(cost: Cost) -> str:

@@ -16,6 +16,7 @@ from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
 from orchestrator.documents.ignored import told
 from orchestrator.pipeline.build.intake import Options, rehearse
+from orchestrator.pipeline.plan.problems_now import problems_now
 from orchestrator.policy.planner import Cost, Plan
 
 
@@ -27,6 +28,7 @@ from orchestrator.policy.planner import Cost, Plan
 def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
     """Show where a job would run, what it would cost, when it would finish, and why: routes taken, refused, probed.
 
+    It asks each backend that may take the job whether it answers and has the models; nothing is spent.
     Exit code 3 if no plan meets the deadline and the budget; then it shows what would.
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
@@ -36,10 +38,11 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         assert found is not None, "a rehearsal plans"
         assert intake.report is not None, "and builds"
         ignored = intake.report.ignored.to_json()
+        problems = problems_now(context.config, intake.job)
         if as_json:
-            print_json({**plan_json(found), "ignored": ignored})
+            print_json({**plan_json(found), "problems": problems, "ignored": ignored})
         else:
-            out().print(plan_lines(found, intake.job.deadline_at, out().width))
+            out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
             if words := told(ignored):
                 show(f"ignored: {words}")
         return 0 if found.verdict.holds else 3
@@ -66,6 +69,11 @@ def plan_json(found: Plan) -> dict[str, Any]:
             "backend": found.probe.backend, "rows": found.probe.rows, "at_most_usd": f"{found.probe.at_most:f}",
             "reason": found.probe.reason,
         },
+        "first_rows": [
+            {"backend": one.backend, "model": one.model,
+             "at_most_usd": None if one.at_most is None else f"{one.at_most:f}"}
+            for one in found.first_rows
+        ],
         "expected_usd": f"{found.expected:f}",
         "at_most_usd": f"{found.at_most:f}",
         "chance": round(found.chance, 4),

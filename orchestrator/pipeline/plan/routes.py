@@ -120,6 +120,13 @@ def asked_tasks(job: Job) -> list[Task]:
     return [task for task in tasks_of(job) if not only or task.id in only]
 
 
+def asked_models(config: Config, job: Job, backend: str) -> list[str]:
+    """What a backend calls the models that a job's tasks ask; none for a batch file."""
+    aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
+    names = _names_at(backend, aliases, models_of(config, job))
+    return sorted({name or alias for alias, name in names.items()})
+
+
 def objections(config: Config, job: Job, refused: Refused = nothing_refused) -> Mapping[str, str]:
     """What speaks against each backend that may not take a job's rows."""
     return eligibility_of(config, job, refused).objections

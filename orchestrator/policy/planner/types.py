@@ -217,13 +217,22 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstRow:
+    """A row that is asked at a backend before its batch; `at_most` are dollars, None if its answer has no bound."""
+
+    backend: str
+    model: str
+    at_most: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Where the rows go. `at_most` holds for the dearest candidate plan that the plan may take; the budget covers it.
 
     All is done by `done_p50` and `done_p95` with these chances, None where nobody can say.
 
     Without routes there is no way, or none that the budget pays for. A `probe` takes some of
-    the rows.
+    the rows. `first_rows` are asked before the batches.
     """
 
     routes: tuple[Route, ...]
@@ -236,6 +245,7 @@ class Plan:
     done_p50: datetime | None = None
     done_p95: datetime | None = None
     probe: Probe | None = None
+    first_rows: tuple[FirstRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,39 @@
+"""The rows that a plan asks first, at the synchronous endpoints of the providers that it sends batches to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from orchestrator.backends.open import profile_for
+from orchestrator.core.model import Job, Usage
+from orchestrator.core.tokens import estimate
+from orchestrator.pipeline.dialects import recipient_of
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.routes import models_of
+from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
+from orchestrator.policy.planner import FirstRow, Route
+from orchestrator.policy.preflight import FEW_ROWS
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+
+def first_rows(store: Store, config: Config, job: Job, routes: Sequence[Route], now: datetime) -> Iterator[FirstRow]:
+    """The rows that are asked first if a plan takes these routes, with what each costs at most."""
+    for route in routes if is_wanted(job) else ():
+        backend = config.backends[route.backend]
+        if route.rows <= FEW_ROWS or not isinstance(backend, HostedBackend | AnthropicBackend):
+            continue
+        if not (backend.preflight and profile_for(backend).asks_directly):
+            continue
+        prices = prices_of(backend, config, lambda: now)
+        home, models = Home(config.home), models_of(config, job)
+        for one in unproven(store, home, job, route.backend, recipient_of(backend), models):
+            if not is_priced(prices, one):
+                continue
+            row = one.row
+            usage = Usage(input_tokens=estimate(row.span.length), output_tokens=row.max_output or 0)
+            most = None if row.max_output is None else prices.synchronous().at_most(one.model, usage)
+            yield FirstRow(route.backend, one.model, None if most is None else most.cost)

@@ -1,0 +1,131 @@
+"""What is wrong now with the backends that may take a job: an address that nobody answers at, a missing model or key.
+
+Each is asked for its list of models, all of them at a time and for a moment only. Nothing is spent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+from orchestrator.backends.direct import in_list
+from orchestrator.backends.open import key_of, open_backend
+from orchestrator.core.errors import OrchError
+from orchestrator.core.model import Job
+from orchestrator.core.sanitize import shortened
+from orchestrator.pipeline.plan.routes import asked_models, objections
+from orchestrator.settings.backends import (
+    AnthropicBackend,
+    Backend,
+    EnginesBackend,
+    HostedBackend,
+    LocalBackend,
+    RayBackend,
+    SyncBackend,
+)
+from orchestrator.settings.config import Config
+
+LOOK_SECONDS = 2.0
+"""How long one answer may take."""
+ALL_SECONDS = 4.0
+"""How long all of them may take. A backend that has said nothing by then is not judged."""
+MOST_WORDS = 300
+DEFAULT_MODEL = "default"
+
+
+def problems_now(config: Config, job: Job) -> dict[str, str]:
+    """The problems of backends by name, in the order of orch.toml, without those that may not take the job."""
+    against = objections(config, job)
+    names = [name for name in config.backends if name not in against]
+    found: dict[str, str | None] = {}
+
+    def look(name: str) -> None:
+        found[name] = _problem(name, config.backends[name], asked_models(config, job, name))
+
+    _all_at_once([lambda name=name: look(name) for name in names])  # type: ignore[misc]
+    told = {name: found.get(name) for name in names}
+    return {name: shortened(problem, MOST_WORDS) for name, problem in told.items() if problem is not None}
+
+
+def _all_at_once(looks: list[Callable[[], None]]) -> None:
+    # Resolving a name has no end of its own: a thread that hangs in it is left behind.
+    threads = [threading.Thread(target=look, daemon=True) for look in looks]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + ALL_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _problem(name: str, backend: Backend, models: list[str]) -> str | None:
+    match backend:
+        case LocalBackend():
+            return _of_upstreams(name, backend.upstreams, backend.api_key_env, models, "is vLLM running? ")
+        case SyncBackend():
+            return _of_upstreams(name, (backend.base_url,), backend.api_key_env, models, "")
+        case HostedBackend() | AnthropicBackend():
+            return _of_provider(name, backend, models)
+        case EnginesBackend() | RayBackend():
+            return None  # its engines are started when there are rows
+        case _:
+            assert_never(backend)
+
+
+def _of_upstreams(name: str, urls: tuple[str, ...], key_env: str | None, models: list[str], hint: str) -> str | None:
+    """What is wrong with all upstreams of a backend; one that works is enough."""
+    problems = []
+    for url in urls:
+        problem = _of_upstream(name, url, key_env, models, hint)
+        if problem is None:
+            return None
+        problems.append(problem)
+    return problems[0] if problems else None
+
+
+def _of_upstream(name: str, url: str, key_env: str | None, models: list[str], hint: str) -> str | None:
+    import httpx2
+
+    try:
+        headers = {"Authorization": f"Bearer {key_of(name, key_env, os.environ)}"} if key_env else {}
+        answer = httpx2.get(f"{url}/models", headers=headers, timeout=LOOK_SECONDS)
+    except OrchError as error:
+        return error.message
+    except httpx2.HTTPError as error:
+        return f"nothing answers at {url} ({str(error) or type(error).__name__}); {hint}see `orch doctor`"
+    if answer.status_code in (401, 403):
+        return f"{url} refuses the key ({answer.status_code}); see `orch doctor`"
+    if answer.status_code >= 300:
+        return None  # a server need not have that page
+    try:
+        listed = [str(model["id"]) for model in answer.json()["data"]]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return _missing(listed, models)
+
+
+def _missing(listed: list[str], models: list[str]) -> str | None:
+    return _lacks([model for model in models if model != DEFAULT_MODEL and in_list(listed, model) is False])
+
+
+def _lacks(models: list[str]) -> str | None:
+    if not models:
+        return None
+    names, are = " and ".join(models), "models are" if len(models) > 1 else "model is"
+    return f"{names}: the {are} not in its list of models; see `orch doctor`"
+
+
+def _of_provider(name: str, backend: HostedBackend | AnthropicBackend, models: list[str]) -> str | None:
+    try:
+        api = open_backend(name, backend.model_copy(update={"request_timeout": LOOK_SECONDS}))
+    except OrchError as error:
+        return error.message
+    try:
+        answers = next(iter(api.check(())))
+        if not answers.ok:
+            return f"{answers.found}; see `orch doctor`"
+        return _lacks([model for model in models if api.lists_model(model) is False])
+    finally:
+        api.close()

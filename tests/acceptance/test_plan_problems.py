@@ -1,0 +1,100 @@
+"""`orch plan` before money moves: what is wrong with a backend now, and which rows are asked first."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeUpstream
+from tests.emulator.client import Emulator
+from tests.support.cli import Orch
+
+KEY = "sk-test-0123456789abcdef"
+PRICES = "[prices.m]\ninput = 4\noutput = 16\nbatch = {input = 2, output = 8}\n"
+
+
+@pytest.fixture
+def dead_port() -> Iterator[int]:
+    """A port that refuses connections."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    with Emulator(tmp_path_factory.mktemp("provider")) as found:
+        yield found
+
+
+def job_file(folder: Path, rows: int = 30) -> Path:
+    (folder / "documents").mkdir()
+    for number in range(rows):
+        (folder / "documents" / f"{number}.txt").write_text("word " * (number + 3), encoding="utf-8")
+    task = {"id": "t", "prompt": "What?", "model": "small", "max_tokens": 20}
+    given = {"name": "n", "documents": "documents", "tasks": [task], "models": {"small": "m"}, "deadline": "30h"}
+    path = folder / "job.yaml"
+    path.write_text(json.dumps(given), encoding="utf-8")
+    return path
+
+
+def plan(orch: Orch, file: Path, toml: str) -> tuple[str, dict[str, Any]]:
+    (orch.home / "orch.toml").write_text(toml, encoding="utf-8")
+    said = orch("plan", str(file), "-q", env={"KEY": KEY})
+    found = orch("plan", str(file), "--json", env={"KEY": KEY})
+    assert KEY not in said.stdout + said.stderr + found.stdout
+    return " ".join(said.stdout.split()), json.loads(found.stdout)
+
+
+def test_a_dead_server_is_said(run_orch: Orch, tmp_path: Path, dead_port: int) -> None:
+    toml = f'[backends.local]\nupstreams = ["http://127.0.0.1:{dead_port}/v1"]\nlocation = "local"\nidle = true\n'
+    said, found = plan(run_orch, job_file(tmp_path), toml)
+    assert f"local: nothing answers at http://127.0.0.1:{dead_port}/v1" in said
+    assert "is vLLM running? see `orch doctor`" in said
+    assert "once local works" in said
+    assert list(found["problems"]) == ["local"]
+
+
+def test_a_model_that_a_server_does_not_list_is_said(
+    run_orch: Orch, tmp_path: Path, make_upstream: MakeUpstream
+) -> None:
+    upstream = make_upstream(model=["another"])
+    toml = f'[backends.local]\nupstreams = ["{upstream.base_url}"]\nlocation = "local"\nidle = true\n'
+    said, found = plan(run_orch, job_file(tmp_path), toml)
+    assert "m: the model is not in its list of models" in said
+    assert list(found["problems"]) == ["local"]
+
+
+def test_a_server_that_is_well_has_no_problem(run_orch: Orch, tmp_path: Path, make_upstream: MakeUpstream) -> None:
+    upstream = make_upstream(model=["m"])
+    toml = f'[backends.local]\nupstreams = ["{upstream.base_url}"]\nlocation = "local"\nidle = true\n'
+    _, found = plan(run_orch, job_file(tmp_path), toml)
+    assert found["problems"] == {}
+    assert found["first_rows"] == []
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_a_provider_s_missing_model_and_the_row_that_is_asked_first(
+    run_orch: Orch, emulator: Emulator, tmp_path: Path, kind: str
+) -> None:
+    emulator.reset()
+    url = emulator.url_openai if kind == "openai" else emulator.url_anthropic
+    toml = f'[backends.cloud]\nkind = "{kind}"\nbase_url = "{url}"\napi_key_env = "KEY"\n{PRICES}'
+    file = job_file(tmp_path)
+    emulator.settings(models=["m"])
+    said, found = plan(run_orch, file, toml)
+    assert found["problems"] == {}
+    assert [(one["backend"], one["model"]) for one in found["first_rows"]] == [("cloud", "m")]
+    assert "1 row is asked first at cloud, at most $" in said
+    assert emulator.calls("chat") == {}
+    emulator.settings(models=["another"])
+    said, found = plan(run_orch, file, toml)
+    assert found["problems"] == {"cloud": "m: the model is not in its list of models; see `orch doctor`"}
+    emulator.settings(accounts={"sk-of-somebody-else": "org"})
+    _, found = plan(run_orch, file, toml)
+    assert "key" in found["problems"]["cloud"].lower()
