@@ -21,6 +21,7 @@ from tests.support.hostedjob import DAY, MODEL, Desk, cost_of, desk_of, plain, r
 
 MANY = 21
 """The fewest rows that one is asked first for."""
+WARM = {"temperature": 0.5}
 SCHEMA = {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}
 
 
@@ -202,21 +203,22 @@ def test_azure_is_never_asked(desk: Desk) -> None:
 
 # --- the row that is refused
 
-FIELD = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+FIELD = "Unsupported parameter: 'temperature' is not supported with this model."
+RENAMED = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
 
 
 @pytest.mark.parametrize(
     "refusal",
     [
         {"status": 400, "message": FIELD},
-        {"status": 422, "message": "max_tokens: Extra inputs are not permitted"},
+        {"status": 422, "message": "temperature: Extra inputs are not permitted"},
         {"status": 400, "message": "max_tokens: 50 is below the minimum of this model"},
     ],
 )
 def test_a_refused_field_holds_every_row_back(desk: Desk, name: str, refusal: dict[str, Any]) -> None:
     desk.backend(name, preflight=True)
     desk.provider.script({"do": "status", "match": {"verb": "chat"}, "times": None, **refusal})
-    job = desk.submit(plain(MANY))
+    job = desk.submit(plain(MANY, **WARM))
     desk.settle(job)
     for _ in range(3):
         desk.later(60, job)
@@ -240,18 +242,30 @@ def test_a_refused_field_holds_every_row_back(desk: Desk, name: str, refusal: di
 def test_what_is_mended_meanwhile_goes_out_by_itself(desk: Desk) -> None:
     desk.backend(preflight=True)
     desk.provider.script({"do": "status", "match": {"verb": "chat"}, "times": 1, "status": 400, "message": FIELD})
-    job = desk.submit(plain(MANY))
+    job = desk.submit(plain(MANY, **WARM))
     desk.settle(job)
     assert desk.batches() == []
     desk.finish(job)
     all_succeeded(desk, job)
 
 
+def test_a_refusal_that_teaches_another_spelling_is_asked_again_in_that(desk: Desk) -> None:
+    desk.backend(preflight=True)
+    desk.provider.script({"do": "status", "match": {"verb": "chat"}, "times": 1, "status": 400, "message": RENAMED})
+    job = desk.run(job_file(desk, MANY, [{"id": "a"}]))
+    assert asked(desk) == {200: 1, 400: 1}
+    fields = [shard["preflight"] for shard in desk.detail(job)["shards"] if shard["preflight"]]
+    assert fields == ["max_tokens messages model", "max_completion_tokens messages model"]
+    all_succeeded(desk, job)
+    assert desk.said == []
+    assert desk.cost(job) == paid(desk)
+
+
 def test_a_refused_row_goes_elsewhere_where_it_may(desk: Desk) -> None:
     desk.backends({"openai": {"preflight": True}, "claude": {"preflight": True}})
     fault = {"do": "status", "match": {"verb": "chat", "flavour": "openai"}, "times": None, "status": 400}
     desk.provider.script({**fault, "message": FIELD})
-    job = desk.run(plain(MANY))
+    job = desk.run(plain(MANY, **WARM))
     all_succeeded(desk, job)
     assert {batch["flavour"] for batch in desk.batches()} == {"anthropic"}
 
@@ -259,7 +273,7 @@ def test_a_refused_row_goes_elsewhere_where_it_may(desk: Desk) -> None:
 def test_a_model_that_is_not_in_the_list_holds_every_row_back(desk: Desk, name: str) -> None:
     desk.backend(name, preflight=True)
     desk.provider.settings(models=["another"])
-    job = desk.submit(plain(MANY))
+    job = desk.submit(plain(MANY, **WARM))
     desk.settle(job)
     assert desk.batches() == []
     assert list(asked(desk)) == [404]
@@ -288,7 +302,7 @@ def test_what_is_not_about_the_requests_lets_the_batch_go(desk: Desk, name: str,
     desk.backend(name, preflight=True)
     desk.provider.settings(models=[MODEL])
     desk.provider.script({"do": "status", "match": {"verb": "chat"}, "times": None, **refusal})
-    job = desk.run(plain(MANY))
+    job = desk.run(plain(MANY, **WARM))
     assert list(asked(desk).values()) == [1]
     assert [batch["rows"] for batch in desk.batches()] == [MANY]
     all_succeeded(desk, job)
@@ -303,7 +317,7 @@ def test_an_answer_that_is_lost_is_uncertain_and_its_row_goes_on_in_the_batch(
 ) -> None:
     desk.backend(name, preflight=True)
     script(desk, fault, verb="chat")
-    job = desk.run(plain(MANY))
+    job = desk.run(plain(MANY, **WARM))
     assert [batch["rows"] for batch in desk.batches()] == [MANY]
     assert Counter(desk.ends(job).values()) == {"succeeded": MANY}
     assert uncertain(desk, job) > 0
@@ -367,7 +381,7 @@ class Points:
 def run_with_a_kill(desk: Desk, nth: int | None) -> tuple[Job, Points]:
     """A job that is killed at a point, and goes on in another process."""
     desk.backend(preflight=True)
-    job, points = desk.submit(plain(MANY)), Points(desk, nth)
+    job, points = desk.submit(plain(MANY, **WARM)), Points(desk, nth)
     with points.open(), suppress(Killed):
         desk.settle(job)
     desk.start_anew()
@@ -433,7 +447,7 @@ def test_a_kill_at_any_point_pays_no_row_twice_but_the_one_that_was_being_asked(
 
 def test_a_cancelled_job_asks_no_row_first(desk: Desk) -> None:
     desk.backend(preflight=True)
-    job = desk.submit(plain(MANY))
+    job = desk.submit(plain(MANY, **WARM))
     desk.step(job)
     desk.cancel(job)
     desk.later(DAY, job)

@@ -30,7 +30,7 @@ def first_rows(store: Store, config: Config, job: Job, routes: Sequence[Route], 
             continue
         prices = prices_of(backend, config, lambda: now)
         home, models = Home(config.home), models_of(config, job)
-        for one in unproven(store, home, job, route.backend, recipient_of(backend), models):
+        for one in unproven(store, home, job, route.backend, recipient_of(backend), models, now):
             if not is_priced(prices, one):
                 continue
             row = one.row

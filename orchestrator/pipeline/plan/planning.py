@@ -84,9 +84,7 @@ class Planning:
 
     @cached_property
     def _prospects(self) -> Prospects:
-        return Prospects(
-            self._store, self._config, self._job, self.work, self._now, self._down, self._memory
-        )  # fmt: skip
+        return Prospects(self._store, self._config, self._job, self.work, self._now, self._down, self._memory)
 
     @property
     def options(self) -> list[Option]:
@@ -139,8 +137,9 @@ class Planning:
         return replace(planned, probe=probe[0] if probe else None, first_rows=first)
 
     def _planned(self, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
-        found = self._prospects
-        return planner.plan(rows, options, terms, self._now, later=found.later, claims=found.claims)
+        return planner.plan(
+            rows, options, terms, self._now, later=self._prospects.later, claims=self._prospects.claims
+        )
 
     def is_refused(self, plan: Plan) -> bool:
         """Whether what is known says that a plan cannot keep the deadline or the budget.
@@ -388,8 +387,7 @@ class Planning:
     def may_take(self, shard: Shard) -> bool:
         """Whether a shard's backend may still take it: orch.toml may have been changed since it was planned."""
         backend = self._config.backends.get(shard.backend)
-        spec = spec_of(self._job)
-        is_local_only = spec is not None and spec.allow.location == "local"
+        is_local_only = (spec := spec_of(self._job)) is not None and spec.allow.location == "local"
         return backend is not None and (not is_local_only or backend.location == "local")
 
     def standing(self, shard: Shard) -> RungStanding:

@@ -50,9 +50,9 @@ def problems_now(config: Config, job: Job) -> dict[str, str]:
     return {name: shortened(problem, MOST_WORDS) for name, problem in told.items() if problem is not None}
 
 
-def _all_at_once(looks: list[Callable[[], None]]) -> None:
+def _all_at_once(calls: list[Callable[[], None]]) -> None:
     # Resolving a name has no end of its own: a thread that hangs in it is left behind.
-    threads = [threading.Thread(target=look, daemon=True) for look in looks]
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
     for thread in threads:
         thread.start()
     until = time.monotonic() + ALL_SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobKind
@@ -50,12 +51,13 @@ def unproven(
     backend: str,
     recipient: Recipient,
     models: Models,
+    now: datetime,
     avoid: tuple[str, ...] = (),
     *,
     canary: bool = False,
 ) -> list[Unproven]:
     """The sets of fields of a job's waiting rows that their models at a backend have never answered."""
-    kinds = _Kinds(store, home, job, backend, recipient, models)
+    kinds = _Kinds(store, home, job, backend, recipient, models, now)
     if job.kind is JobKind.BATCH:
         rows: Iterable[SampleRow] = store.proofs.first_waiting(job.id, avoid, MOST_READ, canary=canary)
     else:
@@ -77,7 +79,14 @@ class _Kinds:
     """The sets of fields of rows, as they are written for a backend."""
 
     def __init__(
-        self, store: Store, home: Home, job: Job, backend: str, recipient: Recipient, models: Models
+        self,
+        store: Store,
+        home: Home,
+        job: Job,
+        backend: str,
+        recipient: Recipient,
+        models: Models,
+        now: datetime,
     ) -> None:
         self._store = store
         self._home = home
@@ -85,6 +94,7 @@ class _Kinds:
         self._backend = backend
         self._recipient = recipient
         self._models = models
+        self._now = now
         self._proven: dict[tuple[str, str], frozenset[str]] = {}
 
     def of(self, rows: Iterable[SampleRow], job: Job | None = None) -> Iterator[Unproven]:
@@ -95,12 +105,16 @@ class _Kinds:
             for row in rows:
                 if (kind := (row.endpoint, row.model)) not in writers:
                     model = resolve_model(row.model, self._backend, self._models) or row.model
-                    writers[kind] = model, line_writer(job, self._recipient, model, row.endpoint)
+                    writers[kind] = model, self._writer(job, model, row.endpoint)
                 model, writer = writers[kind]
                 source.seek(row.span.offset)
                 with suppress(ValueError):
                     fields = fields_of(writer.line(row.task, source.read(row.span.length)))
                     yield Unproven(row, fields, model, writer.endpoint)
+
+    def _writer(self, job: Job, model: str, endpoint: str) -> LineWriter:
+        refused = self._store.refused_fields.of(self._backend, model, endpoint, self._now)
+        return line_writer(job, self._recipient, model, endpoint, refused)
 
     def is_proven(self, one: Unproven) -> bool:
         """True if the model has answered this set of fields."""

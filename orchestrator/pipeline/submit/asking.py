@@ -17,12 +17,13 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus, Provenance
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
+from orchestrator.pipeline.collect.lessons import Lessons
 from orchestrator.pipeline.dialects import line_writer
 from orchestrator.pipeline.submit.batch_creation import AdmissionCheck, Waits, intend
 from orchestrator.pipeline.submit.shard_input_file import write_input
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.preflight import REFUSED, DirectAnswer, PreflightFinding, body_of, is_about_model, judge
-from orchestrator.policy.results import CANCELLED
+from orchestrator.policy.results import CANCELLED, RowRefusal
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -51,7 +52,8 @@ def ask(
     Raises NotSent, after which it is pending again.
     """
     model = resolve_model(shard.model, shard.backend, models) or shard.model
-    writer = line_writer(job, handle.recipient, model, shard.endpoint)
+    refused = store.refused_fields.of(shard.backend, model, shard.endpoint, admission.now())
+    writer = line_writer(job, handle.recipient, model, shard.endpoint, refused)
     path = home.shard_input(shard.id)
     write_input(store, home, shard, path, writer)
     line = path.read_bytes()
@@ -67,8 +69,21 @@ def ask(
         answer = DirectAnswer(None)
         return _end(store, home, intended, answer, Asked(PreflightFinding.UNCLEAR, error.message), admission.now())
     is_unlisted = is_about_model(answer) and handle.api.lists_model(model) is False
-    finding = judge(answer, body_of(line), is_unlisted=is_unlisted)
-    return _end(store, home, intended, answer, Asked(finding, _words(answer)), admission.now())
+    asked = Asked(judge(answer, body_of(line), is_unlisted=is_unlisted), _words(answer))
+    lessons = Lessons(store, home, job, intended, handle, model, admission.now())
+    if asked.finding is PreflightFinding.REFUSED and _is_respelled(store, intended, answer, lessons):
+        asked = Asked(PreflightFinding.UNCLEAR, f"{asked.message}; it is asked again in another spelling")
+    return _end(store, home, intended, answer, asked, admission.now())
+
+
+def _is_respelled(store: Store, shard: Shard, answer: DirectAnswer, lessons: Lessons) -> bool:
+    """True if a refusal taught how such requests are written instead."""
+    (row,) = store.rows.of_shard(shard.id)
+    assert answer.error is not None, "it is refused"
+    error = answer.error
+    refusal = RowRefusal(error.status, error.code, error.kind, error.message, error.param)
+    field = lessons.field_of(row, refusal)
+    return field is not None and lessons.learn(row, refusal, field)
 
 
 def _words(answer: DirectAnswer) -> str:

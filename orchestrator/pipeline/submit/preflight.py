@@ -66,7 +66,7 @@ class Preflights:
         store, now = self._work.store, self._work.now()
         models, asked = self._work.handles.models(job), self._asked(job, handle)
         found = unproven(
-            store, self._work.home, job, handle.name, handle.recipient, models, order.avoid, canary=order.canary
+            store, self._work.home, job, handle.name, handle.recipient, models, now, order.avoid, canary=order.canary
         )
         number, added = store.shards.next_number(job.id), list[Shard]()
         for one in found:
