@@ -54,6 +54,14 @@ def test_a_lone_row_is_at_fault_only_if_the_upstream_ever_answered() -> None:
     assert failed(outage, Row(), last=True) is Blame.ROW
 
 
+def test_a_lone_row_of_the_engine_itself_is_at_fault() -> None:
+    outage: Outage[Row] = Outage()
+    rows = [Row() for _ in range(SOME_ROWS)]
+    for row in rows:
+        assert outage.note(row, 1.0, is_last=True, counts_many=True, in_flight=0, is_engine=True) is Blame.ROW
+    assert not outage.is_open
+
+
 def test_the_last_rows_are_at_fault_only_if_they_are_few() -> None:
     outage: Outage[Row] = Outage()
     outage.succeeded(0.0)

@@ -101,9 +101,11 @@ def _good(path: str, answer: http1.HttpAnswer) -> Reply:
     if not head.error:
         return reply
     words = read_error(reply.body)
+    if words.message is None or words.is_page:
+        return reply  # nothing that any server means by an error
     if words.status is not None and words.status >= 400:
         return reply._replace(status=words.status, tokens=None)
-    return reply._replace(end=End.ABORTED, detail=words.message or "the answer is an error", tokens=None)
+    return reply._replace(end=End.ABORTED, detail=words.message, tokens=None)
 
 
 def is_object(body: bytes) -> bool:

@@ -49,11 +49,13 @@ class Outage(Generic[R]):
         self._has_answered = False
         self._opened_at = 0.0
 
-    def note(self, row: R, now: float, *, is_last: bool, counts_many: bool, in_flight: int) -> Blame:
+    def note(
+        self, row: R, now: float, *, is_last: bool, counts_many: bool, in_flight: int, is_engine: bool = False
+    ) -> Blame:
         """Record a failed attempt and return who is at fault.
 
         `is_last` says that the row has no tries left, `counts_many` that MANY_ROWS decide at once. `in_flight` is how
-        many other rows are out.
+        many other rows are out. `is_engine`: the upstream is the engine itself, so that an answer shows it is there.
         """
         if self.is_open:
             return Blame.UPSTREAM
@@ -62,7 +64,7 @@ class Outage(Generic[R]):
         self._failed[row] = None
         self.began = now if self.began is None else self.began
         if not (counts_many and len(self._failed) >= MANY_ROWS):
-            if not is_last:
+            if not is_last or is_engine:
                 return Blame.ROW
             if in_flight:
                 return Blame.UNKNOWN

@@ -257,12 +257,16 @@ class Upstream:
         if self.problem is None:
             self.since = self.clock() if self.outage.began is None else self.outage.began
             log.warning("upstream fails for all rows", extra=told(upstream=self.shown, reason=reason))
-        self.problem = self._failure = f"every row fails: {reason}"
+        if not self._failure:
+            rows = len(self.outage.failed_rows())
+            self._failure = f"{'1 row' if rows == 1 else f'{rows} rows in a row'} failed: {reason}"
+        self.problem = self._failure
         self.on_trial = True
 
     def recover(self) -> None:
         """End an outage."""
         self.outage.end()
+        self._failure = ""
         if self.is_leaving:
             return
         self.problem, self.on_trial, self._may_try, self._failures = None, False, False, 0
@@ -274,7 +278,7 @@ class Upstream:
         self.on_trial = True
         if self.outage.is_open:
             self.outage.end()
-            self.problem = reason
+            self._failure, self.problem = "", reason
         self.down(reason)
 
     def answered(self, now: float, seconds: float) -> bool:

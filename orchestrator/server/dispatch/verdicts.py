@@ -73,7 +73,15 @@ class Verdicts:
         if is_overload and not (is_last and status == UNAVAILABLE):
             return verdict
         outage, reason = upstream.outage, verdict.reason or f"server error ({status})"
-        match outage.note(work, now, is_last=is_last, counts_many=not is_overload, in_flight=upstream.inflight):
+        blame = outage.note(
+            work,
+            now,
+            is_last=is_last,
+            counts_many=not is_overload,
+            in_flight=upstream.inflight,
+            is_engine=upstream.is_vllm,
+        )
+        match blame:
             case Blame.UNKNOWN:
                 work.tries[fault] -= 1
                 return RetryVerdict(Action.RETRY, reason, min(MAX_DELAY, UNKNOWN_DELAYS * self._base))
