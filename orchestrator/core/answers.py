@@ -215,18 +215,19 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     written = taken.cache_write_tokens or taken.cache_creation_tokens or usage.cache_creation_input_tokens or 0
     output = usage.completion_tokens or usage.output_tokens or 0
     thought = given.reasoning_tokens or usage.reasoning_tokens or 0
-    total = _total(usage)
     # xAI counts thoughts beside the completion, which the total shows; what is more than a whole is not a part of it.
-    if thought and (thought > output or total == fed + output + thought):
+    if thought and (thought > output or _total(usage) == fed + output + thought):
         output += thought
-    if cached + written and _is_beside(usage, fed, cached + written, output, total):
-        fed += cached + written
-    cached = min(cached, fed)
-    written = min(written, fed - cached)
+    if stored := cached + written:
+        if _is_beside(usage, fed, stored, output):
+            fed += stored
+        cached = min(cached, fed)
+        written = min(written, fed - cached)
     if not fed < MOST_TOKENS > output:
         return NO_TOKENS
     searches = usage.server_tool_use.web_search_requests or 0 if usage.server_tool_use else 0
-    if taken is _NO_DETAILS is given and not searches:
+    has_media = taken.audio_tokens or taken.image_tokens or given.audio_tokens or given.image_tokens
+    if not (searches or has_media or taken.cache_write_1h_tokens):
         return TokenCounts(fed, cached, output, thought, written)
     return TokenCounts(
         fed,
@@ -254,8 +255,9 @@ def _cached_beside(usage: _AnswerUsage) -> int:
     )
 
 
-def _is_beside(usage: _AnswerUsage, fed: int, stored: int, output: int, total: int | None) -> bool:
+def _is_beside(usage: _AnswerUsage, fed: int, stored: int, output: int) -> bool:
     """True if a prompt's cached and written tokens are counted beside it, and not as a part of it."""
+    total = _total(usage)
     if total == fed + output:
         return False
     if total == fed + stored + output:
@@ -267,6 +269,8 @@ def _is_beside(usage: _AnswerUsage, fed: int, stored: int, output: int, total: i
 
 def _total(usage: _AnswerUsage) -> int | None:
     """The total that a usage tells, as a number or as text; None for any other: it spoils none of the parts."""
+    if type(usage.total_tokens) is int and 0 <= usage.total_tokens < MOST_TOKENS:
+        return usage.total_tokens
     try:
         total: int | None = msgspec.convert(usage.total_tokens, Tokens | None, strict=False)
     except msgspec.ValidationError:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.wire import JSON_ERRORS, NO_BODY
+from orchestrator.core.wire import JSON_ERRORS
 
 FAILED_ENDS = frozenset(
     {
@@ -32,18 +32,18 @@ Anthropic and Bedrock: `model_context_window_exceeded`. Mistral: `model_length`.
 """
 MAX_WORDS = 200
 """Characters of a server's own words that a reason quotes."""
+_USUAL_ENDS = ("stop", "length", "tool_calls")
+_PIECE = "chat.completion.chunk"
 _NAMES = ("type", "reason", "finish_reason", "name")
 _DEEPEST = 4
 """Levels of objects and lists in which a server may wrap its word."""
 
 
-class ChoiceEnd(msgspec.Struct, frozen=True):
-    """How a choice ended. A piece of a stream has a `delta` in place of a message."""
+class ChoiceEnd(msgspec.Struct, frozen=True, gc=False):
+    """How a choice ended."""
 
     finish_reason: Any = None
     error: Any = None
-    delta: msgspec.Raw = NO_BODY
-    message: msgspec.Raw = NO_BODY
 
 
 _decode_end = msgspec.json.Decoder(ChoiceEnd).decode
@@ -69,11 +69,15 @@ def why_unfinished(choices: list[ChoiceEnd] | None, kind: Any, status: Any, deta
     for choice in choices or ():
         if choice.error:
             return f"the answer has an error: {_words(choice.error)}"
+        if choice.finish_reason in _USUAL_ENDS:
+            continue
         end = end_word(choice.finish_reason)
         if end and end.lower() in FAILED_ENDS:
             return f"the server stopped before the answer was complete (finish_reason {end})"
-        if end is None and choice.delta is not NO_BODY and choice.message is NO_BODY:
+        if end is None and kind == _PIECE:
             return "the answer is a piece of a stream"
+    if status is None and kind != "error":
+        return None
     if kind == "error":
         return "the answer is an error object"
     return _unfinished_response(status, details)

@@ -10,7 +10,8 @@ import msgspec
 from orchestrator.core.wire import JSON_ERRORS
 
 _TEXTS = ("text", "output_text")
-_WORDLESS = frozenset({"message", "reasoning"})
+WORDLESS = frozenset({"message", "reasoning"})
+"""Items of a response beside which it has nothing else."""
 
 
 def read(raw: msgspec.Raw) -> Any:
@@ -70,7 +71,7 @@ def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
 
 def is_other(item: Any) -> bool:
     """True if an item of a response is more than a message or what the model thought."""
-    return not isinstance(item, dict) or item.get("type", "message") not in _WORDLESS
+    return not isinstance(item, dict) or item.get("type", "message") not in WORDLESS
 
 
 def _is_part(part: Any) -> bool:

@@ -6,7 +6,7 @@ A body of the usual shape is decoded at once. Any other one is read part by part
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -52,6 +52,23 @@ class _Usual(msgspec.Struct):
     choices: list[_Choice]
 
 
+class _Part(msgspec.Struct):
+    text: str
+    type: Literal["output_text"]
+
+
+class _Item(msgspec.Struct):
+    type: str
+    role: Literal["assistant"] | None = None
+    content: list[_Part] | None = None
+
+
+class _UsualResponse(msgspec.Struct):
+    output: list[_Item]
+    incomplete_details: None = None
+    choices: None = None
+
+
 class _Body(msgspec.Struct):
     choices: msgspec.Raw = wire.NO_BODY
     data: msgspec.Raw = wire.NO_BODY
@@ -67,6 +84,7 @@ class _OddChoice(msgspec.Struct):
 
 
 _decode_usual = msgspec.json.Decoder(_Usual).decode
+_decode_response = msgspec.json.Decoder(_UsualResponse).decode
 _decode_body = msgspec.json.Decoder(_Body).decode
 _decode_choices = msgspec.json.Decoder(list[_OddChoice]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -78,9 +96,22 @@ def answer_of(body: msgspec.Raw) -> Answer:
     try:
         choice = _decode_usual(body).choices[0]
     except (*wire.JSON_ERRORS, IndexError):
-        return _odd_answer(body)
+        return _response(body) or _odd_answer(body)
     said = choice.message
     return Answer(said.content, choice.finish_reason, bool(said.tool_calls), said.refusal or None)
+
+
+def _response(body: msgspec.Raw) -> Answer | None:
+    """The answer of a response with one message of texts, None if it is anything else."""
+    try:
+        output = _decode_response(body).output
+    except wire.JSON_ERRORS:
+        return None
+    messages = [item for item in output if item.type == "message"]
+    if len(messages) != 1:
+        return None
+    text = "".join([part.text for part in messages[0].content or ()])
+    return Answer(text or None, None, any(item.type not in answer_parts.WORDLESS for item in output))
 
 
 def _odd_answer(body: msgspec.Raw) -> Answer:
