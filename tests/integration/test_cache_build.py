@@ -368,3 +368,33 @@ def test_where_rows_of_a_job_may_be_answered(works: Works) -> None:
     assert asked("small") == {("openai", "mini"), ("gpu", "tiny")}
     assert asked("strong") == {("openai", "mini"), ("openai", "big"), ("gpu", "mini"), ("gpu", "big")}
     assert asked("mini") == {("openai", "mini"), ("gpu", "mini")}
+
+
+@pytest.mark.parametrize("unread", [False, True], ids=["changed times", "unchanged files"])
+@pytest.mark.parametrize("name", ["a", "b"], ids=["its own run", "another job"])
+def test_an_aborted_answer_that_an_earlier_version_accepted_is_asked_again_and_no_other(
+    works: Works, name: str, unread: bool
+) -> None:
+    works.documents("It was agreed.", "Nothing was.")
+    clock = settled_ns if unread else time.time_ns
+    first, _ = works.build(works.job_file("a"), clock_ns=clock)
+    lines = [
+        json.dumps(
+            {"custom_id": "x", "response": {"status_code": 200, "body": {"choices": [{"finish_reason": end}]}}}
+        )
+        for end in ("abort", "stop")
+    ]
+    spans = [Span(0, len(lines[0])), Span(len(lines[0]) + 1, len(lines[1]))]
+    [found] = ranges(works.store, first)
+    new = shard(first, 1, backend="openai", model=found.model, rows=found.rows, bytes=found.bytes)
+    works.store.shards.add(new, found)
+    path = works.home.results(new.id, "output")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    rows = [Settled(*succeeded(seq, "0.5", span=spans[seq], repaired=None)) for seq in range(2)]
+    works.store.rows.settle(new.id, first.id, "openai", rows, later(works.hours), "mini")
+    second, report = works.build(works.job_file(name), clock_ns=clock)
+    assert (report.requests, report.carried + report.cached) == (2, 1)
+    assert works.ends(second) == [("pending", None), ("succeeded", first.id)]
+    path.unlink()
+    assert works.build(works.job_file(name), clock_ns=clock)[1].requests == 2

@@ -26,6 +26,7 @@ from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.documents.ignored import Ignored, told
 from orchestrator.pipeline.build import reuse
+from orchestrator.pipeline.build.old_answers import holding
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
 from orchestrator.pipeline.build.selection import Scope, Selection
@@ -198,11 +199,11 @@ def build(
     stamped with, which no job's `now` is. `reading` is what documents may take to be read.
     """
     report = BuildReport(limited_to=job.limited_to)
-    recorder = _Recorder(store, job, asked, report, now)
+    recorder = _Recorder(store, home, job, asked, report, now)
     memory = DocumentMemory(store, job, now, remember=remember)
     if job.kind is JobKind.DOCUMENTS:
         lines = _from_documents(
-            store, job, recorder.runs, asked, memory, report, clock_ns, reading or ReadingSettings()
+            store, home, job, recorder.runs, asked, memory, report, clock_ns, reading or ReadingSettings()
         )
     else:
         lines = _from_batch_file(job, report)
@@ -235,8 +236,11 @@ def build(
 class _Recorder:
     """Puts requests into the job's file and the store, with what earlier runs and other jobs know of each."""
 
-    def __init__(self, store: Store, job: Job, asked: reuse.Asked, report: BuildReport, now: datetime) -> None:
+    def __init__(
+        self, store: Store, home: Home, job: Job, asked: reuse.Asked, report: BuildReport, now: datetime
+    ) -> None:
         self._store = store
+        self._home = home
         self._job = job
         self._asked = asked
         self._report = report
@@ -250,9 +254,9 @@ class _Recorder:
         rows, spans = [made.built.row for made in chunk], _written(file, chunk)
         carried = {made.built.row.custom_id: made.earlier for made in chunk if made.earlier is not None}
         unknown = [made.built.row for made in chunk if made.earlier is None]
-        carried |= reuse.to_carry(store, self._asked, self.runs, unknown)
+        carried |= holding(self._home, reuse.to_carry(store, self._asked, self.runs, unknown))
         others = [row for row in rows if row.custom_id not in carried]
-        cached = reuse.answered(store, job, self._asked, others)
+        cached = holding(self._home, reuse.answered(store, job, self._asked, others))
         twins = reuse.twins(store, job, [row for row in others if row.custom_id not in cached])
         whys = dict.fromkeys((row.seq for row in rows), Why.UNCHANGED) | reuse.whys(store, job, self._last, others)
         try:
@@ -307,8 +311,8 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
 
 
 def _from_documents(
-    store: Store, job: Job, runs: list[JobId], asked: reuse.Asked, memory: DocumentMemory, report: BuildReport,
-    clock_ns: Callable[[], int], reading: ReadingSettings,
+    store: Store, home: Home, job: Job, runs: list[JobId], asked: reuse.Asked, memory: DocumentMemory,
+    report: BuildReport, clock_ns: Callable[[], int], reading: ReadingSettings,
 ) -> Iterator[Made]:  # fmt: skip
     from orchestrator import documents
 
@@ -323,7 +327,7 @@ def _from_documents(
         for source in spec.documents:
             if tasks := scope.tasks_of(spec, source):
                 asking = builder.asking(tasks)
-                sweep = Sweep(store, job, asking, selection, runs, asked, memory, report, clock_ns, readers)
+                sweep = Sweep(store, home, job, asking, selection, runs, asked, memory, report, clock_ns, readers)
                 yield from sweep.made(source, base)
     selection.check()
 

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, TypeVar
 from orchestrator.core import interrupts
 from orchestrator.core.model import Job, JobId, RequestState
 from orchestrator.documents.readers import RemoteOrder, TableRows
+from orchestrator.pipeline.build.old_answers import holding
 from orchestrator.pipeline.build.reuse import Asked, may_take
 from orchestrator.policy.requests import Builder, Built
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
 from orchestrator.store.records import Earlier
@@ -85,10 +87,11 @@ class Sweep:
     """
 
     def __init__(
-        self, store: Store, job: Job, builder: Builder, selection: Selection, runs: Sequence[JobId], asked: Asked,
-        memory: DocumentMemory, report: BuildReport, clock_ns: Callable[[], int], readers: Readers,
+        self, store: Store, home: Home, job: Job, builder: Builder, selection: Selection, runs: Sequence[JobId],
+        asked: Asked, memory: DocumentMemory, report: BuildReport, clock_ns: Callable[[], int], readers: Readers,
     ) -> None:  # fmt: skip
         self._store = store
+        self._home = home
         self._series = job.series
         self._builder = builder
         self._selection = selection
@@ -136,7 +139,8 @@ class Sweep:
         """The answers to every question about each document, by its key; those that lack one are left out."""
         asked = {key: self._builder.identities(key, content) for key, content in known if content is not None}
         every = {one.custom_id: one for identities in asked.values() for one in identities}
-        held = self._store.known.earlier(self._runs, {name: one.fingerprint for name, one in every.items()})
+        known_rows = self._store.known.earlier(self._runs, {name: one.fingerprint for name, one in every.items()})
+        held = holding(self._home, known_rows)
         # A failure, even one that holds, keeps its request, so that `orch retry` can send it.
         good = {
             name: row
