@@ -85,7 +85,6 @@ class Pipeline:
 
     def settings_changed(self) -> None:
         """Every job is planned again at its next step, and rows that a backend refused may go there again."""
-        self._batches.preflights.forget()
         for job in self._store.jobs.unfinished(self._home.identity()):
             self._store.holds.lift(self._store.holds.of(job.id))
         self._replan_timer = ReplanTimer()

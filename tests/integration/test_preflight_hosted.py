@@ -16,8 +16,9 @@ import pytest
 from orchestrator.backends.openai import OpenAIBatches
 from orchestrator.core.model import Job
 from tests.emulator.client import Emulator
+from tests.emulator.driving import jsonl
 from tests.support.hosted_crashes import Killed
-from tests.support.hostedjob import DAY, MODEL, Desk, cost_of, desk_of, plain, row, script
+from tests.support.hostedjob import DAY, HOUR, MODEL, Desk, cost_of, desk_of, plain, row, script
 
 MANY = 21
 """The fewest rows that one is asked first for."""
@@ -218,7 +219,8 @@ RENAMED = "Unsupported parameter: 'max_tokens' is not supported with this model.
 def test_a_refused_field_holds_every_row_back(desk: Desk, name: str, refusal: dict[str, Any]) -> None:
     desk.backend(name, preflight=True)
     desk.provider.script({"do": "status", "match": {"verb": "chat"}, "times": None, **refusal})
-    job = desk.submit(plain(MANY, **WARM))
+    path = desk.written(jsonl(plain(MANY, **WARM)))
+    job = desk.submit(path)
     desk.settle(job)
     for _ in range(3):
         desk.later(60, job)
@@ -226,17 +228,44 @@ def test_a_refused_field_holds_every_row_back(desk: Desk, name: str, refusal: di
     assert list(asked(desk).values()) == [1]
     assert not desk.is_over(job)
     assert refusal["message"] in desk.said[-1]
-    assert any(refusal["message"] in held for held in desk.held(job))
+    assert any(refusal["message"] in held for held in desk.events(job, "held"))
     counts = desk.store.jobs.counts([job.id])[job.id]
     assert (counts.pending, counts.total) == (MANY, MANY)
     assert desk.cost(job) == 0
 
     desk.provider.clear()
     desk.start_anew()
+    assert desk.submit(path).id == job.id
     desk.finish(job)
+    assert [batch["rows"] for batch in desk.batches()] == [MANY - 1]
     all_succeeded(desk, job)
     assert set(desk.attempts(job).values()) == {1}
     assert desk.cost(job) == paid(desk)
+
+
+def test_at_the_deadline_rows_that_are_held_back_fail_in_the_provider_s_words(desk: Desk) -> None:
+    desk.backend(preflight=True)
+    desk.provider.script({"do": "status", "match": {"verb": "chat"}, "times": None, "status": 400, "message": FIELD})
+    desk.provider.script({"do": "status", "match": {"verb": "upload"}, "times": None, "status": 503})
+    job = desk.submit(plain(MANY, **WARM), deadline="26h")
+    desk.settle(job)
+    desk.later(27 * HOUR, job)
+    desk.finish(job)
+    assert desk.batches() == []
+    assert set(desk.ends(job).values()) == {"failed: invalid_value"}
+    assert {found["error"]["message"] for found in desk.rows(job).values()} == {f"{FIELD} (400)"}
+
+
+def test_only_the_tasks_with_the_refused_fields_are_held_back(desk: Desk) -> None:
+    desk.backend(preflight=True)
+    fault = {"do": "status", "match": {"verb": "chat", "nth": 2}, "times": 1, "status": 400, "message": FIELD}
+    desk.provider.script(fault)
+    tasks = [{"id": "a"}, {"id": "b"}, {"id": "c", "temperature": 0.5}, {"id": "d", "temperature": 0.7}]
+    job = desk.submit(job_file(desk, 20, tasks))
+    desk.settle(job)
+    assert {hold.task for hold in desk.store.holds.of(job.id)} in ({"a", "b"}, {"c", "d"})
+    sent = [shard for shard in desk.detail(job)["shards"] if shard["state"] == "submitted"]
+    assert [shard["rows"] for shard in sent] == [39]
 
 
 def test_what_is_mended_meanwhile_goes_out_by_itself(desk: Desk) -> None:

@@ -120,8 +120,10 @@ def is_shared(code: str) -> bool:
 
 
 def is_unsent_and_held(store: Store, shard: Shard) -> bool:
-    """True if a shard was made before its backend refused all rows of their kind."""
-    return any(is_about(hold, shard) and shard.created_at <= hold.held_at for hold in store.holds.of(shard.job_id))
+    """True if a shard was made before its backend refused all rows of a kind, and has rows of that kind."""
+    holds = [hold for hold in store.holds.of(shard.job_id) if is_about(hold, shard)]
+    held = {hold.task for hold in holds if shard.created_at <= hold.held_at}
+    return bool(held) and any(row.task in held for row in store.rows.of_shard(shard.id))
 
 
 def apply(store: Store, shard: Shard) -> None:

@@ -18,7 +18,7 @@ from orchestrator.core import tokens
 from orchestrator.core.model import Outcome, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import common_refusals, reask
+from orchestrator.pipeline.collect import asked_first, common_refusals, reask
 from orchestrator.pipeline.collect.fetch import KINDS, discard
 from orchestrator.pipeline.collect.lessons import Lessons
 from orchestrator.pipeline.collect.unanswered import (
@@ -102,6 +102,8 @@ def _common(
     """The refusals for which the rows of whole tasks are held back, by task."""
     if ended.job.cancel_requested_at is not None:
         return {}
+    if ended.shard.preflight is not None:
+        return asked_first.refused_tasks(store, home, ended, rows.values())
     paths = [home.results(ended.shard.id, kind) for kind in KINDS]
     common = common_of_batch(ended, rows.values()) or common_refusals.in_files(paths, rows, lessons.field_of)
     return common_refusals.of_shard(store, ended.shard, common)

@@ -214,14 +214,14 @@ def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally:
         for row in untold:
             yield _ended(row, RequestState.CANCELLED, code, reason)
         return
-    if shard.preflight is not None:
-        tally.again["its batch"] += len(untold)
-        return
-    if is_refused(ended):
+    if is_refused(ended) and shard.preflight is None:
         untold = _without_respelled(ended, untold, tally, rest)
     rest.held.extend(row.seq for row in untold if row.task in rest.common)
     tally.again.update(rest.common[row.task].code for row in untold if row.task in rest.common)
     untold = [row for row in untold if row.task not in rest.common]
+    if shard.preflight is not None:
+        tally.again["its batch"] += len(untold)
+        return
     if shard.rerouted_at is not None:
         # An engine that did not keep up may do some of them all the same, and they avoid what they did before;
         # another batch would be as slow.

@@ -17,7 +17,7 @@ from orchestrator.pipeline.collect import common_refusals, track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
 from orchestrator.pipeline.submit import asking, batch_creation, budget, unanswered_create
 from orchestrator.pipeline.submit.admission import CallKind
-from orchestrator.pipeline.submit.preflight import Preflights, refused
+from orchestrator.pipeline.submit.preflight import Preflights
 from orchestrator.policy.preflight import PreflightFinding
 from orchestrator.policy.quota import Split
 
@@ -70,23 +70,11 @@ class Dispatch:
         return self._sent(job, shard, handle)
 
     def _follows(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
-        """Whether something moved of a batch that has to wait for rows that are asked first; None if it may go.
-
-        Raises RefusedError for a batch whose rows would all be refused, and may go nowhere else.
-        """
+        """Whether something moved of a batch that has to wait for rows that are asked first; None if it may go."""
         if not handle.preflight:
             return None
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
             return False  # it was planned again in this round
-        if (message := self._preflights.refusal(shard)) is not None:
-            planning = self._work.handles.planning(job)
-            if planning.has_other_than(shard.backend) and not planning.standing(shard).is_alone:
-                seqs = [row.seq for row in self._work.store.rows.of_shard(shard.id)]
-                self._work.store.rows.free(shard, seqs, count_attempt=False, avoid=(shard.backend,))
-                self._dissolve(job, shard, f"{shard.backend} refuses such requests: {message}")
-                return True
-            self._work.hold(job, shard, message)
-            raise refused(job, shard, message)
         standing = self._preflights.standing(shard)
         if standing.waits_for is not None:
             return self._work.hold(job, shard, standing.waits_for)
@@ -177,8 +165,6 @@ class Dispatch:
 
     def _asked(self, job: Job, shard: Shard, asked: asking.Asked) -> None:
         self._work.polls.forget(shard)
-        if asked.finding is PreflightFinding.REFUSED:
-            self._preflights.refuse(shard, asked.message)
         self._work.note(job, EventKind.PREFLIGHT, _TOLD[asked.finding].format(asked.message), shard)
 
     def _submit(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:

@@ -8,9 +8,7 @@ anything else lets them go.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
-from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.tokens import estimate
@@ -20,18 +18,6 @@ from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.policy.preflight import FEW_ROWS
 from orchestrator.policy.sharding import Range
-
-FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=15), timedelta(hours=6)
-"""How long a refusal holds before a row is asked again, doubled with each refusal: somebody may have mended it."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBack:
-    """The refusal of a row that was asked first, in the provider's words; `times` counts those before it."""
-
-    message: str
-    until: datetime
-    times: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +37,7 @@ class Preflights:
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work
-        # In memory: another process asks again, since somebody may have mended it.
-        self._refused: dict[tuple[str, str, str, str], HeldBack] = {}
         self._joined: set[ShardId] = set()
-
-    def forget(self) -> None:
-        """Ask again what was refused: the settings have changed."""
-        self._refused.clear()
 
     def plan(self, job: Job, handle: BackendHandle, order: Sending) -> list[Shard]:
         """Give each row that is asked first a shard of its own; those that are new."""
@@ -89,8 +69,6 @@ class Preflights:
                 created_at=now,
                 preflight=one.fields,
             )
-            if self.refusal(shard) is not None:
-                continue
             of_row = Range(row.endpoint, row.model, row.seq, row.seq, 1, shard.bytes)
             store.shards.add(shard, of_row, order.avoid, canary=order.canary)
             added.append(shard)
@@ -108,18 +86,6 @@ class Preflights:
             and one.refusal_code is None
         }
 
-    def refuse(self, shard: Shard, message: str) -> None:
-        """A row that was asked first was refused."""
-        key = (shard.job_id, shard.backend, shard.endpoint, shard.model)
-        times = self._refused[key].times + 1 if key in self._refused else 0
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(times, 10))
-        self._refused[key] = HeldBack(message, self._work.now() + pause, times)
-
-    def refusal(self, shard: Shard) -> str | None:
-        """Why the rows of a batch would be refused, in the provider's words; None if nothing says so."""
-        known = self._refused.get((shard.job_id, shard.backend, shard.endpoint, shard.model))
-        return known.message if known is not None and self._work.now() < known.until else None
-
     def standing(self, shard: Shard) -> Standing:
         """What the rows that were asked first mean for a batch of their model."""
         alike = self._alike(shard)
@@ -130,7 +96,8 @@ class Preflights:
         if under_way is not None:
             return Standing(f"waits for {under_way.id}, a row that is asked first")
         newest = {one.preflight: one for one in asked if one.state is ShardState.COLLECTED}
-        back = [one for one in newest.values() if not one.provider_completed and one.id not in self._joined]
+        unclear = [one for one in newest.values() if not one.provider_completed and one.refusal_code is None]
+        back = [one for one in unclear if one.id not in self._joined]
         self._joined.update(one.id for one in back)
         last = max((one.collected_at for one in back if one.collected_at is not None), default=None)
         batches = [one for one in alike if one.preflight is None and one.state is ShardState.PENDING]
@@ -142,11 +109,3 @@ class Preflights:
             for one in self._work.store.shards.of_job(shard.job_id)
             if (one.backend, one.endpoint, one.model) == (shard.backend, shard.endpoint, shard.model)
         ]
-
-
-def refused(job: Job, shard: Shard, message: str) -> RefusedError:
-    """Nothing goes to a backend that refused the row which was asked first."""
-    return RefusedError(
-        f"job {job.id}: {shard.backend} refuses its requests to {shard.model}: {message}",
-        hint="no batch was sent and every row waits: mend the job file or orch.toml, then run the same command again",
-    )
