@@ -68,7 +68,7 @@ def test_what_was_under_way_is_finished(earlier: Desk) -> None:
     assert [row["provenance"]["rung"] for row in earlier.rows(found["half"]).values()] == [1, 2, 2]
     assert earlier.cost(found["half"]) > before, "the stronger model's answers are booked beside the first"
     assert earlier.ends(found["rows-2"]) == dict.fromkeys(("r0", "r1"), "cancelled: budget_exhausted")
-    assert earlier.ends(found["rows-4"]) == dict.fromkeys(("r0", "r1"), "failed: invalid_model")
+    assert earlier.ends(found["rows-4"]) == dict.fromkeys(("r0", "r1"), "succeeded"), "refused alike: tried again"
     for job in going:
         warned = earlier.events(job, EventKind.BUDGET)
         assert len(warned) <= 1, "the budget's warning of the month is not told again"

@@ -62,10 +62,11 @@ def test_trap_a6_an_input_file_that_the_provider_cannot_find_is_uploaded_again(d
 
 @pytest.mark.parametrize("code", ["invalid_url", "url_mismatch"])
 def test_trap_a6_a_batch_whose_endpoint_is_not_served_fails_with_that_word(desk: Desk, code: str) -> None:
-    script(desk, "fails", code=code, message="The URL does not match the batch endpoint.", lines=[1])
-    job = desk.run(plain(3))
+    message = "The URL does not match the batch endpoint."
+    script(desk, "fails", code=code, message=message, lines=[1], times=None)
+    job = desk.run(plain(3), deadline="6h")
     assert desk.ends(job) == all_are(f"failed: {code}", 3)
-    assert len(desk.batches()) == 1
+    assert desk.billed() == {}
 
 
 def test_trap_a6_a_model_that_the_batch_api_lacks_goes_to_another_backend_that_may_take_it(desk: Desk) -> None:
@@ -86,12 +87,12 @@ def test_trap_a6_a_model_that_the_batch_api_lacks_goes_to_another_backend_that_m
     assert [shard["backend"] for shard in desk.detail(job)["shards"]] == ["openai", "azure"]
 
 
-def test_trap_a6_a_model_that_nobody_has_fails_once_and_says_so(desk: Desk) -> None:
+def test_trap_a6_a_model_that_nobody_has_fails_at_the_deadline_and_says_so(desk: Desk) -> None:
     desk.provider.settings(models=["another"])
-    job = desk.run(plain(3))
+    job = desk.run(plain(3), deadline="6h")
     assert desk.ends(job) == all_are("failed: model_not_found", 3)
-    assert desk.rows(job)["r0"]["error"]["message"] == "The provided model 'm' is not supported by the Batch API."
-    assert len(desk.batches()) == 1
+    assert "The provided model 'm' is not supported by the Batch API." in desk.rows(job)["r0"]["error"]["message"]
+    assert desk.billed() == {}
 
 
 def test_trap_b_a_utf8_mark_never_reaches_a_provider(desk: Desk) -> None:
@@ -127,8 +128,8 @@ def test_trap_a1_a_single_row_that_is_too_large_fails_with_what_was_said(desk: D
 
 def test_trap_a1_an_upload_that_is_refused_for_good_fails_its_rows_and_nothing_hangs(desk: Desk) -> None:
     message = "Invalid file format for Batch API. Must be .jsonl"
-    script(desk, "status", verb="upload", status=400, code="invalid_request_error", message=message)
-    job = desk.run(plain(2))
+    script(desk, "status", verb="upload", status=400, code="invalid_request_error", message=message, times=None)
+    job = desk.run(plain(2), deadline="6h")
     assert message in desk.rows(job)["r0"]["error"]["message"]
     assert desk.batches() == []
 

@@ -233,7 +233,7 @@ def test_a_job_whose_rows_cannot_be_delivered_ends_by_name_and_keeps_them(desk: 
 
 
 def test_the_report_of_a_night_begins_with_it(desk: Desk) -> None:
-    good = desk.run(job_file(desk, {"path": "good.jsonl"}, name="good", text="[[fault:status:400]]"))
+    good = desk.run(job_file(desk, {"path": "good.jsonl"}, name="good", text="[[fault:content_filter]]"))
     bad = finished(desk, {"path": "rows.jsonl"}, to_a_folder(desk), name="bad", text="Other.")
     report = night_report(desk.store, desk.home, None, [good, bad], now())
     assert [job for job, _ in report.needs] == [bad.id, good.id]

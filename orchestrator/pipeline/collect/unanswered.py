@@ -19,7 +19,7 @@ from orchestrator.pipeline.collect.fetch import FetchedFiles
 from orchestrator.pipeline.collect.lessons import Lessons
 from orchestrator.policy import batch_errors, results, row_errors
 from orchestrator.policy.answer_check import AnswerCheck
-from orchestrator.policy.batch_errors import INPUT_LOST, NOT_SENT, BatchFault, BatchVerdict
+from orchestrator.policy.batch_errors import INPUT_LOST, NOT_SENT, STRAY_UPLOADS, BatchFault, BatchVerdict
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.policy.row_errors import Disposition, RowVerdict
 from orchestrator.settings.model_lists import RungStanding
@@ -261,8 +261,8 @@ def common_of_batch(ended: EndedShard, rows: Collection[InShard]) -> dict[str, C
     verdict = batch_errors.classify_batch(first.code, first.message, first.line)
     named = {problem.line for problem in ended.problems if problem.code == first.code} - {None}
     is_whole = verdict.kind is BatchFault.WHOLE or (verdict.kind is BatchFault.LINE and len(named) >= len(rows))
-    if not is_whole or verdict.code == NOT_SENT:
-        return {}
+    if not is_whole or verdict.code in (NOT_SENT, STRAY_UPLOADS):
+        return {}  # nobody has refused them: they could not be sent
     number = FEWEST if verdict.kind is BatchFault.WHOLE else len(rows)
     said = row_errors.classify(400, first.code, None, first.message)
     common = of_verdict(replace(said, disposition=verdict.disposition), first.code, first.message, number)
