@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tests.support import answers
+from tests.support import answers, vllm_refusals
 from tests.support.accesslog import AccessLog
 from tests.support.connection import Connection
 from tests.support.engine import Engine, count_tokens
@@ -262,6 +262,8 @@ class Server:
         model = body.get("model")
         if settings.models and model is not None and model not in settings.models:
             return answers.error(404, f"The model `{model}` does not exist.", param="model")
+        if exchange.path in (CHAT, COMPLETIONS) and (refusal := vllm_refusals.refused(body)) is not None:
+            return answers.error(400, refusal[0], param=refusal[1])
         if body.get("stream") and exchange.path != CHAT:
             return answers.error(501, "only chat is streamed here")
         prompt, wanted = count_tokens(exchange.prompt.whole), output_limit(body)

@@ -408,3 +408,26 @@ def test_the_configuration_is_toml(orch_home: Path) -> None:
         "limits": {"rows": 5},
         "note": 'a "ü" \n b',
     }
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"temperature": -1}, "temperature must be non-negative, got -1."),
+        ({"top_p": 0}, "top_p must be in (0, 1], got 0."),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0."),
+        ({"stop": ["a", ""]}, "stop cannot contain an empty string."),
+        ({"top_logprobs": 3}, "when using `top_logprobs`, `logprobs` must be set to true."),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "'json_schema'"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "only use one kind"),
+        ({"tools": []}, "`tools` must not be an empty array."),
+        ({"tool_choice": "required"}, "When using `tool_choice`, `tools` must be set."),
+    ],
+)
+def test_it_refuses_what_vllm_refuses(upstream: Upstream, fields: dict[str, Any], words: str) -> None:
+    refused = post(upstream, chat_body("hello", **fields))
+    assert refused.status == 400
+    error = refused.json()["error"]
+    assert (error["type"], error["code"]) == ("BadRequestError", 400)
+    assert words in error["message"]
