@@ -326,6 +326,7 @@ def test_a_key_that_only_the_models_page_takes_counts_as_one_outage(tmp_path: Pa
         # It was probed well and refused a row again and again: the outage is as old as its beginning.
         wait_until(lambda: health(sdk)["upstreams"][0]["problem"])
         assert health(sdk)["upstreams"][0]["problem_seconds"] >= known - 0.1
+        upstream.body = b'{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}'
         upstream.status = 200
         ended(sdk, batch.id).check(["a", "b"])
         wait_until(lambda: health(sdk)["upstreams"][0]["problem"] is None)
