@@ -287,6 +287,11 @@ class Outcome:
     error_code: str | None = None
     error_message: str | None = None
 
+    @property
+    def is_answer(self) -> bool:
+        """True if the backend answered the row with a success, whatever that is worth."""
+        return self.status is not None and 200 <= self.status < 300
+
 
 @dataclass(frozen=True, slots=True)
 class FinishedRow:

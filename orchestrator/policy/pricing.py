@@ -150,8 +150,12 @@ def row_price(
     """
     used = outcome.usage
     is_told = bool(used.input_tokens or used.output_tokens)
-    is_answer = outcome.status is not None and 200 <= outcome.status < 300
-    if not is_told and outcome.model is None and outcome.state is not RequestState.SUCCEEDED and not is_answer:
+    if (
+        not is_told
+        and outcome.model is None
+        and outcome.state is not RequestState.SUCCEEDED
+        and not outcome.is_answer
+    ):
         return Price(Decimal(0), "no answer, not billed")
     served = asked if outcome.tier is None or asked is Tier.BATCH else TIERS.get(outcome.tier)
     found = None if served is None else _find(provider, model, outcome.model, served, at, discount, overrides)

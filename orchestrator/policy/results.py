@@ -204,8 +204,7 @@ def stands(outcome: Outcome) -> bool:
     """True if an outcome is about an answer that came whole, good or bad: its row is not sent again as it was."""
     if outcome.state is not RequestState.FAILED:
         return True
-    is_answer = outcome.status is not None and 200 <= outcome.status < 300
-    return is_answer and (outcome.error_code in BAD_ANSWERS or outcome.error_code == INVALID)
+    return outcome.is_answer and (outcome.error_code in BAD_ANSWERS or outcome.error_code == INVALID)
 
 
 def unreadable(seq: int, kind: str, found: FoundLine, why: str) -> Outcome:

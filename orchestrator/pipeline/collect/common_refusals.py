@@ -71,13 +71,13 @@ def in_files(paths: Iterable[Path], rows: Mapping[str, InShard], field_of: Field
             row = rows.get(one.line.custom_id or "") if one.line is not None else None
             if row is None or one.line is None or row.task in mixed:
                 continue
-            status = one.line.response.status_code if one.line.response is not None else None
-            refusal = results.refusal(one.line)
-            if refusal.code in NOT_EXECUTED:
-                continue
-            is_answer = status is not None and 200 <= status < 300
-            kind = (refusal.status, refusal.code, refusal.type)
-            common = None if is_answer else _common(row, refusal, field_of, found.get(row.task), kind)
+            common = None
+            if not results.is_success(one.line):
+                refusal = results.refusal(one.line)
+                if refusal.code in NOT_EXECUTED:
+                    continue
+                kind = (refusal.status, refusal.code, refusal.type)
+                common = _common(row, refusal, field_of, found.get(row.task), kind)
             if common is None:
                 mixed.add(row.task)
                 if mixed >= tasks:

@@ -66,7 +66,7 @@ def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
     lessons = Lessons(store, home, ended.job, shard, ended.handle, ended.model, now)
     rest = Rest(lessons, common=_common(store, home, ended, rows, lessons))
     for row, outcome in _outcomes(home, ended, rows, tally, rest):
-        if _is_answer(outcome):
+        if outcome.is_answer:
             tally.answered.setdefault(row.task, row.custom_id)
         code = _bad_answer(ended, outcome)
         if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
@@ -159,11 +159,7 @@ def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
     late = job.deadline_at is not None and job.deadline_at <= ended.now and expires(job)
     if job.cancel_requested_at is not None or late:
         return None
-    return outcome.error_code if _is_answer(outcome) and outcome.error_code in row_errors.BAD_ANSWERS else None
-
-
-def _is_answer(outcome: Outcome) -> bool:
-    return outcome.status is not None and 200 <= outcome.status < 300
+    return outcome.error_code if outcome.is_answer and outcome.error_code in row_errors.BAD_ANSWERS else None
 
 
 def _settled(ended: EndedShard, row: InShard, outcome: Outcome) -> Settled:
@@ -222,10 +218,13 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
                     rest.not_executed.append((row, said))
                 continue  # otherwise as if the file did not name it: decided below
             told.add(row.custom_id)
-            stands, refusal = results.stands(said), results.refused(said, found.line)
-            if stands or not goes_on(ended, row, refusal, tally, rest):
-                yield row, said if stands else _named(rest, row, refusal, said)
-            elif said.status is not None and 200 <= said.status < 300:
+            if results.stands(said):
+                yield row, said
+                continue
+            refusal = results.refused(said, found.line)
+            if not goes_on(ended, row, refusal, tally, rest):
+                yield row, _named(rest, row, refusal, said)
+            elif said.is_answer:
                 rest.unfinished.append(_settled(ended, row, said))
     doubtful = {} if whose is None else whose.ambiguous
     for name, odd in doubtful.items():
