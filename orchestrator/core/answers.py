@@ -97,6 +97,7 @@ class _Parts(msgspec.Struct, frozen=True):
 _decode_used = msgspec.json.Decoder(_Used).decode
 _decode_whole = msgspec.json.Decoder(_Whole).decode
 _USUAL_ENDS = frozenset({"stop", "length", "tool_calls"})
+_COMPLETE_ENDS = ("stop", "tool_calls")
 _decode_usage = msgspec.json.Decoder(_AnswerUsage | None, strict=False).decode
 _decode_parts = msgspec.json.Decoder(_Parts).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
@@ -138,7 +139,8 @@ class AnswerHead(NamedTuple):
     """What an answer says of itself.
 
     `tier` is its `service_tier`. `error` is the body's error object. `not_an_answer` says why a body with the status
-    of an answer is not an answer, in words: its server stopped in between, or it is a piece of a stream.
+    of an answer is not an answer, in words: its server stopped in between, or it is a piece of a stream. Unless it
+    `is_complete`, the end of its text has yet to be looked at.
     """
 
     tokens: TokenCounts = NO_TOKENS
@@ -146,6 +148,7 @@ class AnswerHead(NamedTuple):
     tier: str | None = None
     error: Any = None
     not_an_answer: str | None = None
+    is_complete: bool = False
 
 
 def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
@@ -211,7 +214,14 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
     given = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
     fed = usage.prompt_tokens or usage.input_tokens or 0
-    cached = taken.cached_tokens or _cached_beside(usage)
+    cached = (
+        taken.cached_tokens
+        or usage.num_cached_tokens
+        or usage.cached_tokens
+        or usage.prompt_cache_hit_tokens
+        or usage.cache_read_input_tokens
+        or 0
+    )
     written = taken.cache_write_tokens or taken.cache_creation_tokens or usage.cache_creation_input_tokens or 0
     output = usage.completion_tokens or usage.output_tokens or 0
     thought = given.reasoning_tokens or usage.reasoning_tokens or 0
@@ -241,17 +251,6 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
         min(taken.image_tokens or 0, fed),
         min(given.image_tokens or 0, output),
         searches,
-    )
-
-
-def _cached_beside(usage: _AnswerUsage) -> int:
-    """Cached tokens that a usage has at its top level."""
-    return (
-        usage.num_cached_tokens
-        or usage.cached_tokens
-        or usage.prompt_cache_hit_tokens
-        or usage.cache_read_input_tokens
-        or 0
     )
 
 
@@ -301,7 +300,15 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
         answer.service_tier if isinstance(answer.service_tier, str) else None,
         answer.error,
         why_unfinished(answer.choices, answer.object, answer.status, answer.incomplete_details),
+        _is_complete(answer),
     )
+
+
+def _is_complete(answer: _Answer) -> bool:
+    """True if the first choice, or the response, says that it came to its end; embeddings are a list without one."""
+    if answer.choices:
+        return answer.choices[0].finish_reason in _COMPLETE_ENDS
+    return bool(answer.status == "completed" or answer.object == "list")
 
 
 def _read_parts(parts: _Parts) -> _Answer:

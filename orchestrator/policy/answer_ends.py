@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from orchestrator.core.unfinished import WINDOW_FULL
 from orchestrator.policy.answer_text import Answer
 
 _AT_BOUND = frozenset({"length", "max_tokens", "max_output_tokens"})
-_TRACES = (b'"length"', b'"incomplete"', b"max_tokens", b"window_exceeded", b"model_length", b"MAX_TOKENS", b"ERROR_")
 
 CONTEXT_FULL = "context_full"
 """The code of an answer that ended because the model's context window was full."""
 _FULL = CONTEXT_FULL, "the answer ended because the model's context window was full"
-
-
-def may_end_early(body: msgspec.Raw) -> bool:
-    """True if the body has a word that an incomplete answer has; a complete answer may have one too."""
-    text = bytes(body)
-    return any(trace in text for trace in _TRACES)
 
 
 def is_cut(answer: Answer) -> bool:

@@ -170,7 +170,7 @@ def outcome(seq: int, kind: str, found: FoundLine, check: AnswerCheck | None) ->
         failed = _failed(seq, kind, found, head, refusal(line))
         # With tokens it was billed: an answer, if a bad one, that has to be booked.
         return replace(failed, status=response.status_code) if any(head.tokens) else failed
-    is_read = check is not None or not any(head.tokens) or answer_ends.may_end_early(body)
+    is_read = check is not None or not any(head.tokens) or not head.is_complete
     answer = answer_of(body) if is_read else None
     problem = _problem(answer, check) if head.not_an_answer is None else (UNFINISHED, head.not_an_answer)
     ended = _ended(seq, kind, found, head, problem, response.status_code)

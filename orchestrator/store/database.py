@@ -26,10 +26,14 @@ from sqlalchemy import (
 )
 
 from orchestrator.core.errors import DataRefused, OrchError, StorageError
+from orchestrator.core.model import RequestState
 from orchestrator.store.schema import HEAD
 
 if TYPE_CHECKING:
     from orchestrator.store.engine_fence import EngineFence
+
+# Where a value's type has no adapter, sqlite3 looks for attributes that are not there: 0.6 µs for each value.
+sqlite3.register_adapter(RequestState, str.__str__)
 
 
 class Database:

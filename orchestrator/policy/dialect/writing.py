@@ -21,7 +21,7 @@ from orchestrator.policy.dialect.rules import CHAT, RESPONSES, Bounded, NotAbove
 from orchestrator.policy.dialect.tables import RULES
 
 _ASKED = ("messages", "input", "prompt")
-_BOUNDS = ("max_completion_tokens", "max_output_tokens")
+_BOUNDS = frozenset({"max_completion_tokens", "max_output_tokens"})
 MOST_KEPT = 256
 """How many sets of fields a dialect remembers."""
 
@@ -85,7 +85,7 @@ class Dialect:
         """A request line as it is sent. `is_ready` says that a person wrote it: then only names of fields change."""
         parsed = _decode_line(line)
         body: dict[str, Any] = parsed.body
-        if self._is_plain and not ("max_tokens" in body and any(name in body for name in _BOUNDS)):
+        if self._is_plain and ("max_tokens" not in body or _BOUNDS.isdisjoint(body)):
             return self._with_name(line, parsed)
         asked = next((name for name in _ASKED if name in body), None)
         others = {name: raw for name, raw in body.items() if name not in (asked, "model")}
@@ -131,7 +131,7 @@ class Dialect:
     def _draft(self, body: Mapping[str, Any], *, drop: bool, is_ready: bool) -> Draft:
         fields = {name: value for name, value in body.items() if name != "model"}
         draft = Draft(fields, self._like, self.recipient, self.asked_at, self.name, drop)
-        if any(name in fields for name in _BOUNDS):
+        if not _BOUNDS.isdisjoint(fields):
             fields.pop("max_tokens", None)  # what `extra` names stands in place of ours
         if is_ready:
             for rule in self._rules:
