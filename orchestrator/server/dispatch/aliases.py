@@ -62,7 +62,9 @@ class ServedModels:
 
     def may_be(self, model: str | None) -> bool:
         """True if the upstream may have a model: it lists none, or this one."""
-        return not self.models or model is None or model == DEFAULT_MODEL or self.has(model)
+        if model in self._names or not self.models or model is None or model == DEFAULT_MODEL:
+            return True
+        return self.has(model)
 
     def has(self, model: str) -> bool:
         """True if the upstream lists a model, or the one that an alias stands for."""
@@ -70,8 +72,10 @@ class ServedModels:
 
     def sent_for(self, model: str | None) -> str | None:
         """The name to send for a model that rows ask for; None if they name it as it is."""
+        if model in self._names:
+            return None
         if model == DEFAULT_MODEL:
-            return self.models[0] if self.models and DEFAULT_MODEL not in self._names else None
+            return self.models[0] if self.models else None
         return self._aliases.model_of(model, self._names)
 
 

@@ -304,7 +304,7 @@ class Dispatcher:
     def _end(
         self, upstream: Upstream, work: Work, reply: Reply, verdict: RetryVerdict, sent_at: float, now: float
     ) -> None:
-        if self.refused:
+        if work.tries is not NO_TRIES:
             self.refused.forget(work)
         has_room = upstream.answered(now, now - sent_at)
         is_success = reply.end is End.ANSWERED and reply.status < 300

@@ -49,10 +49,11 @@ class Input:
         if plan.faults and (fault := plan.faults.get(index)) is not None:
             raise BodyError(fault.message, fault.param, fault.code)
         try:
-            with contextlib.suppress(*JSON_ERRORS):
+            try:
                 return _decode(self._read(index))
-            # What was read ahead may be of a file that has been put back since.
-            self._block, raw = b"", plan.read(self._fd, index)
+            except JSON_ERRORS:
+                # What was read ahead may be of a file that has been put back since.
+                self._block, raw = b"", plan.read(self._fd, index)
         except OSError as error:
             raise Unreadable(error.strerror) from error
         try:

@@ -34,9 +34,6 @@ class RefusedRows:
     def __init__(self) -> None:
         self._attempts: dict[Work, FailedAttempt] = {}
 
-    def __len__(self) -> int:
-        return len(self._attempts)
-
     def note(self, work: Work, attempt: FailedAttempt) -> None:
         """Record that a row will be tried again."""
         self._attempts[work] = attempt
