@@ -5,10 +5,9 @@ from __future__ import annotations
 from orchestrator.documents.ignored import Ignored
 from orchestrator.documents.readers import Readers
 from orchestrator.documents.sources import Listed, listed, read, survey
-from orchestrator.documents.types import EXTRACTOR_VERSION, Document, DocumentProblem, UnreadableDocument
+from orchestrator.documents.types import Document, DocumentProblem, UnreadableDocument
 
 __all__ = [
-    "EXTRACTOR_VERSION",
     "Document",
     "DocumentProblem",
     "Ignored",

@@ -6,11 +6,12 @@ Arguments and values are tuples, since only plain values go between processes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from orchestrator.documents import files, tables
+from orchestrator.documents.encoding import whole
 from orchestrator.documents.files import DocumentFile
 from orchestrator.documents.kinds import CONTAINERS
 from orchestrator.documents.plugins import Plugin
@@ -80,7 +81,7 @@ def part_keys(*about: object) -> Iterator[list[str]]:
 
     try:
         found = parts_of.keys(_with_plugins(TableFile(*about)))  # type: ignore[arg-type]
-        while batch := list(islice(found, BATCH_ROWS)):
+        while batch := list(map(whole, islice(found, BATCH_ROWS))):
             yield batch
     except (ExtractionError, OSError):
         return
@@ -127,7 +128,7 @@ def keys(*about: object) -> Iterator[list[str]]:
     file = TableFile(*about)  # type: ignore[arg-type]
     try:
         found = _keys_of_parts(file) if file.kind in CONTAINERS.values() else tables.keys(file)
-        while batch := list(islice(found, BATCH_ROWS)):
+        while batch := list(map(whole, islice(found, BATCH_ROWS))):
             yield batch
     except (ExtractionError, OSError):
         return
@@ -148,7 +149,7 @@ def columns(*about: object) -> Iterator[tuple[str, ...]]:
     except (ExtractionError, OSError):
         return
     if found is not None:
-        yield found
+        yield tuple(map(whole, found))
 
 
 def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
@@ -157,10 +158,23 @@ def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
 
 
 def _plain(found: Document | UnreadableDocument) -> Plain:
+    """As it goes to the main process: whatever a reader or a plug-in made, every string can be written as UTF-8."""
+    key, name = whole(found.key), whole(found.name)
     if isinstance(found, Document):
         pictures = tuple(map(tuple, found.pictures))
-        return found.key, found.name, found.text, found.digest, found.size, dict(found.fields), pictures
-    return found.key, found.name, found.code.value, found.message, found.size
+        fields = {whole(name): _whole_value(value) for name, value in found.fields.items()}
+        return key, name, whole(found.text), found.digest, found.size, fields, pictures
+    return key, name, found.code.value, whole(found.message), found.size
+
+
+def _whole_value(value: object) -> object:
+    if isinstance(value, str):
+        return whole(value)
+    if isinstance(value, Mapping):
+        return {_whole_value(name): _whole_value(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return list(map(_whole_value, value))
+    return tuple(map(_whole_value, value)) if isinstance(value, tuple) else value
 
 
 def from_plain(found: Plain) -> Document | UnreadableDocument:

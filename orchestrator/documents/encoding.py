@@ -49,6 +49,16 @@ def clean(text: str) -> str:
     return text
 
 
+def whole(text: str) -> str:
+    """The same text if it can be written as UTF-8: else halves of a pair are joined, and single ones replaced.
+
+    Readers of formats that count in UTF-16 give such halves, and JSON may spell one out.
+    """
+    if text.isascii() or _SURROGATE.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def check_name(encoding: str | None) -> None:
     """Raises InputError when Python knows no text encoding of that name."""
     if encoding is None:

@@ -139,10 +139,7 @@ def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
     }
     if more:
         fields.update(more)
-    digest = hashlib.sha256(data)
-    if file.plugin is not None:  # with another version of it, the same bytes may give another text
-        digest.update(file.plugin.version.encode())
-    return Document(file.key, name, text, digest.hexdigest(), len(data), fields, pictures)
+    return Document(file.key, name, text, hashlib.sha256(data).hexdigest(), len(data), fields, pictures)
 
 
 def fields_of(kind: str) -> frozenset[str]:

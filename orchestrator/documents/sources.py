@@ -215,7 +215,14 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
     wanted = None
     if source.sample is not None:
         wanted = frozenset(heapq.nsmallest(source.sample, _keys(opened, readers), key=_rank))
-    way = unchanged_files.way_of(source)
+    ways: dict[tuple[str, str], str] = {}
+
+    def stamp(found: FoundFile, kind: Kind) -> str | None:
+        ending = "" if kind.plugin is None else kind.plugin.ending
+        if (kind.name, ending) not in ways:
+            ways[kind.name, ending] = unchanged_files.way_of(source, kind.name, kind.plugin)
+        return _stamp(found, ways[kind.name, ending], now_ns)
+
     is_empty = True
     for entry in opened.entries(with_info=True):
         relative = printable(entry.relative)
@@ -229,12 +236,12 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
         elif (kind := opened.kind(entry)).holds is not Holds.ONE:
             table = opened.table(entry, kind)
             # Which rows a sample holds, only the table itself can tell.
-            stamp = _stamp(entry, way, now_ns) if wanted is None else None
+            marked = stamp(entry, kind) if wanted is None else None
             rows = None if wanted is None else frozenset(one for one in wanted if one.startswith(f"{table.key}#"))
-            yield Listed(key, stamp, is_table=True, order=_order(entry, TableRows(table, rows, skipped)))
+            yield Listed(key, marked, is_table=True, order=_order(entry, TableRows(table, rows, skipped)))
         elif wanted is None or key in wanted:
             file = opened.file(entry, kind, relative, key)
-            yield Listed(key, _stamp(entry, way, now_ns), is_table=False, order=_order(entry, file))
+            yield Listed(key, stamp(entry, kind), is_table=False, order=_order(entry, file))
     if is_empty:
         raise _nothing(opened, skipped)
 

@@ -7,10 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-# Part of every fingerprint. Raise it whenever a reader may give another text for the same bytes;
-# tests/unit/test_documents_golden.py fails when that was forgotten.
-EXTRACTOR_VERSION = "2"
-
 
 class DocumentProblem(StrEnum):
     """Why a file, folder or row gave no document."""

@@ -6,8 +6,8 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from orchestrator.documents.plugins import installed
-from orchestrator.documents.types import EXTRACTOR_VERSION
+from orchestrator.documents.plugins import Plugin, installed
+from orchestrator.documents.versions import reading_of
 
 if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource
@@ -17,12 +17,10 @@ RACY_NS = 2_000_000_000
 count in steps of two seconds. Git does the same, and calls it racily clean."""
 
 
-def way_of(source: DocumentSource) -> str:
-    """How the files of a source are read: with another way, the same bytes may give another text, or none."""
-    plugins = [plugin.version for plugin in installed().values()]
+def way_of(source: DocumentSource, kind: str, plugin: Plugin | None) -> str:
+    """How files of a kind are read in a source: with another way, the same bytes may give another text, or none."""
     way: tuple[object, ...] = (
-        EXTRACTOR_VERSION,
-        plugins,
+        *reading_of(kind, plugin, installed()),
         source.encoding,
         source.max_bytes,
         source.text_column,

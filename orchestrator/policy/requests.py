@@ -36,6 +36,9 @@ from orchestrator.policy.max_tokens import BoundOf, most_tokens, written_bound
 from orchestrator.settings.job_spec import Clean, JobSpec
 from orchestrator.settings.task_spec import Long, Task
 
+_READERS = "2"
+"""Stands in fingerprints for what was once a version of all readers. A newer reader is seen by the text it gives."""
+
 
 @dataclass(frozen=True, slots=True)
 class Built:
@@ -72,7 +75,7 @@ def content_of(document: Document) -> str:
 class _Question:
     """A task, with its templates compiled and its identity computed once."""
 
-    def __init__(self, task: Task, cleaned: Clean, extractor: str, bound_of: BoundOf) -> None:
+    def __init__(self, task: Task, cleaned: Clean, bound_of: BoundOf) -> None:
         self.task = task
         self.url = url_of(task)
         asked = question_of(task)
@@ -97,7 +100,7 @@ class _Question:
         self.wording = sha256(f"{asked}\0{task.system or ''}".encode()).hexdigest()[:12]
         self.bound = 0 if self.url == EMBEDDINGS else bound_of(task, self.version)
         self.body = {**self.asked, **bound_field(self.url, self.bound)}
-        digest.update(f"{extractor}\0{task.model}".encode())
+        digest.update(f"{_READERS}\0{task.model}".encode())
         self.identity = digest.hexdigest()
         self.reduce = None if task.long is None else _Reduce.of(task, task.long, self, bound_of)
 
@@ -205,11 +208,9 @@ class Builder:
     `bound_of` says how many tokens an answer to a task may have at most, by its prompt version.
     """
 
-    def __init__(self, spec: JobSpec, extractor: str, bound_of: BoundOf = written_bound) -> None:
+    def __init__(self, spec: JobSpec, bound_of: BoundOf = written_bound) -> None:
         self._clean = spec.clean
-        self._questions: Sequence[_Question] = [
-            _Question(task, spec.clean, extractor, bound_of) for task in spec.tasks
-        ]
+        self._questions: Sequence[_Question] = [_Question(task, spec.clean, bound_of) for task in spec.tasks]
         self._number = count()
 
     def asking(self, tasks: Collection[str]) -> Builder:

@@ -52,10 +52,11 @@ class SeenDocument:
 
 @dataclass(frozen=True, slots=True)
 class FileMark:
-    """What is remembered of a file: its stamp and its content; that of a table is None."""
+    """What is remembered of a file: its stamp and its content; that of a table is None. `digest` is of its bytes."""
 
     stamp: str | None
     content: str | None
+    digest: str
 
 
 def job_of(row: Any) -> Job:
@@ -286,10 +287,17 @@ class Jobs:
     def marks(self, series: str, keys: Sequence[str]) -> dict[str, FileMark]:
         """What is remembered of the files with these keys, of those of which anything is."""
         c = documents.c
-        query = select(c.key, c.stamp, c.content).where(c.series == series)
+        query = select(c.key, c.stamp, c.content, c.digest).where(c.series == series)
         with self._db.read() as tx:
             found = tx.execute(bulk.each(query, c.key, keys, tx.dialect))
-            return {key: FileMark(stamp, content) for key, stamp, content in found}
+            return {key: FileMark(stamp, content, digest) for key, stamp, content, digest in found}
+
+    def digests(self, series: str, file: str) -> dict[str, str]:
+        """The digests of the documents that were in a table or a container when it was last read, by their keys."""
+        c = documents.c
+        with self._db.read() as tx:
+            found = tx.execute(select(c.key, c.digest).where(c.series == series, c.file == file))
+            return {row.key: row.digest for row in found}
 
     def of_table(self, series: str, file: str, stamp: str, first: int, limit: int) -> list[tuple[str, str | None]]:
         """The documents of a table as it was under a stamp, at `limit` places from one on: key and content."""

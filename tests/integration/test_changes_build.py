@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.model import Job, JobId, RequestState, Why
+from orchestrator.documents import versions
 from orchestrator.pipeline.build import builder, intake
 from orchestrator.pipeline.build.builder import BuildReport
 from orchestrator.settings.config import load
@@ -27,6 +28,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.databases import new_sqlite
+from tests.support.office import RTF, zipped
 from tests.support.stored import failed, later, ranges, shard, succeeded
 
 TOML = """
@@ -284,6 +286,40 @@ def test_another_way_of_reading_reads(nights: Nights) -> None:
     job, report = nights.night()
     # It gives the same text, so nothing is asked.
     assert (report.unread, nights.whys(job)) == (0, {"a.txt": Why.UNCHANGED})
+
+
+def test_another_text_out_of_the_same_bytes_is_the_readers(nights: Nights) -> None:
+    (nights.docs / "a.txt").write_bytes("caf\u00e9".encode("cp1252"))
+    nights.write(b="one")
+    nights.source["encoding"] = "cp1252"
+    nights.answered()
+    nights.source["encoding"] = "cp1250"
+    assert nights.whys(nights.night()[0]) == dict.fromkeys(("a.txt", "b.txt"), Why.UNCHANGED)
+    nights.source["encoding"] = "cp1251"
+    assert nights.whys(nights.night()[0]) == {"a.txt": Why.READER, "b.txt": Why.UNCHANGED}
+
+
+def test_of_a_container_too(nights: Nights) -> None:
+    data = "caf\u00e9".encode("cp1252")
+    (nights.docs / "a.zip").write_bytes(zipped({"x.txt": data, "y.txt": b"one"}))
+    nights.source["encoding"] = "cp1252"
+    nights.answered()
+    nights.source["encoding"] = "cp1251"
+    assert nights.whys(nights.night()[0]) == {"a.zip#x.txt": Why.READER, "a.zip#y.txt": Why.UNCHANGED}
+    (nights.docs / "a.zip").write_bytes(zipped({"x.txt": data, "y.txt": b"two"}))
+    nights.source["encoding"] = "cp1252"
+    assert nights.whys(nights.night()[0])["a.zip#y.txt"] == Why.DOCUMENT
+
+
+@pytest.mark.parametrize("kind", ["text", "rtf"])
+def test_a_newer_reader_reads_its_own_kind_again(nights: Nights, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    nights.write(a="one")
+    (nights.docs / "b.rtf").write_bytes(RTF)
+    nights.answered()
+    monkeypatch.setattr(versions, "READERS", {**versions.READERS, kind: 99})
+    job, report = nights.night()
+    assert report.unread == 1
+    assert set(nights.whys(job).values()) == {Why.UNCHANGED}, "the same text is the same document"
 
 
 def table_of(rows: int, **changed: str) -> str:

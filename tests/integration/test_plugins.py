@@ -28,6 +28,7 @@ def read(data, most):
     if what == "raise": raise KeyError("x")
     if what == "print": print("noise"); sys.stdout.flush()
     if what == "key": return repr(dict(os.environ))
+    if what == "halves": return "\\ud83d\\ude00 a\\ud800b", {"people": ["c\\udfff", {"d\\ud800": "e"}]}
     return {"none": None, "number": 7}.get(what, what)
 """
 PROGRAM = """
@@ -43,6 +44,17 @@ print(json.dumps([(one.key, *((one.text, one.digest, one.fields.get("people")) i
 """
 
 
+STAMPS = """
+import sys, time
+from pathlib import Path
+from orchestrator.documents import Readers, listed
+from orchestrator.settings.job_spec import DocumentSource
+with Readers(1) as readers:
+    for one in listed(DocumentSource(path="in"), Path(sys.argv[1]), time.time_ns() + 10**11, readers):
+        print(one.key, one.stamp)
+"""
+
+
 def environment(site: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(site), "OPENAI_API_KEY": "s3cr3t"}
 
@@ -54,6 +66,13 @@ def found_in(base: Path, site: Path) -> dict[str, tuple[str | None, str, int | N
     )
     assert done.returncode == 0, done.stderr
     return {key.removeprefix("in/"): tuple(rest) for key, *rest in json.loads(done.stdout)}
+
+
+def stamps_in(base: Path, site: Path) -> str:
+    """The files with their stamps, as lines."""
+    command = [sys.executable, "-c", STAMPS, str(base)]
+    done = subprocess.run(command, env=environment(site), capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +176,16 @@ def test_what_a_plug_in_does_wrong_is_told_of_its_document_alone(tmp_path: Path)
     assert "s3cr3t" not in (found["key.x"][0] or "")
 
 
+def test_halves_of_characters_are_joined_or_replaced(tmp_path: Path) -> None:
+    site = broken(tmp_path / "site", x="bad_reader:read")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.x").write_text("halves")
+    (tmp_path / "in/p.zip").write_bytes(zipped({"b.x": "halves"}))
+    found = found_in(tmp_path, site)
+    told = [(text, people) for text, _, people in found.values()]
+    assert told == 2 * [("\U0001f600 a\ufffdb", ["c\ufffd", {"d\ufffd": "e"}])]
+
+
 def test_of_an_archive_only_what_a_reader_dies_of_is_lost(tmp_path: Path) -> None:
     site = broken(tmp_path / "site", x="bad_reader:read")
     (tmp_path / "in").mkdir()
@@ -183,10 +212,13 @@ def test_a_plug_in_takes_the_place_of_our_own_reader_and_its_version_counts(tmp_
     before = found_in(tmp_path, tmp_path / "empty")["a.txt"]
     site = broken(tmp_path / "site", txt="bad_reader:read")
     first = found_in(tmp_path, site)["a.txt"]
+    stamps = [stamps_in(tmp_path, tmp_path / "empty"), stamps_in(tmp_path, site)]
     about = site / "bad_reader-1.dist-info/METADATA"
     about.write_text(about.read_text().replace("Version: 1", "Version: 2"))
     second = found_in(tmp_path, site)["a.txt"]
-    assert len({before[1], first[1], second[1]}) == 3, "an answer about another text is never taken for this one"
+    stamps.append(stamps_in(tmp_path, site))
+    assert len(set(stamps)) == 3, "what another version read is read again"
+    assert before == first == second, "the same text is the same document, whoever read it"
     other = tmp_path / "site/other-1.dist-info"
     shutil.copytree(about.parent, other)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")

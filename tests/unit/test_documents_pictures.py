@@ -20,7 +20,6 @@ from orchestrator.backends.anthropic_messages import translate
 from orchestrator.core import tokens
 from orchestrator.core.errors import InputError
 from orchestrator.documents import (
-    EXTRACTOR_VERSION,
     Document,
     DocumentProblem,
     Ignored,
@@ -222,7 +221,7 @@ def spec(base: Path, more: str = "") -> job_file.JobSpec:
 
 def test_a_request_shows_the_pages_before_the_question(tmp_path: Path) -> None:
     found = one(tmp_path, "a.pdf", mixed_pdf("", PROSE), render="auto")
-    (built,) = Builder(spec(tmp_path), EXTRACTOR_VERSION).build(found)
+    (built,) = Builder(spec(tmp_path)).build(found)
     body = json.loads(built.line)["body"]
     (message,) = body["messages"]
     TypeAdapter(ChatCompletionUserMessageParam).validate_python(message)
@@ -237,7 +236,7 @@ def test_a_request_shows_the_pages_before_the_question(tmp_path: Path) -> None:
 
 
 def test_other_pictures_are_another_question(tmp_path: Path) -> None:
-    made = Builder(spec(tmp_path), EXTRACTOR_VERSION)
+    made = Builder(spec(tmp_path))
     data = mixed_pdf("", PROSE)
     ways: list[dict[str, Any]] = [{}, {"render": "image"}, {"pictures": {"resolution": 60}}, {"render": "text"}, {}]
     documents = [one(tmp_path, "a.pdf", data, **{"render": "auto", **way}) for way in ways]

@@ -21,15 +21,14 @@ from orchestrator.settings.job_spec import JobSpec
 
 DOCUMENT = Document("docs/a.txt", "a.txt", "It was agreed.", "d1g35t", 14, {"name": "a.txt", "path": "a.txt"})
 TASK: dict[str, Any] = {"id": "parties", "prompt": "Who signs?", "model": "small"}
-EXTRACTOR = "1"
 
 
 def spec(*tasks: dict[str, Any]) -> JobSpec:
     return JobSpec.model_validate({"name": "j", "documents": "docs", "tasks": list(tasks) or [TASK]})
 
 
-def built(task: dict[str, Any] | None = None, document: Document = DOCUMENT, extractor: str = EXTRACTOR) -> Built:
-    [one] = Builder(spec({**TASK, **(task or {})}), extractor).build(document)
+def built(task: dict[str, Any] | None = None, document: Document = DOCUMENT) -> Built:
+    [one] = Builder(spec({**TASK, **(task or {})})).build(document)
     return one
 
 
@@ -38,7 +37,7 @@ def body(one: Built) -> dict[str, Any]:
 
 
 def test_a_row_that_is_not_read_says_what_was_sent_when_it_was() -> None:
-    builder = Builder(spec(TASK, {**TASK, "id": "other"}), EXTRACTOR)
+    builder = Builder(spec(TASK, {**TASK, "id": "other"}))
     rows = [one.row for one in builder.unread("d/a.pdf", "content", [(7, "pages 1-3 as images"), (None, None)])]
     assert [(row.cut_from_tokens, row.sent_as) for row in rows] == [(7, "pages 1-3 as images"), (None, None)]
 
@@ -63,7 +62,7 @@ def test_a_bound_under_extra_is_the_one_that_a_budget_holds() -> None:
 
 def test_the_tasks_of_a_document_stand_side_by_side_and_begin_alike() -> None:
     tasks = [{**TASK, "id": f"t{number}", "prompt": f"Question {number}?"} for number in range(3)]
-    builder = Builder(spec(*tasks), EXTRACTOR)
+    builder = Builder(spec(*tasks))
     other = replace(DOCUMENT, key="docs/b.txt", text="Nothing was.")
     found = [*builder.build(DOCUMENT), *builder.build(other)]
     assert [one.row.seq for one in found] == list(range(6))
@@ -140,7 +139,7 @@ FAILING = {
 @pytest.mark.parametrize(("prompt", "says"), FAILING.values(), ids=FAILING.keys())
 def test_a_prompt_that_fails_for_a_document_fails_that_row_and_no_other(prompt: str, says: str) -> None:
     document = replace(DOCUMENT, fields={"name": "a.txt", "size": 0})
-    builder = Builder(spec({**TASK, "prompt": prompt}, {**TASK, "id": "other"}), EXTRACTOR)
+    builder = Builder(spec({**TASK, "prompt": prompt}, {**TASK, "id": "other"}))
     bad, good = builder.build(document)
     assert bad.line == b""
     assert bad.row.problem is not None
@@ -151,20 +150,19 @@ def test_a_prompt_that_fails_for_a_document_fails_that_row_and_no_other(prompt: 
 
 def test_a_document_that_could_not_be_read_fails_each_of_its_rows() -> None:
     broken = UnreadableDocument("docs/a.pdf", "a.pdf", DocumentProblem.ENCRYPTED, "needs a password", 5)
-    found = list(Builder(spec(TASK, {**TASK, "id": "other"}), EXTRACTOR).build(broken))
+    found = list(Builder(spec(TASK, {**TASK, "id": "other"})).build(broken))
     assert [one.row.problem for one in found] == [("encrypted", "needs a password")] * 2
     assert [one.line for one in found] == [b"", b""]
     assert found[0].row.custom_id == custom_id("docs/a.pdf", "parties")
 
 
-def fingerprint(task: dict[str, Any] | None = None, extractor: str = EXTRACTOR, **document: Any) -> str:
-    return built(task, replace(DOCUMENT, **document), extractor).row.fingerprint
+def fingerprint(task: dict[str, Any] | None = None, **document: Any) -> str:
+    return built(task, replace(DOCUMENT, **document)).row.fingerprint
 
 
 INGREDIENTS: dict[str, dict[str, Any]] = {
     "the document's bytes": {"digest": "other"},
     "the text read from them": {"text": "It was not agreed."},
-    "the reader": {"extractor": "2"},
     "the prompt": {"task": {"prompt": "Who signed?"}},
     "a system prompt": {"task": {"system": "You are exact."}},
     "the model's alias": {"task": {"model": "big"}},
@@ -202,13 +200,13 @@ def test_nothing_else_makes_another_fingerprint(changed: dict[str, Any]) -> None
 def test_a_fingerprint_is_the_same_in_every_process() -> None:
     # Frozen: where it changes, every job's answers are asked for again in the next night.
     assert custom_id("docs/a.txt", "parties") == "parties-855180c4716602db97bf"
-    assert fingerprint() == "ccb2865cdbde4c6b30d983acbd8d6969"
+    assert fingerprint() == "b077573dac40c21fb716715c8b85275d"
 
 
 def test_a_problem_has_a_fingerprint_of_its_own() -> None:
     def broken(code: DocumentProblem, message: str = "x") -> str:
         document = UnreadableDocument("docs/a.txt", "a.txt", code, message, 0)
-        return next(Builder(spec(), EXTRACTOR).build(document)).row.fingerprint
+        return next(Builder(spec()).build(document)).row.fingerprint
 
     empty = broken(DocumentProblem.EMPTY)
     assert broken(DocumentProblem.EMPTY, "in other words") == empty, "a sentence is not what is wrong"

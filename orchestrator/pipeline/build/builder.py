@@ -258,7 +258,9 @@ class _Recorder:
         others = [row for row in rows if row.custom_id not in carried]
         cached = holding(self._home, reuse.answered(store, job, self._asked, others))
         twins = reuse.twins(store, job, [row for row in others if row.custom_id not in cached])
-        whys = dict.fromkeys((row.seq for row in rows), Why.UNCHANGED) | reuse.whys(store, job, self._last, others)
+        same = {made.built.row.seq for made in chunk if made.same_bytes}
+        changed = reuse.whys(store, job, self._last, others, same)
+        whys = dict.fromkeys((row.seq for row in rows), Why.UNCHANGED) | changed
         try:
             store.rows.add(job.id, list(zip(rows, spans, strict=True)), carried | cached, self._now, twins, whys)
         except InputError:
@@ -323,7 +325,7 @@ def _from_documents(
     selection = Selection(scope)
     with documents.Readers.of(reading) as readers:
         report.expected = check_variables(spec, Path(job.source), readers, scope)
-        builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
+        builder = Builder(spec, reuse.learned_bound(store, job))
         for source in spec.documents:
             if tasks := scope.tasks_of(spec, source):
                 asking = builder.asking(tasks)

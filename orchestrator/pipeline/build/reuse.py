@@ -57,17 +57,23 @@ def last_run(store: Store, job: Job) -> JobId | None:
     return next(whole, None)
 
 
-def whys(store: Store, job: Job, last: JobId | None, rows: list[Row]) -> dict[int, Why]:
-    """Why rows that carry nothing over are asked, by their places: each against what the last run made of it."""
+def whys(
+    store: Store, job: Job, last: JobId | None, rows: list[Row], same_bytes: Collection[int] = ()
+) -> dict[int, Why]:
+    """Why rows that carry nothing over are asked, by their places: each against what the last run made of it.
+
+    `same_bytes` are the places of rows whose documents have not changed: another text is their reader's.
+    """
     # A part that says something new is known by its document.
     of_document = {row.seq: custom_id(row.document, row.task) for row in rows if row.part is not None}
     wanted = {row.custom_id for row in rows} | {*of_document.values()}
     before = store.known.before(last, sorted(wanted)) if last is not None and rows else {}
     answered = Why.UNANSWERED if job.options.get("carry", True) else Why.ASKED
-    return {
+    found = {
         row.seq: _why(row, before.get(row.custom_id) or before.get(of_document.get(row.seq, "")), answered)
         for row in rows
     }
+    return {seq: Why.READER if why is Why.DOCUMENT and seq in same_bytes else why for seq, why in found.items()}
 
 
 def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:

@@ -7,7 +7,7 @@ one of its answers is read after all, so the rows are the same as if every file 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -22,7 +22,7 @@ from orchestrator.pipeline.build.reuse import Asked, may_take
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from orchestrator.store.jobs import SeenDocument
+from orchestrator.store.jobs import FileMark, SeenDocument
 from orchestrator.store.records import Earlier
 
 if TYPE_CHECKING:
@@ -41,10 +41,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A request, and the earlier outcome that it is known to carry over; None where that was not looked up."""
+    """A request, and the earlier outcome that it is known to carry over; None where that was not looked up.
+
+    `same_bytes`: its document was read before, and has not changed since.
+    """
 
     built: Built
     earlier: Earlier | None = None
+    same_bytes: bool = False
 
 
 class DocumentMemory:
@@ -111,7 +115,12 @@ class Sweep:
         listed = documents.listed(source, base, self._clock_ns(), self._readers, self._report.ignored)
         chosen = (found for found in listed if selection.may_hold(found.key, is_table=found.is_table))
         for part in chunks(chosen, CHUNK):
-            contents = self._unmoved(part)
+            marks = self._marks(part)
+            contents = {
+                found.key: marks[found.key].content
+                for found in part
+                if self._trusts and found.key in marks and found.stamp == marks[found.key].stamp is not None
+            }
             answers = self._answers(
                 (found.key, contents[found.key]) for found in part if found.key in contents and not found.is_table
             )
@@ -127,13 +136,19 @@ class Sweep:
                 elif found.is_table and found.key in contents:
                     yield from self._table(found)
                 else:
-                    yield from self._read(found, next(texts))
+                    yield from self._read(found, next(texts), self._digests(found, marks.get(found.key)))
 
-    def _unmoved(self, part: Sequence[Listed]) -> dict[str, str | None]:
-        """The content of each file of which what is remembered holds; None for a table, whose rows have theirs."""
-        stamps = {found.key: found.stamp for found in part if found.stamp is not None}
-        marks = self._store.jobs.marks(self._series, list(stamps)) if self._trusts and stamps else {}
-        return {key: mark.content for key, mark in marks.items() if mark.stamp == stamps[key]}
+    def _marks(self, part: Sequence[Listed]) -> dict[str, FileMark]:
+        """What earlier runs remember of each file."""
+        return self._store.jobs.marks(self._series, [found.key for found in part]) if self._runs else {}
+
+    def _digests(self, found: Listed, mark: FileMark | None) -> dict[str, str]:
+        """The digests that the documents of a file had when it was last read, by their keys."""
+        if not found.is_table:
+            return {} if mark is None else {found.key: mark.digest}
+        if isinstance(found.order, TableRows) and found.order.is_container and self._runs:
+            return self._store.jobs.digests(self._series, found.key)
+        return {}  # of a row the text is the bytes
 
     def _answers(self, known: Iterable[tuple[str, str | None]]) -> dict[str, list[Earlier]]:
         """The answers to every question about each document, by its key; those that lack one are left out."""
@@ -169,7 +184,7 @@ class Sweep:
             answers = self._answers(part)
             if len(answers) < len(part):
                 assert isinstance(table.order, TableRows | RemoteOrder)
-                yield from self._read(table, self._readers.rows(table.order, place), place)
+                yield from self._read(table, self._readers.rows(table.order, place), {}, place)
                 return
             for key, content in part:
                 if self._selection.takes(key, table.key):
@@ -179,7 +194,8 @@ class Sweep:
                 return
         self._memory.kept(table.key)
 
-    def _read(self, found: Listed, texts: Documents, first: int = 0) -> Iterator[Made]:
+    def _read(self, found: Listed, texts: Documents, before: Mapping[str, str], first: int = 0) -> Iterator[Made]:
+        """The requests of the documents of a file; `before` are the digests that these had."""
         place, whole = first, True
         for document in texts:
             # A table that cannot be read gives a problem of its own.
@@ -190,7 +206,9 @@ class Sweep:
                 if self._selection.is_over:
                     break
                 continue
-            made = [Made(built) for built in self._builder.build(document)]
+            digest = getattr(document, "digest", None)  # of one that cannot be read there is none
+            is_same = digest is not None and before.get(document.key) == digest
+            made = [Made(built, same_bytes=is_same) for built in self._builder.build(document)]
             self._report.documents += 1
             self._memory.saw(self._seen(found, document, made[0].built.row.content, place))
             yield from made

@@ -156,10 +156,9 @@ def check_file(
 def _read(
     path: Path, spec: JobSpec, config: Config, known: set[str], scope: Scope, progress: builder.Progress
 ) -> _Read:
-    from orchestrator import documents
     from orchestrator.policy.requests import Builder
 
-    builder, read = Builder(spec, documents.EXTRACTOR_VERSION), _Read()
+    builder, read = Builder(spec), _Read()
     for tasks, document in _chosen(path, spec, config, scope, read):
         read.documents += 1
         for built in builder.asking(tasks).build(document):

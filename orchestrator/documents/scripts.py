@@ -1,0 +1,26 @@
+"""Superscripts and subscripts in plain text, so that 1,200³ is not read as 1,2003."""
+
+from __future__ import annotations
+
+_RAISED = str.maketrans("0123456789+-−=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ")
+_LOWERED = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
+
+
+def raised(text: str) -> str:
+    """A superscript with a digit in Unicode's characters, or behind `^`; one of letters as it is, as in 4th."""
+    return _marked(text, _RAISED, "^")
+
+
+def lowered(text: str) -> str:
+    """A subscript with a digit in Unicode's characters, or behind `_`; one of letters as it is."""
+    return _marked(text, _LOWERED, "_")
+
+
+def _marked(text: str, characters: dict[int, int], mark: str) -> str:
+    inner = text.strip()
+    if "[" in inner or not any(character.isdecimal() for character in inner):  # the mark of a note stays as it is
+        return text
+    if all(ord(character) in characters for character in inner):
+        return text.translate(characters)
+    before, _, after = text.partition(inner)
+    return f"{before}{mark}({inner}){after}" if " " in inner else f"{before}{mark}{inner}{after}"

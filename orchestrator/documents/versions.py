@@ -1,0 +1,29 @@
+"""Versions of the readers: what was read by an older one is read again, and asked again where its text changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.documents.kinds import CONTAINERS, PLUGIN
+from orchestrator.documents.plugins import Plugin
+
+FIRST = 2
+"""The version of every reader before each had its own."""
+# Raise a kind's number whenever its reader may give another text for the same bytes, or can read more files.
+# tests/unit/test_documents_golden.py fails when that was forgotten.
+READERS: Mapping[str, int] = {"rtf": 3}
+
+
+def version_of(kind: str) -> int:
+    """The version of the reader of a kind of file."""
+    return READERS.get(kind, FIRST)
+
+
+def reading_of(kind: str, plugin: Plugin | None, plugins: Mapping[str, Plugin]) -> tuple[object, ...]:
+    """What the text of a file depends on besides its bytes and its source; in a container any kind may lie."""
+    if kind in CONTAINERS.values():
+        readers = sorted(READERS.items())
+        return (str(FIRST), [one.version for one in plugins.values()], *readers)
+    if kind == PLUGIN:
+        return (str(FIRST), [] if plugin is None else [plugin.version])
+    return (str(version_of(kind)), [])
