@@ -127,7 +127,7 @@ def key_of(document: str = "It was agreed.", **task: Any) -> str | None:
     spec = JobSpec.model_validate(
         {"name": "j", "documents": "d", "tasks": [{"id": "t", "prompt": "Who?", "model": "m", **task}]}
     )
-    [one] = Builder(spec, "1").build(Document(f"d/{document}", "a.txt", document, "digest", 9, {}))
+    [one] = Builder(spec).build(Document(f"d/{document}", "a.txt", document, "digest", 9, {}))
     body = json.loads(one.line)["body"]
     assert one.row.cache_key in (None, cache_key(ENDPOINT, body), cache_key(ENDPOINT, {**body, "max_tokens": "auto"}))
     return one.row.cache_key

@@ -17,7 +17,7 @@ TEXTS = ("It was agreed.", "Nothing was.")
 def prompts(*tasks: dict[str, Any]) -> list[str]:
     """What a model reads for each request, in their order."""
     given = [{"id": f"t{number}", "prompt": "Who?", "model": "m", **task} for number, task in enumerate(tasks)]
-    builder = Builder(JobSpec.model_validate({"name": "j", "documents": "d", "tasks": given}), "1")
+    builder = Builder(JobSpec.model_validate({"name": "j", "documents": "d", "tasks": given}))
     rows = [row for text in TEXTS for row in builder.build(Document(f"d/{text}", "a", text, text, 9, {}))]
     return ["".join(message["content"] for message in json.loads(row.line)["body"]["messages"]) for row in rows]
 

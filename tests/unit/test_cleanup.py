@@ -113,7 +113,7 @@ def test_no_line_is_lost_of_which_none_is_left_and_pages_stay(lines: list[list[s
 def built(text: str, **spec: Any) -> Built:
     task = {"id": "t", "prompt": "Who?", "model": "m", **spec.pop("task", {})}
     given_spec = JobSpec.model_validate({"name": "j", "documents": "d", "tasks": [task], **spec})
-    [one] = Builder(given_spec, "1").build(Document("d/a.txt", "a.txt", text, "digest", len(text), {}))
+    [one] = Builder(given_spec).build(Document("d/a.txt", "a.txt", text, "digest", len(text), {}))
     return one
 
 

@@ -58,7 +58,7 @@ def test_scans_are_read_in_a_worker_process_within_its_limits(tmp_path: Path) ->
         "d.png": DocumentProblem.EMPTY, "e.png": DocumentProblem.UNREADABLE,
     }  # fmt: skip
     spec = {"name": "j", "documents": "in", "tasks": [{"id": "t", "prompt": "?", "model": "m"}]}
-    [built] = Builder(JobSpec.model_validate(spec), "1").build(b)
+    [built] = Builder(JobSpec.model_validate(spec)).build(b)
     assert (built.row.sent_as, b"image_url" in built.line) == ("page 1 by OCR", False)
 
 

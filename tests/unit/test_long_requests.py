@@ -24,7 +24,7 @@ TEXT = "\n\n".join(PARAGRAPHS)
 def built(text: str = TEXT, document: dict[str, Any] | None = None, **task: Any) -> list[Built]:
     spec = JobSpec.model_validate({"name": "j", "documents": "d", "tasks": [{**TASK, **task}]})
     fields = {"name": "a.txt", "size": len(text), **(document or {})}
-    return list(Builder(spec, "1").build(Document("d/a.txt", "a.txt", text, f"digest of {text}", len(text), fields)))
+    return list(Builder(spec).build(Document("d/a.txt", "a.txt", text, f"digest of {text}", len(text), fields)))
 
 
 def said(one: Built) -> str:
@@ -105,7 +105,7 @@ def test_the_answers_row_has_its_own_model_bound_and_version() -> None:
         }
     )
     bounds: dict[str, int] = {}
-    builder = Builder(spec, "1", lambda task, version: bounds.setdefault(version, 64 * (len(bounds) + 1)))
+    builder = Builder(spec, lambda task, version: bounds.setdefault(version, 64 * (len(bounds) + 1)))
     whole, part, *_ = builder.build(Document("d/a.txt", "a.txt", TEXT, "digest", 9, {}))
     assert (whole.row.model, part.row.model) == ("b", "small")
     assert bounds == {part.row.prompt_version: part.row.max_output, whole.row.prompt_version: whole.row.max_output}
@@ -129,7 +129,7 @@ def test_what_is_cut_is_cut_before_it_is_split() -> None:
 def test_what_a_clean_up_saved_is_told_of_the_parts_once() -> None:
     spaced = TEXT.replace(" ", "     ")
     spec = {"name": "j", "documents": "d", "tasks": [TASK], "clean": {"whitespace": True}}
-    rows = list(Builder(JobSpec.model_validate(spec), "1").build(Document("d/a.txt", "a", spaced, "x", 9, {})))
+    rows = list(Builder(JobSpec.model_validate(spec)).build(Document("d/a.txt", "a", spaced, "x", 9, {})))
     saved = (len(spaced) - len(TEXT)) // 4
     assert saved - 2 * len(rows) <= sum(one.row.trimmed_tokens for one in rows) <= saved + 2
 

@@ -56,7 +56,7 @@ def spec(**task: Any) -> JobSpec:
 
 
 def built(bound_of: BoundOf = written_bound, **task: Any) -> Built:
-    [one] = Builder(spec(**task), "1", bound_of).build(Document("d/a", "a", "It was agreed.", "digest", 9, {}))
+    [one] = Builder(spec(**task), bound_of).build(Document("d/a", "a", "It was agreed.", "digest", 9, {}))
     return one
 
 

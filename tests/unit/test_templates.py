@@ -162,7 +162,7 @@ def test_a_document_that_a_template_trips_over_fails_its_rows_alone() -> None:
             ],
         }
     )
-    bad, good = Builder(spec, "1").build(Document("a", "a", "text", "d", 4, {"name": "a", "n": 1 << 40}))
+    bad, good = Builder(spec).build(Document("a", "a", "text", "d", 4, {"name": "a", "n": 1 << 40}))
     assert bad.row.problem is not None
     assert bad.row.problem[0] == "template"
     assert good.row.problem is None
