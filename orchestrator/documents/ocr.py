@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
+from orchestrator.core.bounded.memory import ask_for_more
 from orchestrator.documents.extras import require
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -59,6 +60,7 @@ def text_of(picture: Any, page: int = 1) -> str:
 
     Raises ExtractionError: unsupported where the extra is missing, unreadable for a page that is not read well.
     """
+    ask_for_more()
     engine = _engine()
     import numpy  # it comes with the extra
 
@@ -95,6 +97,8 @@ def _engine() -> Any:
             "Global.max_side_len": LONGEST_SIDE,
             "EngineConfig.onnxruntime.intra_op_num_threads": 1,
             "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+            "EngineConfig.onnxruntime.enable_cpu_mem_arena": False,
+            "Rec.rec_batch_num": 1,
         }
     )
 

@@ -6,7 +6,7 @@ from orchestrator.documents.files import text_too_large
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 MAX_ELEMENTS = 5_000_000  # a thousand pages have half a million
-_OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 class TextLimit:
@@ -37,13 +37,13 @@ def check_container(data: bytes, old: str) -> None:
     """Raises ExtractionError for a document of the time before packages, which `old` names, and for a locked one."""
     if is_locked(data):
         raise encrypted()
-    if data.startswith(_OLE_MAGIC):
+    if data.startswith(OLE):
         raise ExtractionError(DocumentProblem.UNSUPPORTED, f"This is {old}, or exclude it.")
 
 
 def is_locked(data: bytes) -> bool:
     """Whether it is a document of Microsoft Office that opens only with a password."""
-    return data.startswith(_OLE_MAGIC) and "EncryptedPackage".encode("utf-16-le") in data
+    return data.startswith(OLE) and "EncryptedPackage".encode("utf-16-le") in data
 
 
 def encrypted() -> ExtractionError:

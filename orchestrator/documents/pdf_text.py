@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pypdfium2
 import pypdfium2.raw
@@ -40,6 +40,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 @contextmanager
 def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
     """A PDF while it is read. Raises ExtractionError, also for what PDFium raises meanwhile."""
+    _forget_error()
     try:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:
@@ -52,6 +53,12 @@ def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
         ) from error
     finally:
         document.close()
+
+
+def _forget_error() -> None:
+    """Set PDFium's error code: some damage leaves it as the last file did that could not be opened."""
+    with suppress(pypdfium2.PdfiumError):
+        pypdfium2.PdfDocument(b"no PDF").close()
 
 
 def page_text(document: pypdfium2.PdfDocument, index: int) -> str:

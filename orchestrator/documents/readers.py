@@ -37,6 +37,8 @@ _PLAIN_AHEAD = 64
 """So many plain texts are passed over in looking for work that worker processes can do meanwhile."""
 _FILES_AHEAD = 4
 """So many files for each call that a cluster may have are begun: till then, one that takes long holds up no other."""
+OCR_MEMORY = 2_000_000_000
+"""Bytes that a worker may have which reads scans: a full page of A4 takes 1.3 GB with what the library keeps."""
 _MOST_ODD = 3
 """After so many texts in a row that are not UTF-8, all others go to worker processes at once."""
 Documents = Iterator[Document | UnreadableDocument]
@@ -102,7 +104,7 @@ class Readers:
         check: Callable[[], None] = lambda: None,
         cluster: ClusterPool | None = None,
     ) -> None:
-        self._limits = limits or WorkerLimits()
+        self._limits = limits or WorkerLimits(more_memory=OCR_MEMORY)
         self._pool = WorkerPool(workers, self._limits, check)
         self._cluster = cluster
         self._opener = Opener()
@@ -113,7 +115,7 @@ class Readers:
     @classmethod
     def of(cls, settings: ReadingSettings) -> Readers:
         """As orch.toml has it; reading ends where this process is asked to end."""
-        limits = WorkerLimits(memory=settings.max_memory, seconds=settings.max_seconds)
+        limits = WorkerLimits(settings.max_memory, settings.max_seconds, more_memory=settings.ocr_memory)
         cluster = None if settings.ray_python is None else _cluster_pool(settings, settings.ray_python, limits)
         return cls(settings.workers, limits, interrupts.check, cluster)
 

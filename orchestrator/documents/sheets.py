@@ -1,6 +1,7 @@
 """Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods): all sheets as one text, or a document per row.
 
-Values are those that the program which saved the file computed; formats, formulas and comments are not read.
+Values are those that the program which saved the file computed, errors such as `#N/A` among them; formats, formulas
+and comments are not read.
 """
 
 from __future__ import annotations
@@ -8,17 +9,21 @@ from __future__ import annotations
 import datetime
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from orchestrator.documents.content import Content
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.extras import require
 from orchestrator.documents.files import text_too_large
-from orchestrator.documents.office import damaged, encrypted, is_locked
-from orchestrator.documents.office_package import Package
+from orchestrator.documents.office import OLE, damaged, encrypted, is_locked
+from orchestrator.documents.old_workbook_repair import without_empty_rows
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.types import ExtractionError
+from orchestrator.documents.workbook_repair import repaired
 
+_DEFAULT_PASSWORD = "VelvetSweatshop"
+"""What Excel tries first; a workbook that is only protected against changes is locked with it."""
 MOST_HEADER = 50
 """The row with the columns' names is among the first so many."""
 
@@ -85,32 +90,43 @@ def _header(rows: list[list[str]], expected: tuple[str, ...]) -> tuple[list[list
 def _sheets(data: bytes) -> Iterator[tuple[str, list[list[str]]]]:
     """The sheets in their order, their cells as text. Raises ExtractionError."""
     calamine = require("python_calamine", "spreadsheets", "office")
-    if is_locked(data):
-        raise encrypted()
     try:
-        if data.startswith(b"PK"):
-            _check(data)
+        if data.startswith(OLE):
+            data = _opened(data)
+        data = repaired(data) if data.startswith(b"PK") else without_empty_rows(data)
         book = calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
         for name in book.sheet_names:
             if _is_of_cells(calamine, book, name):
                 sheet = book.get_sheet_by_name(name)
                 yield name, [[_shown(cell) for cell in row] for row in sheet.to_python(skip_empty_area=False)]
-    except (ExtractionError, MemoryError):
+    except (ExtractionError, MemoryError, GeneratorExit):
         raise
     except calamine.PasswordError as error:
         raise encrypted() from error
-    except Exception as error:
-        # calamine raises a type per format.
+    except BaseException as error:
+        # calamine raises a type per format; where it panics, the error is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise damaged("spreadsheet") from error
 
 
-def _check(data: bytes) -> None:
-    """Unpack it once within the limits of a package: the library has none of its own. Raises ExtractionError."""
-    package = Package(data)
-    for part in package.parts():
-        for piece in package.pieces(part):
-            if part.lower() == "meta-inf/manifest.xml" and b"encryption-data" in piece:
-                raise encrypted()
+def _opened(data: bytes) -> bytes:
+    """The workbook itself, where Excel opens it without asking for a password. Raises ExtractionError."""
+    library = require("msoffcrypto", "locked spreadsheets", "office")
+    file = None
+    with suppress(Exception):  # it knows fewer old formats than the reader does
+        file = library.OfficeFile(io.BytesIO(data))
+    if file is None and is_locked(data):
+        raise encrypted()
+    if file is None or not file.is_encrypted():
+        return data
+    try:
+        file.load_key(password=_DEFAULT_PASSWORD)
+        out = io.BytesIO()
+        file.decrypt(out)
+    except Exception as error:
+        raise encrypted() from error
+    return out.getvalue()
 
 
 def _is_of_cells(calamine: Any, book: Any, name: str) -> bool:
@@ -127,7 +143,16 @@ def _shown(cell: object) -> str:
         return cell.date().isoformat()
     if isinstance(cell, datetime.datetime):
         return cell.isoformat(" ")
+    if isinstance(cell, datetime.timedelta):
+        return _duration(cell)
     return "" if cell is None else str(cell)
+
+
+def _duration(length: datetime.timedelta) -> str:
+    """Hours, minutes and seconds, however many hours: as a spreadsheet shows them."""
+    sign = "-" if length < datetime.timedelta() else ""
+    minutes, seconds = divmod(abs(length).seconds + abs(length).days * 86_400, 60)
+    return f"{sign}{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
 def _trimmed(row: list[str]) -> list[str]:

@@ -215,8 +215,9 @@ class RoutingSettings(Strict):
 class ReadingSettings(Strict):
     """What reading documents may take: `max_seconds` of CPU time and `max_memory` for each, in so many `workers`.
 
-    A document that takes more is a failed row. Without `workers`, there is one for each core. With `pool = "ray"`
-    the nodes of the Ray cluster at `address` read, in its own Python, `ray_python`.
+    A worker that reads scans by OCR may have `ocr_memory`. A document that takes more is a failed row. Without
+    `workers`, there is one for each core. With `pool = "ray"` the nodes of the Ray cluster at `address` read, in its
+    own Python, `ray_python`.
     """
 
     pool: Literal["local", "ray"] = "local"
@@ -225,8 +226,9 @@ class ReadingSettings(Strict):
     workers: int | None = Field(None, ge=1, le=512)
     max_seconds: int = Field(120, ge=1, le=86_400)
     max_memory: Bytes = 10**9
+    ocr_memory: Bytes = 2 * 10**9
 
-    @field_validator("max_memory")
+    @field_validator("max_memory", "ocr_memory")
     @classmethod
     def _is_enough(cls, value: int) -> int:
         if value < LEAST_MEMORY:

@@ -9,8 +9,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.core.bounded import memory
+
+_done: list[object] = []
+
 
 def echo(*values: object) -> Iterator[object]:
+    _done.extend(values)
     yield from values
 
 
@@ -27,6 +32,31 @@ def environment() -> Iterator[object]:
 
 def _open_files() -> list[Path]:
     return [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+
+
+def fail_if_worn() -> Iterator[object]:
+    """Fail in a process that has done something before."""
+    if _done:
+        raise RuntimeError
+    yield "fresh"
+
+
+def panic() -> Iterator[object]:
+    """Fail as a library in Rust does, with an error that is no Exception."""
+    raise BaseException
+    yield
+
+
+def hog_and_tell_otherwise(size: int) -> Iterator[object]:
+    """Take most of the memory, and then fail in words of its own."""
+    taken = bytearray(b"x") * size
+    raise ValueError(len(taken))
+    yield
+
+
+def take_more(size: int) -> Iterator[object]:
+    memory.ask_for_more()
+    yield len(bytearray(b"x") * size)
 
 
 def spin() -> Iterator[object]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,9 @@ BAD: list[tuple[WorkerCall, list[Any]]] = [
     (call("leave", 3), [Trip.CRASH]),
     (call("fail"), ["one", Trip.CRASH]),
     (call("count", 1, 2_000_000), [Trip.VALUE]),
+    (call("panic"), [Trip.CRASH]),
+    (call("hog_and_tell_otherwise", 240_000_000), [Trip.MEMORY]),
+    (call("fail_if_worn"), ["fresh"]),
     (call("no_such_function"), [Trip.CRASH]),
     (WorkerCall("no_such_module:function"), [Trip.CRASH]),
     (call("say", b"\xff\x00\x00\x00\x00"), [Trip.CRASH]),
@@ -87,6 +91,12 @@ def test_a_call_that_goes_wrong_is_told_and_the_others_are_done(
     calls = [call("echo", 1), bad, *(call("echo", i) for i in range(2, 6))]
     found = [outcome(values) for values in pool.map(calls)]
     assert found == [[1], given, *([i] for i in range(2, 6))]
+
+
+def test_more_memory_is_had_by_who_asks_for_it() -> None:
+    with WorkerPool(1, replace(LIMITS, more_memory=600_000_000)) as pool:
+        calls = [call("hog", 400_000_000), call("take_more", 400_000_000), call("take_more", 700_000_000)]
+        assert [outcome(values) for values in pool.map(calls)] == [[Trip.MEMORY], [400_000_000], [Trip.MEMORY]]
 
 
 def test_many_bad_calls_among_good_ones(pool: WorkerPool) -> None:

@@ -187,6 +187,18 @@ def encrypted_pdf() -> bytes:
     return pdf_of(lines_of(b"secret"), trailer=b"/Encrypt 6 0 R /ID [<00> <00>]", more=(keys,))
 
 
+def test_what_is_wrong_with_a_pdf_is_the_same_in_every_order(tmp_path: Path) -> None:
+    """PDFium tells no reason for some damage; then it is not that of the file before."""
+    damaged_pdf = pdf_of(lines_of(b"text")).replace(b"/Pages", b"/Pxges")
+    for folder, names in (("ab", ("a.pdf", "b.pdf")), ("ba", ("b.pdf", "a.pdf"))):
+        (tmp_path / folder).mkdir()
+        for name, data in zip(names, (encrypted_pdf(), damaged_pdf), strict=True):
+            (tmp_path / folder / name).write_bytes(data)
+        found = {one.name: one for one in read(DocumentSource(path=folder), tmp_path)}
+        codes = [one.code for one in map(found.__getitem__, names) if isinstance(one, UnreadableDocument)]
+        assert codes == [DocumentProblem.ENCRYPTED, DocumentProblem.UNREADABLE]
+
+
 @pytest.mark.parametrize(
     ("data", "code", "words"),
     [

@@ -37,7 +37,7 @@ READ_AS = {
     ("pdf", 2): "90fbb88b84d72a29",
     ("pptx", 2): "b0c816145595c5f4",
     ("rtf", 3): "cd81d3068ef26263",
-    ("sheets", 2): "1bd8f6d070dc8b21",
+    ("sheets", 3): "1bd8f6d070dc8b21",
     ("text", 2): "382214f97c9191e6",
 }
 

@@ -1,6 +1,8 @@
 """Calls as tasks on a Ray cluster; run by path with the cluster's own Python, standard library and Ray only.
 
-    python cluster_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE      (the limits of `process.WorkerLimits`)
+    python cluster_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE MORE_MEMORY
+
+The numbers are the limits of `process.WorkerLimits`.
 
 Both ways go lines of JSON, with as many raw bytes behind them as they say. On stdin `{"id", "bytes"}` and the call,
 as `messages` packs it. On stdout `{"event": "room", "cpus"}`, those of the cluster, when it is connected and whenever
@@ -32,7 +34,7 @@ LAST_WORDS_SECONDS = 5.0
 Call = tuple[int, bytes]
 
 
-def read(request: bytes, limits: tuple[int, int, float, int], version: str) -> tuple[str, str, list[bytes]]:
+def read(request: bytes, limits: tuple[int, int, float, int, int], version: str) -> tuple[str, str, list[bytes]]:
     """The task. Goes to its node by value: what it uses is imported there."""
     import socket
 
@@ -60,7 +62,7 @@ def only_ours() -> BinaryIO:
 class SentCalls:
     """The calls that are under way."""
 
-    def __init__(self, out: BinaryIO, version: str, limits: tuple[int, int, float, int]) -> None:
+    def __init__(self, out: BinaryIO, version: str, limits: tuple[int, int, float, int, int]) -> None:
         self._out = out
         self._told = version, limits
         self._task = ray.remote(read).options(num_cpus=1, max_retries=0)
@@ -127,11 +129,11 @@ def _take_in(calls: queue.SimpleQueue[Call | None]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    address, version, memory, seconds, patience, value = arguments
+    address, version, memory, seconds, patience, value, more_memory = arguments
     out = only_ours()
     calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
     threading.Thread(target=_take_in, args=(calls,), daemon=True).start()
-    found = SentCalls(out, version, (int(memory), int(seconds), float(patience), int(value)))
+    found = SentCalls(out, version, (int(memory), int(seconds), float(patience), int(value), int(more_memory)))
     try:
         # Never start a cluster of our own.
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")

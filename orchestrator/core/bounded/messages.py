@@ -16,6 +16,10 @@ from typing import Any
 from uuid import UUID, SafeUUID
 from zoneinfo import ZoneInfo
 
+OUT_OF_MEMORY = 77
+"""The exit code of a worker whose function ran into the memory limit."""
+FULL = 0.7
+"""A function that fails with this share of its memory in use failed for want of it, whatever it says."""
 HEAD = struct.Struct("<BI")  # kind, bytes that follow
 
 

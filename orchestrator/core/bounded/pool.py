@@ -215,13 +215,25 @@ class WorkerPool:
                 self._ahead = max(LEAST_AHEAD, min(MOST_AHEAD, int(AHEAD_SECONDS / self._mean_seconds)))
         elif kind is MessageKind.TOO_LARGE:
             task.fault = Tripped(Trip.VALUE)
+        elif worker.done and not (task.tries or task.has_given):
+            self._replace(worker)
+            return
         else:
             task.fault = Tripped(Trip.CRASH, payload.decode(errors="replace")[:80])
         self._over(worker)
 
     def _over(self, worker: Worker) -> None:
         worker.tasks.popleft().is_over = True
+        worker.done += 1
         self._under_way -= 1
+
+    def _replace(self, worker: Worker) -> None:
+        """What failed in a worker that has done others before is tried in a fresh one: these may be why it failed."""
+        worker.end()
+        self._workers.remove(worker)
+        worker.tasks[0].tries += 1
+        self._waiting.extendleft(reversed(worker.tasks))
+        worker.tasks.clear()
 
     def _bury(self, worker: Worker) -> None:
         """A worker is gone: what it was at is tried once more, or has failed; what waited behind it goes on."""

@@ -17,15 +17,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.bounded.messages import HEAD, MessageKind
+from orchestrator.core.bounded.messages import FULL, HEAD, OUT_OF_MEMORY, MessageKind
 
 if TYPE_CHECKING:
     from orchestrator.core.bounded.pool import WorkerTask
 
-OUT_OF_MEMORY = 77
-"""The exit code of a worker whose function ran into the memory limit."""
-FULL = 0.7
-"""A worker that dies with this share of its memory in use died of it: libraries in C abort where they get no more."""
 KILL_SECONDS = 5.0
 START_SECONDS = 60.0
 """How long a process may take to be ready on a busy machine, whatever its tasks may take."""
@@ -40,7 +36,8 @@ _PROGRAM = "import sys; sys.path += sys.argv[1:-1]; from orchestrator.core.bound
 class WorkerLimits:
     """What a worker may take.
 
-    `memory` is the private memory of the process in bytes, `seconds` the CPU time up to the next value of a function
+    `memory` is the private memory of the process in bytes, `more_memory` what a function may ask for that needs more
+    (`memory.ask_for_more`), `seconds` the CPU time up to the next value of a function
     (or its end), `patience` the same by the clock, for functions that wait; `value` the bytes of one value.
     """
 
@@ -48,6 +45,7 @@ class WorkerLimits:
     seconds: int = 120
     patience: float = 600.0
     value: int = 500_000_000
+    more_memory: int = 0
 
 
 class Trip(StrEnum):
@@ -93,6 +91,8 @@ class Worker:
         self._limits = limits
         self.tasks: deque[WorkerTask] = deque()
         self.is_ready = False
+        self.done = 0
+        """How many tasks have come to an end."""
         self.faults = 0
         """Its page faults up to the end of the last task."""
         self._is_garbled = False
@@ -202,7 +202,7 @@ class Worker:
 
 def _start(fd: int, limits: WorkerLimits) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).parents[3])
-    given = [f"{fd},{os.getpid()},{limits.memory},{limits.seconds},{limits.value}"]
+    given = [f"{fd},{os.getpid()},{limits.memory},{limits.more_memory},{limits.seconds},{limits.value}"]
     keys = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, root, *filter(None, sys.path), *given],

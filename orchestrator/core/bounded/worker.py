@@ -19,10 +19,9 @@ from functools import cache
 from typing import Any
 
 from orchestrator.core.bounded import messages
-from orchestrator.core.bounded.messages import HEAD, MessageKind, packed
+from orchestrator.core.bounded.messages import FULL, HEAD, OUT_OF_MEMORY, MessageKind, packed
 from orchestrator.core.ends_with_parent import end_with
 
-OUT_OF_MEMORY = 77
 FLUSH_BYTES = 64 * 1024
 FLUSH_SECONDS = 0.25
 _READ = 1 << 16
@@ -30,10 +29,10 @@ _READ = 1 << 16
 
 def main() -> None:
     """Serve until the parent hangs up. The last argument has the socket's number, the parent and the limits."""
-    fd, parent, memory, seconds, value = map(int, sys.argv.pop().split(","))
+    fd, parent, memory, more_memory, seconds, value = map(int, sys.argv.pop().split(","))
     sys.argv = sys.argv[:1]
     end_with(parent)
-    _confine(memory)
+    _confine(memory, max(memory, more_memory))
     channel = ParentSocket(fd, seconds, value)
     channel.send(MessageKind.READY)
     with suppress(BrokenPipeError, ConnectionResetError):
@@ -45,19 +44,22 @@ def main() -> None:
     os._exit(0)
 
 
-def _confine(memory: int) -> None:
+def _confine(memory: int, more_memory: int) -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # what the timer sends ends the process
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_FSIZE, 0)
     # Private memory, as Linux counts it: address space that is only reserved, and files that are mapped, are free.
-    _lower(resource.RLIMIT_DATA, memory)
+    _lower(resource.RLIMIT_DATA, memory, more_memory)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 (pathlib is not loaded)
         file.write("1000")  # where the machine runs out of memory, this goes first
 
 
-def _lower(what: int, limit: int) -> None:
+def _lower(what: int, limit: int, most: int | None = None) -> None:
+    """Set a limit, and how far it may be raised again; None leaves that."""
     with suppress(ValueError, OSError):  # a limit that is lower already stays
         _, hard = resource.getrlimit(what)
+        if most is not None:
+            hard = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
@@ -138,12 +140,33 @@ def serve(channel: ParentSocket, function: str, arguments: tuple[Any, ...]) -> N
     except MemoryError:
         channel.flush()
         raise
-    except Exception as error:  # noqa: BLE001 (told to the parent, who reports it for this call)
-        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+    except BaseException as error:  # noqa: BLE001 (told to the parent, who reports it for this call; Rust panics too)
+        if _is_of_memory(error):
+            channel.flush()
             raise MemoryError from None
         end, said = MessageKind.FAULT, type(error).__name__.encode()
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     channel.send(end, said or f"{time.process_time() - began!r} {faults}".encode())
+
+
+def _is_of_memory(error: BaseException) -> bool:
+    """Whether a function failed for want of memory: libraries in C tell that in ways of their own."""
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return limit != resource.RLIM_INFINITY and _peak() >= FULL * limit
+
+
+def _peak() -> int:
+    """The most memory that this program has had, in bytes; 0 where the system does not tell.
+
+    What getrusage tells is no less than what the process that started this one had.
+    """
+    with suppress(OSError), open("/proc/self/status", "rb") as file:  # noqa: PTH123 (pathlib is not loaded)
+        for line in file:
+            if line.startswith(b"VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 @cache

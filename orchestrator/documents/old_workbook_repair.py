@@ -1,0 +1,83 @@
+"""Workbooks of Excel 97-2003 (.xls) whose sheets are mostly empty rows, moved together as `workbook_repair` does it.
+
+A record of a cell begins with its row, so that nothing but these numbers changes. Source: [MS-XLS], 2.1.7.20.6.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from orchestrator.documents.extras import require
+from orchestrator.documents.office import OLE
+from orchestrator.documents.workbook_repair import MOST_CELLS
+
+_HEAD = struct.Struct("<HH")
+_BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # what a sheet begins with
+_END, _SHEET, _DIMENSIONS = 0x000A, 0x0085, 0x0200
+_LOOK = 500
+"""So far into a sheet, in records, its size is told."""
+_CELLS = frozenset((0x0006, 0x00BD, 0x00BE, 0x00D6, 0x00FD, 0x0201, 0x0203, 0x0204, 0x0205, 0x0208, 0x027E, 0x0406))
+_BLANK = frozenset((0x00BE, 0x0201, 0x0208))
+"""Records of rows and cells with nothing in them but how they look."""
+
+
+def without_empty_rows(data: bytes) -> bytes:
+    """The workbook with the used rows of its sparse sheets moved together; the same bytes where there are none.
+
+    Raises what `olefile` and `struct` raise for damage.
+    """
+    if not data.startswith(OLE):
+        return data
+    olefile = require("olefile", "spreadsheets", "office")
+    with olefile.OleFileIO(io.BytesIO(data)) as file:
+        name = next((name for name in ("Workbook", "Book") if file.exists(name)), None)
+        if name is None:
+            return data
+        stream = bytearray(file.openstream(name).read())
+    sparse = [at for at in _sheets(stream) if _is_sparse(stream, at)]
+    if not sparse:
+        return data
+    for at in sparse:
+        _move_together(stream, at)
+    out = io.BytesIO(data)
+    with olefile.OleFileIO(out, write_mode=True) as file:
+        file.write_stream(name, bytes(stream))
+        return out.getvalue()
+
+
+def _records(stream: bytearray, at: int) -> Iterator[tuple[int, int, int]]:
+    """Kind, place and size of the records from one place on, up to the end of their part."""
+    depth = 0
+    while at + _HEAD.size <= len(stream):
+        kind, size = _HEAD.unpack_from(stream, at)
+        depth += (kind in _BOUNDARIES) - (kind == _END)
+        yield kind, at + _HEAD.size, size
+        at += _HEAD.size + size
+        if depth <= 0:
+            return
+
+
+def _sheets(stream: bytearray) -> list[int]:
+    """Where the sheets begin."""
+    return [struct.unpack_from("<I", stream, at)[0] for kind, at, _ in _records(stream, 0) if kind == _SHEET]
+
+
+def _is_sparse(stream: bytearray, sheet: int) -> bool:
+    for number, (kind, at, size) in enumerate(_records(stream, sheet)):
+        if kind == _DIMENSIONS and size >= 12:
+            first, last, left, right = struct.unpack_from("<IIHH", stream, at)
+            return bool((last - first) * (right - left) > MOST_CELLS)
+        if number > _LOOK:
+            break
+    return False
+
+
+def _move_together(stream: bytearray, sheet: int) -> None:
+    places = [(kind, at) for kind, at, size in _records(stream, sheet) if kind in _CELLS and size >= 4]
+    rows = sorted({struct.unpack_from("<H", stream, at)[0] for kind, at in places if kind not in _BLANK})
+    for _, at in places:
+        (row,) = struct.unpack_from("<H", stream, at)
+        struct.pack_into("<H", stream, at, bisect_left(rows, row))

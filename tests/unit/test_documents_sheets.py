@@ -1,0 +1,163 @@
+"""Spreadsheets as they are: errors, durations, macro sheets, locks, and sheets of which most is empty."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msoffcrypto.format.ooxml
+import pytest
+import xlsxwriter
+
+from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, sheets, workbook_repair
+from orchestrator.documents.types import ExtractionError
+from orchestrator.settings.job_spec import DocumentSource
+from tests.support.documents import read
+from tests.support.office import compound, workbook
+
+Write = Callable[[xlsxwriter.Workbook, xlsxwriter.worksheet.Worksheet], object]
+
+
+def book(write: Write) -> bytes:
+    out = io.BytesIO()
+    made = xlsxwriter.Workbook(out, {"in_memory": True})
+    write(made, made.add_worksheet("S"))
+    made.close()
+    return out.getvalue()
+
+
+def text_of(data: bytes) -> str:
+    return sheets.extract(data, None)[0]
+
+
+def errors(made: xlsxwriter.Workbook, sheet: xlsxwriter.worksheet.Worksheet) -> None:
+    for row, value in enumerate(("#N/A", "#DIV/0!", "#REF!")):
+        sheet.write_formula(row, 0, "=1/0", None, value)
+        sheet.write(row, 1, row)
+
+
+def durations(made: xlsxwriter.Workbook, sheet: xlsxwriter.worksheet.Worksheet) -> None:
+    for row, hours in enumerate((36, 0.5, 100)):
+        sheet.write_datetime(row, 0, datetime.timedelta(hours=hours), made.add_format({"num_format": "[h]:mm:ss"}))
+
+
+def stray(row: int, column: int) -> Write:
+    def write(made: xlsxwriter.Workbook, sheet: xlsxwriter.worksheet.Worksheet) -> None:
+        sheet.write(0, 0, "first")
+        sheet.write(0, 2, "third")
+        sheet.set_row(row // 2, 30)
+        sheet.write(row, column, "stray")
+
+    return write
+
+
+def macros() -> bytes:
+    """A workbook whose second sheet is one of macros."""
+    data, out = workbook({"A": [["plain"]], "M": [["ALERT()"]]}), io.BytesIO()
+    kind = b"http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet"
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            part, place = old.read(name), name
+            if name == "xl/_rels/workbook.xml.rels":
+                macro = b"http://schemas.microsoft.com/office/2006/relationships/xlMacrosheet"
+                part = part.replace(kind + b'" Target="worksheets/sheet2', macro + b'" Target="macrosheets/sheet2')
+            if name == "xl/worksheets/sheet2.xml":
+                place = "xl/macrosheets/sheet2.xml"
+                part = part.replace(b"<worksheet ", b'<xm:macrosheet xmlns:xm="x" ').replace(
+                    b"</worksheet>", b"</xm:macrosheet>"
+                )
+            new.writestr(place, part)
+    return out.getvalue()
+
+
+def locked(password: str) -> bytes:
+    out = io.BytesIO()
+    msoffcrypto.format.ooxml.OOXMLFile(io.BytesIO(workbook({"A": [["inside"]]}))).encrypt(password, out)
+    return out.getvalue()
+
+
+def old_workbook(cells: dict[tuple[int, int], float], more: bytes = b"") -> bytes:
+    """A workbook of Excel 97-2003 with numbers on one sheet; `more` stands before its end."""
+
+    def record(kind: int, data: bytes) -> bytes:
+        return struct.pack("<HH", kind, len(data)) + data
+
+    def beginning(what: int) -> bytes:
+        return record(0x809, struct.pack("<HHHHII", 0x600, what, 0, 0, 0, 0))
+
+    rows, columns = (max(place[axis] for place in cells) + 1 for axis in (0, 1))
+    sheet = beginning(0x10) + record(0x200, struct.pack("<IIHHH", 0, rows, 0, columns, 0))
+    sheet += b"".join(
+        record(0x203, struct.pack("<HHHd", row, column, 0, value)) for (row, column), value in cells.items()
+    )
+    sheet += record(0x208, struct.pack("<8H", rows // 2, 0, 1, 255, 0, 0, 0, 0)) + more + record(0x0A, b"")
+    at = len(beginning(5)) + len(record(0x85, bytes(6) + b"\1\0S")) + 4
+    whole = beginning(5) + record(0x85, struct.pack("<IH", at, 0) + b"\1\0S") + record(0x0A, b"") + sheet
+    return compound({"Workbook": whole.ljust(8192, b"\0")})
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (lambda: book(errors), "## S\n#N/A | 0\n#DIV/0! | 1\n#REF! | 2"),
+        (lambda: book(durations), "## S\n36:00:00\n0:30:00\n100:00:00"),
+        (lambda: book(stray(1_048_575, 5)), "## S\nfirst | third\n |  | stray"),
+        (lambda: book(stray(19_999, 16_383)), "## S\nfirst | third\n |  | stray"),
+        (macros, "## A\nplain\n\n## M\nALERT()"),
+        (lambda: locked("VelvetSweatshop"), "## A\ninside"),
+        (lambda: old_workbook({(0, 0): 1, (1, 1): 2}), "## S\n1\n | 2"),
+        (lambda: old_workbook({(0, 0): 1, (65_535, 0): 3, (65_535, 255): 2}), "## S\n1\n3" + " | " * 255 + "2"),
+    ],
+    ids=["errors", "durations", "a stray row", "a stray column", "macros", "no real lock", "old", "an old stray row"],
+)
+def test_what_is_in_the_cells(data: Callable[[], bytes], text: str) -> None:
+    assert text_of(data()) == text
+
+
+def test_a_lock_is_told_as_one() -> None:
+    with pytest.raises(ExtractionError) as raised:
+        text_of(locked("secret"))
+    assert raised.value.code is DocumentProblem.ENCRYPTED
+
+
+def test_a_workbook_that_needs_no_repair_is_left_alone() -> None:
+    data = workbook({"A": [[f"cell {row}"] * 20 for row in range(2000)]})
+    assert workbook_repair.repaired(data) is data
+
+
+def test_sheets_that_are_full_far_and_wide_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workbook_repair, "MOST_CELLS", 100)
+    with pytest.raises(ExtractionError, match="11 rows and 10 columns") as raised:
+        text_of(workbook({"A": [["x"] * 10] * 11}))
+    assert raised.value.code is DocumentProblem.TOO_LARGE
+
+
+def test_a_reader_that_panics_takes_nothing_with_it(tmp_path: Path) -> None:
+    """A binary workbook that names a sheet which it has not: the library in Rust panics at that."""
+    bundle = (
+        struct.pack("<BBB", 0x9C, 0x01, 20)
+        + struct.pack("<II", 0, 1)
+        + struct.pack("<I", 2)
+        + "r9".encode("utf-16-le")
+    )
+    bundle += struct.pack("<I", 0)
+    parts = {
+        "[Content_Types].xml": b"<Types/>",
+        "xl/workbook.bin": b"\x83\x01\x00\x8f\x01\x00" + bundle + b"\x90\x01\x00\x84\x01\x00",
+        "xl/_rels/workbook.bin.rels": b"<Relationships/>",
+    }
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.xlsb").write_bytes(out.getvalue())
+    (tmp_path / "in/b.xlsx").write_bytes(workbook({"A": [["fine"]]}))
+    bad, good = read(DocumentSource(path="in"), tmp_path)
+    assert isinstance(bad, UnreadableDocument)
+    assert bad.code is DocumentProblem.UNREADABLE
+    assert isinstance(good, Document)
