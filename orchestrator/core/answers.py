@@ -140,7 +140,8 @@ class AnswerHead(NamedTuple):
 
     `tier` is its `service_tier`. `error` is the body's error object. `not_an_answer` says why a body with the status
     of an answer is not an answer, in words: its server stopped in between, or it is a piece of a stream. Unless it
-    `is_complete`, the end of its text has yet to be looked at.
+    `is_complete`, the end of its text has yet to be looked at. `billed` is what is paid for,
+    None if that is `tokens`.
     """
 
     tokens: TokenCounts = NO_TOKENS
@@ -149,6 +150,7 @@ class AnswerHead(NamedTuple):
     error: Any = None
     not_an_answer: str | None = None
     is_complete: bool = False
+    billed: TokenCounts | None = None
 
 
 def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
@@ -254,6 +256,14 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     )
 
 
+def _billed(usage: _AnswerUsage, told: TokenCounts) -> TokenCounts | None:
+    """The tokens that are paid for, None where they are those that the usage tells.
+
+    Mistral's early name for cached tokens is from a time when it had no price for them.
+    """
+    return told._replace(cached=0) if usage.num_cached_tokens and told.cached == usage.num_cached_tokens else None
+
+
 def _is_beside(usage: _AnswerUsage, fed: int, stored: int, output: int) -> bool:
     """True if a prompt's cached and written tokens are counted beside it, and not as a part of it."""
     total = _total(usage)
@@ -294,13 +304,15 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
         answer = _decode_answer(body)
     except msgspec.ValidationError:
         answer = _read_parts(_decode_parts(body))
+    tokens = NO_TOKENS if answer.usage is None else _counted(answer.usage)
     return AnswerHead(
-        NO_TOKENS if answer.usage is None else _counted(answer.usage),
+        tokens,
         answer.model if isinstance(answer.model, str) else None,
         answer.service_tier if isinstance(answer.service_tier, str) else None,
         answer.error,
         why_unfinished(answer.choices, answer.object, answer.status, answer.incomplete_details),
         _is_complete(answer),
+        None if answer.usage is None else _billed(answer.usage, tokens),
     )
 
 

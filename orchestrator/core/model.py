@@ -265,7 +265,8 @@ class Outcome:
     share of the upstream's time, which is what a local row costs. `tier` is the service tier that the answer says it
     was given. `uncertain` counts sends of the row that no answer came to, which may be billed all the same.
     `status` is the HTTP status of the backend's answer to the row, None where it gave none. `answer_bytes` is the
-    length of an answer's text where it tells no tokens. `cut` is True for an accepted answer that ended at
+    length of an answer's text where it tells no tokens. `billed` are the tokens that are paid for, None if they are
+    those of `usage`. `cut` is True for an accepted answer that ended at
     `max_tokens`, `repaired` for one whose JSON stood in other text.
     """
 
@@ -286,6 +287,7 @@ class Outcome:
     repaired: bool = False
     error_code: str | None = None
     error_message: str | None = None
+    billed: Usage | None = None
 
     @property
     def is_answer(self) -> bool:

@@ -148,7 +148,7 @@ def row_price(
     tokens, `expected` is booked as an estimate; where a tier served that was not asked for and has no price, the
     standard price is. Errors are those of `rates`.
     """
-    used = outcome.usage
+    used = outcome.billed or outcome.usage
     is_told = bool(used.input_tokens or used.output_tokens)
     if (
         not is_told

@@ -259,6 +259,7 @@ def _ended(
         uncertain=orch.uncertain if orch else 0,
         status=status,
         error_code=_short(code),
+        billed=None if head.billed is None else Usage(*head.billed),
         error_message=_short(message),
     )
 

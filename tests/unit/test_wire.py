@@ -321,7 +321,15 @@ USAGES = {
 def test_usage_is_read_under_each_of_its_spellings(usage: object, counts: tuple[int, ...]) -> None:
     body = json.dumps({"model": "m", "usage": usage}).encode()
     assert answers.answer_tokens(body) == TokenCounts(*counts)
-    assert answers.read_answer(body) == AnswerHead(TokenCounts(*counts), "m")
+    head = answers.read_answer(body)
+    assert head._replace(billed=None) == AnswerHead(TokenCounts(*counts), "m")
+    assert (head.billed is None) == (usage != USAGES["cached beside the details, Mistral"][0])
+
+
+def test_what_was_cached_before_it_had_a_price_is_paid_in_full() -> None:
+    usage, counts = USAGES["cached beside the details, Mistral"]
+    head = answers.read_answer(json.dumps({"usage": usage}).encode())
+    assert head.billed == TokenCounts(*counts)._replace(cached=0)
 
 
 HEADS = {
