@@ -104,6 +104,10 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     told.append(("rows", f"{counts.total:,}: {of_them}" if of_them else "0"))
     if counts.cut:
         told.append(("cut", f"{counts.cut:,} of the answers ended at max_tokens; raise it if they must be complete"))
+    if counts.odd_ends:
+        told.append(("odd ends", f"{counts.odd_ends:,} of the answers ended for a reason that is not known"))
+    if counts.repaired:
+        told.append(("repaired", f"{counts.repaired:,} of the answers had their JSON among other text"))
     if line.failing.known or line.failing.acknowledged:
         told.append(("failures", str(line.failing)))
     if line.failed_so_far > counts.failed:

@@ -22,6 +22,8 @@ class Counts:
     cancelled: int = 0
     expired: int = 0
     cut: int = 0
+    repaired: int = 0
+    odd_ends: int = 0
 
     @property
     def total(self) -> int:

@@ -267,7 +267,8 @@ class Outcome:
     `status` is the HTTP status of the backend's answer to the row, None where it gave none. `answer_bytes` is the
     length of an answer's text where it tells no tokens. `billed` are the tokens that are paid for, None if they are
     those of `usage`. `cut` is True for an accepted answer that ended at
-    `max_tokens`, `repaired` for one whose JSON stood in other text.
+    `max_tokens`, `repaired` for one whose JSON stood in other text, `odd_end` for one that ended for a reason that
+    nobody knows.
     """
 
     seq: int
@@ -285,6 +286,7 @@ class Outcome:
     answer_bytes: int = 0
     cut: bool = False
     repaired: bool = False
+    odd_end: bool = False
     error_code: str | None = None
     error_message: str | None = None
     billed: Usage | None = None
@@ -293,6 +295,11 @@ class Outcome:
     def is_answer(self) -> bool:
         """True if the backend answered the row with a success, whatever that is worth."""
         return self.status is not None and 200 <= self.status < 300
+
+    @property
+    def is_marked(self) -> bool:
+        """True for an accepted answer that is counted apart."""
+        return self.cut or self.repaired or self.odd_end
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,12 @@ from orchestrator.policy.answer_text import Answer
 
 _AT_BOUND = frozenset({"length", "max_tokens", "max_output_tokens"})
 
+_KNOWN = _AT_BOUND | {
+    "stop", "tool_calls", "function_call", "content_filter", "end_turn", "stop_sequence", "tool_use", "refusal",
+    "complete", "completed",
+}  # fmt: skip
+"""Ends of answers that are complete, or are judged for what they are, in lower case."""
+
 CONTEXT_FULL = "context_full"
 """The code of an answer that ended because the model's context window was full."""
 _FULL = CONTEXT_FULL, "the answer ended because the model's context window was full"
@@ -17,6 +23,21 @@ def is_cut(answer: Answer) -> bool:
     return (answer.finish_reason or "").lower() in _AT_BOUND
 
 
-def full_window(answer: Answer) -> tuple[str, str] | None:
-    """`(code, message)` if the answer ended because the context window was full, else None."""
-    return _FULL if (answer.finish_reason or "").lower() in WINDOW_FULL else None
+def is_odd(answer: Answer) -> bool:
+    """True if nobody knows the reason for which the answer ended, or there is none: `""`, null, `eos` were seen."""
+    return answer.data is None and (answer.finish_reason or "").lower() not in _KNOWN
+
+
+def full_window(answer: Answer, output_tokens: int = 0, bound: int | None = None) -> tuple[str, str] | None:
+    """`(code, message)` if the answer ended because the context window was full, else None.
+
+    One that ends for its length before it has the `bound` of tokens that it may have (None: not known) met another.
+    """
+    if (answer.finish_reason or "").lower() in WINDOW_FULL:
+        return _FULL
+    if bound is None or not 0 < output_tokens < bound or not is_cut(answer):
+        return None
+    return CONTEXT_FULL, (
+        f"the answer ended for its length after {output_tokens:,} tokens, though `max_tokens` allowed {bound:,}: "
+        "the model's context window was full"
+    )

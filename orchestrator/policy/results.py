@@ -144,8 +144,13 @@ def _has_run(line: wire.ResultLine) -> bool:
     return line.response is not None or refusal(line).code not in NOT_EXECUTED
 
 
-def outcome(seq: int, kind: str, found: FoundLine, check: AnswerCheck | None) -> Outcome | NotExecuted:
-    """What a result line says of its row. `found.line` must be a result line."""
+def outcome(
+    seq: int, kind: str, found: FoundLine, check: AnswerCheck | None, bound: int | None = None
+) -> Outcome | NotExecuted:
+    """What a result line says of its row. `found.line` must be a result line.
+
+    `bound` is the most tokens that the answer was allowed, None where that is not known for certain.
+    """
     line = found.line
     assert line is not None
     response = line.response
@@ -172,24 +177,31 @@ def outcome(seq: int, kind: str, found: FoundLine, check: AnswerCheck | None) ->
         return replace(failed, status=response.status_code) if any(head.tokens) else failed
     is_read = check is not None or not any(head.tokens) or not head.is_complete
     answer = answer_of(body) if is_read else None
-    problem = _problem(answer, check) if head.not_an_answer is None else (UNFINISHED, head.not_an_answer)
+    problem: tuple[str, str] | None = (UNFINISHED, head.not_an_answer or "")
+    if head.not_an_answer is None:
+        problem = _problem(answer, check, head.tokens.output, bound)
     ended = _ended(seq, kind, found, head, problem, response.status_code)
     if answer is not None and check is not None and problem is None and check.is_repaired(answer):
         ended = replace(ended, repaired=True)
-    if answer is not None and problem is None and answer_ends.is_cut(answer):
-        ended = replace(ended, cut=check is None or check.takes_cut)
+    if answer is not None and problem is None and not head.is_complete:
+        is_cut = answer_ends.is_cut(answer) and (check is None or check.takes_cut)
+        ended = replace(ended, cut=is_cut, odd_end=answer_ends.is_odd(answer))
     if any(head.tokens):
         return ended
     return replace(ended, answer_bytes=len((answer.text or "").encode()) if answer is not None else 0)
 
 
-def _problem(answer: Answer | None, check: AnswerCheck | None) -> tuple[str, str] | None:
+def _problem(
+    answer: Answer | None, check: AnswerCheck | None, output_tokens: int, bound: int | None
+) -> tuple[str, str] | None:
     """What is wrong with an answer; without a check only a full context window is."""
     if answer is None:
         return None
     found = None if check is None else check.problem(answer)
     # The model's own refusal says more than where its text ended.
-    return found if found is not None and found[0] == "refusal" else answer_ends.full_window(answer) or found
+    if found is not None and found[0] == "refusal":
+        return found
+    return answer_ends.full_window(answer, output_tokens, bound) or found
 
 
 def _no_object(body: msgspec.Raw) -> tuple[str, str]:

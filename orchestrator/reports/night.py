@@ -220,6 +220,8 @@ class JobReport:
                 "cancelled": facts.counts.cancelled,
                 "expired": facts.counts.expired,
                 "cut": facts.counts.cut,
+                "repaired": facts.counts.repaired,
+                "odd_ends": facts.counts.odd_ends,
             },
             "documents": facts.documents.to_json(),
             "ignored": job.ignored,

@@ -76,7 +76,7 @@ def headline(report: NightReport) -> str:
         if not needs
         else f"{needs} {'thing needs' if needs == 1 else 'things need'} a person"
     )
-    answered = [answered_words(report.counts), *cut_words(report.counts)]
+    answered = [answered_words(report.counts), *marked_words(report.counts)]
     return "; ".join([*answered, jobs, f"{money(paid)} paid", see_to, *known_words(report)])
 
 
@@ -99,9 +99,14 @@ def answered_words(counts: Counts) -> str:
     return f"{counts.succeeded:,} of {counts.total:,} rows answered" + (f" ({told})" if told else "")
 
 
-def cut_words(counts: Counts) -> list[str]:
-    """A phrase about accepted answers that may be incomplete, or none."""
-    return [f"{counts.cut:,} of the answers ended at max_tokens"] if counts.cut else []
+def marked_words(counts: Counts) -> list[str]:
+    """Phrases about accepted answers that may be incomplete, or were not quite what was asked for."""
+    told = (
+        (counts.cut, "ended at max_tokens"),
+        (counts.odd_ends, "ended for a reason that is not known"),
+        (counts.repaired, "had their JSON among other text"),
+    )
+    return [f"{number:,} of the answers {words}" for number, words in told if number]
 
 
 def subject_of(report: NightReport) -> str:
@@ -133,7 +138,7 @@ def blocks(job: JobReport) -> list[Block]:
 
 
 def _rows(job: JobReport) -> Block:
-    notes = [answered_words(job.facts.counts), *cut_words(job.facts.counts)]
+    notes = [answered_words(job.facts.counts), *marked_words(job.facts.counts)]
     if job.due is not None:
         notes.append(due_words(job.due))
     return Block("Answers", notes=notes)

@@ -73,6 +73,8 @@ class JobLine:
                 "expired": self.counts.expired,
                 "failed_so_far": self.failed_so_far,
                 "cut": self.counts.cut,
+                "repaired": self.counts.repaired,
+                "odd_ends": self.counts.odd_ends,
             },
             "failures": {
                 "new": self.failing.new,

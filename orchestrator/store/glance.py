@@ -84,9 +84,12 @@ class _Jobs(_Table):
         counted = "SELECT job_id, state, count(*) FROM requests WHERE job_id IN ({}) GROUP BY job_id, state"
         for job_id, state, number in self.tuples(counted, job_ids):
             found[job_id][state] = number
-        cut = "SELECT job_id, count(*) FROM requests WHERE job_id IN ({}) AND cut = 1 GROUP BY job_id"
-        for job_id, number in self.tuples(cut, job_ids):
-            found[job_id]["cut"] = number
+        marked = (
+            "SELECT job_id, total(cut), total(repaired), total(odd_end) FROM requests "
+            "WHERE job_id IN ({}) AND cut IS NOT NULL GROUP BY job_id"
+        )
+        for job_id, cut, repaired, odd_ends in self.tuples(marked, job_ids):
+            found[job_id] |= {"cut": int(cut), "repaired": int(repaired), "odd_ends": int(odd_ends)}
         return {job_id: Counts(**states) for job_id, states in found.items()}
 
     def submitted(self, job_ids: Sequence[JobId]) -> frozenset[JobId]:

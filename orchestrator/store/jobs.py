@@ -17,7 +17,7 @@ from orchestrator.core.model import CancelCode, Job, JobFault, JobId, JobKind
 from orchestrator.core.shards import ShardId, ShardState
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
-from orchestrator.store.tables import IS_CUT, documents, events, jobs, requests, shards, tags
+from orchestrator.store.tables import IS_MARKED, documents, events, jobs, requests, shards, tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,20 +220,21 @@ class Jobs:
                 raise StateConflict(f"job {job_id} is not in the expected state")
 
     def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
-        """How many requests of each job are in which state, and how many accepted answers were cut."""
+        """How many requests of each job are in which state, and how many accepted answers are counted apart."""
         query = (
             select(requests.c.job_id, requests.c.state, func.count())
             .where(requests.c.job_id.in_(job_ids))
             .group_by(requests.c.job_id, requests.c.state)
         )
         c = requests.c
-        cut = select(c.job_id, func.count()).where(c.job_id.in_(job_ids), IS_CUT).group_by(c.job_id)
+        marked = select(c.job_id, *(func.count().filter(c[name]) for name in ("cut", "repaired", "odd_end")))
+        marked = marked.where(c.job_id.in_(job_ids), IS_MARKED).group_by(c.job_id)
         found: dict[str, dict[str, int]] = {job_id: {} for job_id in job_ids}
         with self._db.read() as tx:
             for job_id, state, number in tx.execute(query):
                 found[job_id][state] = number
-            for job_id, number in tx.execute(cut):
-                found[job_id]["cut"] = number
+            for job_id, cut, repaired, odd_ends in tx.execute(marked):
+                found[job_id] |= {"cut": cut, "repaired": repaired, "odd_ends": odd_ends}
         return {JobId(job_id): Counts(**states) for job_id, states in found.items()}
 
     def submitted(self, job_ids: Sequence[JobId]) -> frozenset[JobId]:

@@ -20,7 +20,8 @@ COUNTS = (
 """The columns of what an answer used, in the order of `Usage`."""
 CARRIED = (
     "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "sent_model",
-    "answered_by", "upstream", "latency_ms", *COUNTS, "tier", "cut", "repaired", "error_code", "error_message",
+    "answered_by", "upstream", "latency_ms", *COUNTS, "tier", "cut", "repaired", "odd_end", "error_code",
+    "error_message",
 )  # fmt: skip
 """The columns of an outcome."""
 _MADE = (
@@ -160,7 +161,7 @@ def added(
 
 _FREE = Decimal(0)
 _WAITS = (
-    RequestState.PENDING, *[None] * 9, *[0] * len(COUNTS), *[None] * 5,
+    RequestState.PENDING, *[None] * 9, *[0] * len(COUNTS), *[None] * 6,
 )  # fmt: skip
 
 
@@ -170,7 +171,8 @@ def settled(shard_id: ShardId, row: Settled, now: datetime, model: str | None) -
     return (
         outcome.state, now, shard_id, outcome.kind, span.offset if span else None, span.length if span else None,
         model, outcome.model, outcome.upstream, outcome.latency_ms, *_tokens(outcome.usage), outcome.tier,
-        outcome.cut or None, outcome.repaired, outcome.error_code, outcome.error_message,
+        outcome.cut if outcome.is_marked else None, outcome.repaired, outcome.odd_end or None,
+        outcome.error_code, outcome.error_message,
         row.price.cost if row.price else _FREE,
     )  # fmt: skip
 

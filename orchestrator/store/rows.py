@@ -270,6 +270,7 @@ class Rows:
                 tier=None,
                 cut=None,
                 repaired=None,
+                odd_end=None,
                 avoid=(),
                 released_at=None,
                 failed_since=None,

@@ -169,9 +169,12 @@ requests = Table(
     Column("output_tokens", Integer, nullable=False, default=0),
     *more_counts(),
     Column("tier", String(16)),
-    # Accepted although it ended at max_tokens, else null; its JSON stood in other text, null of an earlier version.
+    # Accepted although it ended at max_tokens. False for an answer that is accepted and has one of the marks below,
+    # null for all others, so that one index finds them: its JSON stood in other text (null of an earlier version),
+    # its reason to end is none that anybody knows.
     Column("cut", Boolean),
     Column("repaired", Boolean),
+    Column("odd_end", Boolean),
     Column("cost", Money, nullable=False, default=0),
     Column("error_code", Text),
     Column("error_message", Text),
@@ -232,7 +235,7 @@ Index(
 )
 
 # Most jobs have no such answer.
-IS_CUT = requests.c.cut == true()
+IS_MARKED = requests.c.cut.is_not(None)
 Index("ix_requests_cut", requests.c.job_id, requests.c.cut, sqlite_where=requests.c.cut.is_not(None))
 
 # The few rows of a job that go first.

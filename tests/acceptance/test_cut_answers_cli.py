@@ -12,10 +12,10 @@ from tests.support.process import Upstream
 
 JOB = """\
 name: cut
+models: {m: some-model}
 documents: [{path: documents}]
 tasks:
   - {id: summary, model: m, max_tokens: 20, prompt: "What is it about?"}
-models: {m: some-model}
 """
 
 
@@ -55,3 +55,24 @@ def test_fail_on_cut_is_for_scripts_that_need_whole_answers(letters: Path, run_o
     for number in (1, 3):
         (letters.parent / "documents" / f"{number}.txt").write_text("Whole.", encoding="utf-8")
     assert run_orch("run", str(letters), "--fail-on", "cut").returncode == 0
+
+
+def test_answers_with_other_marks_are_counted_too(letters: Path, run_orch: Orch) -> None:
+    texts = ["Whole.", "[[fault:eos]]", "[[fault:window]]", "[[fault:fenced]]", "[[fault:eos]]"]
+    for number, text in enumerate(texts):
+        (letters.parent / "documents" / f"{number}.txt").write_text(f"Letter {number}. {text}", encoding="utf-8")
+    schema = "{type: object, properties: {answer: {type: string}}, required: [answer]}"
+    letters.write_text(JOB + f'  - {{id: facts, model: m, prompt: "What?", schema: {schema}}}\n', encoding="utf-8")
+    done = run_orch("run", str(letters))
+    assert done.returncode == 1, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "4 of the answers ended for a reason that is not known" in shown
+    assert "1 of the answers had their JSON among other text" in shown
+    job = json.loads(run_orch("status", "cut", "--json").stdout)
+    counts = job["requests"]
+    assert (counts["odd_ends"], counts["repaired"], counts["cut"], counts["failed"]) == (4, 1, 0, 2)
+    codes = {one["code"] for one in job["reasons"]}
+    assert codes == {"context_full"}, "a full context window is never a complete answer"
+    [report] = json.loads(run_orch("report", "night", "--json").stdout)["jobs"]
+    assert (report["requests"]["odd_ends"], report["requests"]["repaired"]) == (4, 1)
+    assert "1 of the answers had their JSON among other text" in run_orch("report", "night", "--md").stdout

@@ -43,7 +43,8 @@ def filled(store: Store) -> None:
         one = added(store, 4, f"night-{number}", created_at=later(number))
         store.jobs.mark_built(one.id, later(number))
         sent = sharded(store, one)
-        ends = [succeeded(0, "0.25", cut=True), failed(1), failed(2, "refusal" if number else "http_500")]
+        marks = {"cut": number < 2, "repaired": True, "odd_end": number > 0}
+        ends = [succeeded(0, "0.25", **marks), failed(1), failed(2, "refusal" if number else "http_500")]
         settle(store, sent, *ends, now=later(number))
         store.failures.trace(one)
         if number == 1:

@@ -176,13 +176,15 @@ def test_a_retry_opens_a_job_that_failed_while_it_was_built(store: Store) -> Non
 
 def test_cut_answers_are_counted_carried_over_and_forgotten_by_a_retry(store: Store) -> None:
     one = added(store, 4, "a-1")
-    settle(store, sharded(store, one), succeeded(0, cut=True), succeeded(1), succeeded(2, cut=True), failed(3))
-    assert store.jobs.counts([one.id])[one.id] == Counts(succeeded=3, failed=1, cut=2)
+    ends = [succeeded(0, cut=True), succeeded(1, odd_end=True), succeeded(2, cut=True, repaired=True), failed(3)]
+    settle(store, sharded(store, one), *ends)
+    counted = Counts(succeeded=3, failed=1, cut=2, repaired=1, odd_ends=1)
+    assert store.jobs.counts([one.id])[one.id] == counted
     known = store.known.earlier([one.id], {f"r{seq}": row(seq)[0].fingerprint for seq in range(4)})
     two = job("a-2", built_at=NOW)
     store.jobs.add(two, {})
     store.rows.add(two.id, [row(seq) for seq in range(4)], known, NOW)
-    assert store.jobs.counts([two.id])[two.id] == Counts(succeeded=3, failed=1, cut=2)
+    assert store.jobs.counts([two.id])[two.id] == counted
     assert store.rows.retry(one.id, [RequestState.SUCCEEDED]) == 3
     assert store.jobs.counts([one.id])[one.id].cut == 0
 

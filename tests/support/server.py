@@ -315,8 +315,9 @@ class Server:
             stream.break_off(fault.name)
         else:
             content = _spoilt("" if fault is None else fault.name, exchange.contents[0])
-            finish = "length" if fault is not None and fault.name == "length" else "stop"
-            used = self._count_tokens(exchange.prompt.whole, count_tokens(content), finish)
+            kind = "" if fault is None else fault.name
+            finish = _FINISHES.get(kind, "stop")
+            used = self._count_tokens(exchange.prompt.whole, _told(kind, content, exchange.body), finish)
             stream.finish(finish, used if wanted.get("include_usage") else None)
         exchange.connection.answered()
 
@@ -331,10 +332,10 @@ class Server:
             self._count_tokens(prompt.whole, 0, "stop")
             return answers.embeddings(exchange.name, model, created, prompt.inputs, body)
         kind = "" if exchange.fault is None else exchange.fault.name
-        finish = "length" if kind == "length" else "stop"
+        finish = _FINISHES.get(kind, "stop")
         if exchange.path == CHAT:
             content = _spoilt(kind, exchange.contents[0])
-            used = self._count_tokens(prompt.whole, count_tokens(content), finish)
+            used = self._count_tokens(prompt.whole, _told(kind, content, body), finish)
             return answers.chat(
                 exchange.name, model, created, content, finish, used, logprobs=body.get("logprobs") is True
             )
@@ -351,10 +352,20 @@ class Server:
         return answers.usage(tokens, completion, cached)
 
 
+_FINISHES = {"length": "length", "window": "length", "eos": "eos"}
+"""How answers with a fault end, where that is not `stop`."""
+
+
 def _contents(path: str, body: answers.Json, prompt: Prompt) -> list[str]:
     if path == CHAT:
         return [answers.content_for(body, prompt.last)]
     return [answers.content_for(body, text) for text in prompt.inputs] if path == COMPLETIONS else []
+
+
+def _told(kind: str, content: str, body: answers.Json) -> int:
+    """The tokens of an answer: one that ends for its length has as many as it may, unless the window was full."""
+    most = body.get("max_tokens") or body.get("max_completion_tokens")
+    return most if kind == "length" and isinstance(most, int) else count_tokens(content)
 
 
 def _spoilt(kind: str, content: str) -> str:
@@ -363,7 +374,9 @@ def _spoilt(kind: str, content: str) -> str:
             return ""
         case "notjson":
             return answers.NOT_JSON
-        case "length":
+        case "length" | "window":
             return content[: len(content) // 2]
+        case "fenced":
+            return f"Here it is:\n```json\n{content}\n```"
         case _:
             return content

@@ -258,7 +258,9 @@ def _id(found: FoundLine) -> str:
 def _outcome(ended: EndedShard, row: InShard, kind: str, found: FoundLine) -> Outcome | NotExecuted:
     """What a line says of its row. Whatever is odd about it is that row's error, and no other one's."""
     try:
-        return results.outcome(row.seq, kind, found, ended.checks.get(row.task))
+        # What a hosted model takes as its bound the dialect may have lowered.
+        bound = row.max_output if ended.handle.is_own else None
+        return results.outcome(row.seq, kind, found, ended.checks.get(row.task), bound)
     except Exception as error:
         log.exception("%s: the result of row %s cannot be read", ended.shard.id, row.custom_id)
         return results.unreadable(row.seq, kind, found, f"{type(error).__name__}: {error}")
