@@ -14,6 +14,7 @@ from orchestrator.cli.console import out
 from orchestrator.cli.console_jobs import job_detail, plan_lines
 from orchestrator.cli.console_progress import LiveProgress, progress
 from orchestrator.cli.context import Context, opened, ready, say_exposure
+from orchestrator.cli.edited_files import of_edited
 from orchestrator.cli.options import FILE, FORCE, fail_on_option, job_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.cli.plan import plan_json
@@ -29,8 +30,9 @@ from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.engine import manual_actions
 from orchestrator.engine.lock import running_engine
 from orchestrator.engine.settings_in_force import differences
-from orchestrator.pipeline.build.intake import How, Intake, Options, rehearse
+from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.intake import submit as take_in
+from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of, writing
 from orchestrator.reports import status
 from orchestrator.settings.stored_spec import tasks_of
@@ -105,7 +107,15 @@ def submit(
 
 
 def _taken_in(context: Context, file: Path, options: Options, view: LiveProgress) -> Intake:
-    """The job that a file is now; where its output is a file that orch did not write, whoever is there is asked."""
+    """The job that a file is now.
+
+    Whoever is there is asked what becomes of an unfinished job of another content, and if the output is a file that
+    orch did not write.
+    """
+    choice = of_edited(context, file, options, view)
+    if isinstance(choice, Intake):
+        return choice
+    options = choice
     try:
         return take_in(context.store, context.home, context.config, file, options, now, view.reading)
     except OutputError as error:
@@ -157,6 +167,7 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
                 "unchanged": report.carried,
                 "cached": report.cached,
                 "twins": report.twins,
+                "awaited": report.awaited,
                 "trimmed_tokens": report.trimmed_tokens,
                 "why": dict(report.whys),
                 "unread": report.unread,

@@ -80,9 +80,21 @@ _TERMS = (
 )
 _QUEUED = (
     FORCE,
+    click.option(
+        "--beside",
+        "edited",
+        flag_value="beside",
+        help="If the file was edited while a job of it is unfinished: let that job finish as well.",
+    ),
+    click.option(
+        "--supersede",
+        "edited",
+        flag_value="supersede",
+        help="If the file was edited while a job of it is unfinished: take over what is under way, cancel the rest.",
+    ),
     click.option("--after", metavar="JOB", help="Start once that job has succeeded: its id or its name."),
 )
-_NAMES = ("deadline", "budget", "backend", "new", "verify", "scope", "overwrite", "after")
+_NAMES = ("deadline", "budget", "backend", "new", "verify", "scope", "overwrite", "after", "edited")
 
 _SCOPE = (
     click.option("--task", "tasks", metavar="ID", multiple=True, help="Only this task; may be given several times."),
@@ -129,6 +141,10 @@ def _as_options(options: Sequence[Decorator]) -> Decorator:
             from orchestrator.pipeline.build.intake import Options
 
             terms = {name: given.pop(name) for name in _NAMES if name in given}
+            if terms.get("edited") is not None:
+                from orchestrator.pipeline.succession import Edited
+
+                terms["edited"] = Edited(terms["edited"])
             return function(options=Options(**terms), **given)
 
         command: Command = taking

@@ -15,7 +15,8 @@ from orchestrator.cli.options import FILE, plan_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
 from orchestrator.documents.ignored import told
-from orchestrator.pipeline.build.intake import Options, rehearse
+from orchestrator.pipeline.build.intake import Options
+from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.plan.problems_now import problems_now
 from orchestrator.policy.planner import Cost, Plan
 

@@ -21,8 +21,9 @@ from orchestrator.cli.output import json_option, print_json, quiet_option, say
 from orchestrator.cli.plan import plan_json
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, OrchError, RefusedError, UsageError
-from orchestrator.pipeline.build.intake import Options, rehearse
+from orchestrator.pipeline.build.intake import Options
 from orchestrator.pipeline.build.intake import submit as take_in
+from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.synchronous_backends import at_once
 from orchestrator.reports.trials import Trial, WholeJob, trial_rows

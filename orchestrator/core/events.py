@@ -18,6 +18,7 @@ class EventKind(StrEnum):
     QUALITY = "quality"  # its answers were held against known ones
     STOPPED = "stopped"  # a budget or the canary cancelled it; the code is a `CancelCode`
     CANCEL = "cancel"  # the user asked for it
+    SUPERSEDED = "superseded"  # its file was edited: a newer job takes over what is under way
     RETRY = "retry"
     RELEASED = "released"  # from quarantine
     ACKNOWLEDGED = "acknowledged"

@@ -14,6 +14,8 @@ from orchestrator.core.errors import OutputFault
 
 JobId = NewType("JobId", str)
 
+SUPERSEDED_BY = "superseded_by"
+"""The option of a job that names the one made of its file after an edit, by its id."""
 MAX_TOKENS = 2**31 - 1
 """Tokens that a request or an answer may have: what every database holds."""
 PICO = Decimal(10) ** -12
@@ -114,6 +116,7 @@ class CancelCode(StrEnum):
     USER = "user"
     BUDGET = "budget"  # its own, or one that it shares
     CANARY = "canary"  # the rows that went first came back badly
+    SUPERSEDED = "superseded"  # its file was edited, and the job of the new content has what was under way
 
 
 class JobFault(StrEnum):

@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import CancelCode, Job, RequestState
+from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, RequestState
 from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.policy import due_nights
 from orchestrator.store import Store
@@ -34,6 +34,7 @@ def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | No
     """Make rows pending again, and those that a backend refused go there again; how many."""
     number = store.rows.retry(job.id, states, task=task) + send_held(store, job, task)
     if number:
+        store.jobs.allow(job.id, **{SUPERSEDED_BY: None})
         of_task = "" if task is None else f" to the task {task}"
         by = "" if who == USER else f", asked for by {who}"
         store.jobs.note(job.id, EventKind.RETRY, f"{number:,} rows{of_task} will be retried{by}", at)

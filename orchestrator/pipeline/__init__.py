@@ -33,10 +33,12 @@ from orchestrator.core.errors import (
 from orchestrator.core.events import PROBE, EventKind
 from orchestrator.core.model import CancelCode, Job, RequestState
 from orchestrator.core.shards import Shard, ShardState
+from orchestrator.pipeline import succession
 from orchestrator.pipeline.backend_handles import BackendHandles
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.collect import common_refusals, reduce, track
 from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
+from orchestrator.pipeline.collect.take_over import TakeOver
 from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.finish.confidences import checks_of as checks_of
 from orchestrator.pipeline.finish.delivery import Gate
@@ -81,6 +83,7 @@ class Pipeline:
         self._replan_timer = ReplanTimer()
         self._samples = Samples(store, handles.health)
         self._gate = Gate(store, now)
+        self._take_over = TakeOver(store, handles, now)
         self.finisher = finisher.Finisher(store, home, now, may_act)
 
     def settings_changed(self) -> None:
@@ -114,17 +117,23 @@ class Pipeline:
             return True
         if self._expired(job, shards):
             return True
-        moved, refused = False, list[Exception]()
+        newer = succession.successor(self._store, job)
+        moved, refused = self._take_over.advance(job), list[Exception]()
         for shard in shards:
+            if newer is not None and shard.state is ShardState.PENDING:
+                continue
             try:
                 moved |= self._advance_shard(job, shard)
             except (StorageError, StateConflict, InputError):
                 raise
             except Exception as error:  # noqa: BLE001  (raised below: what is at other backends goes on all the same)
                 refused.append(error)
-        moved |= common_refusals.tend(self._store, job, self._now())
-        moved |= reduce.reduce(self._store, self._home, job, self._now())
-        moved |= self._plan(job, moved=moved)
+        if newer is not None:
+            moved |= self._wind_down(job, newer)
+        else:
+            moved |= common_refusals.tend(self._store, job, self._now())
+            moved |= reduce.reduce(self._store, self._home, job, self._now())
+            moved |= self._plan(job, moved=moved)
         if refused:
             raise refused[0]
         shards = self._store.shards.of_job(job.id)
@@ -138,6 +147,8 @@ class Pipeline:
     def _build(self, job: Job) -> bool:
         if (moved := prerequisites.waits(self._store, job, self._now())) is not None:
             return moved
+        if (newer := succession.successor(self._store, job)) is not None:
+            return self._end_unbuilt(job, newer)
         with builder.claim(self._home, job) as mine:
             if not mine:
                 return False
@@ -148,7 +159,10 @@ class Pipeline:
                 builder.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
                 return True
             asked, reading = self._handles.asked(job), self._handles.reading()
-            report = builder.build(self._store, self._home, job, self._now(), asked=asked, reading=reading)
+            succession.supersede(self._store, job, self._now())
+            report = builder.build(
+                self._store, self._home, job, self._now(), asked=asked, models=self._handles.models, reading=reading
+            )
             # One that others may wait for ends as itself, though nothing is to be asked.
             if AFTER not in job.options and builder.same_as(self._store, job, report) is not None:
                 builder.discard(self._store, self._home, job)
@@ -158,13 +172,45 @@ class Pipeline:
         self._note(job, EventKind.BUILT, str(report))
         return True
 
+    def _end_unbuilt(self, job: Job, newer: Job) -> bool:
+        """End a job that was superseded before it was built; nothing is asked for it."""
+        if newer.built_at is None:
+            return False
+        self._supersede(job, newer)
+        self._store.jobs.mark_built(job.id, self._now())
+        return True
+
+    def _wind_down(self, job: Job, newer: Job) -> bool:
+        """Send no row of a superseded job, and cancel it once nothing is in flight that another job awaits."""
+        if newer.built_at is None or job.cancel_requested_at is not None:
+            return False
+        store, reason = self._store, f"superseded by job {newer.id}"
+        shards = [shard for shard in store.shards.of_job(job.id) if not shard.state.is_final]
+        self._give_up([shard for shard in shards if shard.state is ShardState.PENDING])
+        ended = store.rows.end_open(job.id, RequestState.CANCELLED, "cancelled", reason, self._now())
+        others = [name for name in succession.open_jobs(store, job.home) if name != job.id]
+        sent = [shard for shard in shards if shard.state is not ShardState.PENDING]
+        awaited = {shard.id for shard in sent if store.awaited.is_awaited(others, shard.id)}
+        if not awaited:
+            return self._supersede(job, newer) or ended > 0
+        rerouted = [self._reroute(job, shard, reason) for shard in sent if shard.id not in awaited]
+        return any(rerouted) or ended > 0
+
+    def _supersede(self, job: Job, newer: Job) -> bool:
+        reason = f"superseded by job {newer.id}"
+        done = self._store.jobs.request_cancel(job.id, CancelCode.SUPERSEDED, reason, self._now())
+        if done:
+            self._note(job, EventKind.CANCEL, reason, code=CancelCode.SUPERSEDED)
+        return done
+
     def _expired(self, job: Job, shards: list[Shard]) -> bool:
         """Where a job gives up what its deadline leaves behind: whether any was given up now."""
         now = self._now()
         if job.deadline_at is None or job.deadline_at > now or not expires(job):
             return False
         pending = [shard for shard in shards if shard.state is ShardState.PENDING]
-        if job.cancel_requested_at is not None or not (pending or self._store.rows.has_waiting(job.id)):
+        open_rows = self._store.rows.has_waiting(job.id) or self._store.awaited.sources(job.id)
+        if job.cancel_requested_at is not None or not (pending or open_rows):
             return False
         self._give_up(pending)
         late = "the deadline passed before the row ran"

@@ -46,4 +46,17 @@ def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
     return cache_key(url, told)
 
 
+def has_one_answer(line: bytes) -> bool:
+    """True if a ready request line asks for no sampling, so that its own answer under way will do for it.
+
+    Lines that may want two answers (`line_cache_key`) have two `custom_id`s.
+    """
+    try:
+        told = _decode_object(line)
+        url, body = told.get("url"), told.get("body")
+        return isinstance(url, str) and isinstance(body, dict) and cache_key(url, body) is not None
+    except JSON_ERRORS:
+        return False
+
+
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode

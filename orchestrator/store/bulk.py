@@ -34,7 +34,8 @@ from sqlalchemy.types import TypeEngine
 Values = tuple[Any, ...]
 _FLAGS = {None: None, False: 0, True: 1}
 _NULL = "NULL"
-_NONE_SKIPPED: ColumnElement[int] = literal_column("0")
+NONE_SKIPPED: ColumnElement[int] = literal_column("0")
+"""An OFFSET that keeps Postgres from taking a subquery apart."""
 
 
 def load(tx: Connection, table: Table, names: Sequence[str], rows: Iterable[Values]) -> None:
@@ -79,7 +80,7 @@ def each(query: Select[Any], key: ColumnElement[Any], values: Collection[Any], d
     given = bindparam(None, list(values), type_=ARRAY(key.type))
     wanted = func.unnest(given).table_valued(column("value", key.type), name="wanted").render_derived()
     # OFFSET keeps the planner from taking it apart.
-    found = query.where(key == wanted.c.value).offset(_NONE_SKIPPED).lateral("found")
+    found = query.where(key == wanted.c.value).offset(NONE_SKIPPED).lateral("found")
     return select(found).select_from(wanted.join(found, true()))
 
 
@@ -89,7 +90,7 @@ def beside(
     """What to join with, and on what, to find for each row those of `other` by an index that `condition` names."""
     if dialect.name == "sqlite":
         return other, condition(other.c)
-    return select(other).where(condition(other.c)).offset(_NONE_SKIPPED).lateral(other.name), true()  # type: ignore[attr-defined]
+    return select(other).where(condition(other.c)).offset(NONE_SKIPPED).lateral(other.name), true()  # type: ignore[attr-defined]
 
 
 def refresh(tx: Connection, *tables: Table) -> None:

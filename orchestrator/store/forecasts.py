@@ -51,6 +51,12 @@ class Forecasts:
         with self._db.write() as tx:
             tx.execute(statement)
 
+    def turnaround_p95(self, job_id: JobId, shard_id: str) -> float | None:
+        """Within how many seconds a shard was forecast to end; None if nothing was forecast."""
+        c = forecasts.c
+        with self._db.read() as tx:
+            return tx.scalar(select(c.p95).where(c.job_id == job_id, c.kind == "turnaround", c.shard_id == shard_id))
+
     def since(self, when: datetime | None = None) -> list[Forecast]:
         """Those made from then on, or all, in the order in which they were made."""
         query = select(*(forecasts.c[name] for name in _FIELDS)).order_by(forecasts.c.made_at, forecasts.c.id)

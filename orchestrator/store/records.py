@@ -142,9 +142,13 @@ def earlier(row: Any) -> Earlier:
 
 
 def added(
-    job_id: JobId, row: Row, span: Span, now: datetime, why: Why | None, known: Earlier | None, twin_of: int | None
-) -> tuple[Any, ...]:
-    """The values of `ADDED`: of a row that carries a `known` outcome over, has failed already, or waits."""
+    job_id: JobId, row: Row, span: Span, now: datetime, why: Why | None, known: Earlier | None, twin_of: int | None,
+    awaits: str | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The values of `ADDED`: of a row that carries a `known` outcome over, has failed already, or waits.
+
+    With `awaits`, it waits for a row of that job.
+    """
     made = (
         job_id, row.seq, row.custom_id, row.document, row.task, row.endpoint, row.model, row.fingerprint,
         row.prompt_version, span.offset, span.length, row.cut_from_tokens, row.inputs, row.max_output,
@@ -155,7 +159,7 @@ def added(
         facts = known.facts if row.problem is None else {**known.facts, "error_message": row.problem[1]}
         return (*made, None, known.job_id, 0, _FREE, *facts.values())
     if row.problem is None:
-        return (*made, twin_of, None, 0, _FREE, *_WAITS)
+        return (*made, twin_of, awaits, 0, _FREE, *_WAITS)
     return (*made, twin_of, None, 0, _FREE, RequestState.FAILED, now, *_WAITS[2:-2], *row.problem)
 
 

@@ -29,6 +29,7 @@ from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
 from orchestrator.store.records import Earlier, InShard, Settled
 from orchestrator.store.tables import (
+    IS_AWAITING,
     IS_BLOCKED,
     IS_CANARY,
     IS_ORIGINAL,
@@ -70,17 +71,21 @@ class Rows:
         now: datetime,
         twins: Mapping[int, int] = MappingProxyType({}),
         whys: Mapping[int, Why] = MappingProxyType({}),
+        awaited: Mapping[int, tuple[int, str]] = MappingProxyType({}),
     ) -> None:
         """Record rows with where their lines lie; those in `earlier` (by custom_id) carry that outcome over, unpaid.
 
         `twins` (by place) are not sent: they take the outcome of the row at the place they name, when it has one.
-        `whys` (by place) say why the others are asked.
+        `whys` (by place) say why the others are asked. Those `awaited` (by place) wait for a row of another job.
         Raises InputError naming a custom_id that the job has already.
         """
         given = (
-            records.added(job_id, row, span, now, whys.get(row.seq), earlier.get(row.custom_id), twins.get(row.seq))
+            records.added(
+                job_id, row, span, now, whys.get(row.seq), earlier.get(row.custom_id),
+                *awaited.get(row.seq, (twins.get(row.seq), None)),
+            )
             for row, span in rows
-        )
+        )  # fmt: skip
         try:
             with self._db.write() as tx:
                 bulk.load(tx, requests, records.ADDED, given)
@@ -223,7 +228,8 @@ class Rows:
     def end_open(self, job_id: JobId, state: RequestState, code: str, message: str, now: datetime) -> int:
         """Give rows that no shard at a backend holds, and their twins, an outcome without a result; how many.
 
-        Those that need the answers to their document's parts are among them, whatever becomes of these.
+        Those that need the answers to their document's parts are among them, whatever becomes of these, and those
+        that await another job's rows.
         """
         planned = select(shards.c.id).where(
             shards.c.job_id == job_id, shards.c.state.in_((ShardState.PENDING, ShardState.CANCELLED))
@@ -240,7 +246,8 @@ class Rows:
         twins = statement.where(IS_TWIN, has_ended)
         with self._db.write() as tx:
             ended = tx.execute(statement.where(IS_WAITING | IS_BLOCKED | c.shard_id.in_(planned))).rowcount
-            return ended + tx.execute(twins).rowcount
+            awaiting = statement.where(IS_AWAITING).values(twin_of=None, carried_from=None)
+            return ended + tx.execute(awaiting).rowcount + tx.execute(twins).rowcount
 
     def retry(self, job_id: JobId, states: Sequence[RequestState], *, task: str | None = None) -> int:
         """Rows with these outcomes, and with a request to send or to be made, are pending again; the job goes on.

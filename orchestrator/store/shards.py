@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, or_, select, true, update
 
 from orchestrator.core.errors import StateConflict
-from orchestrator.core.model import JobId, RequestState
+from orchestrator.core.model import SUPERSEDED_BY, JobId, RequestState
 from orchestrator.core.shards import TRANSITIONS, Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.sharding import Range
@@ -184,10 +184,16 @@ class Shards:
             return [_shard(row) for row in reversed(tx.execute(query).all())]
 
     def move(self, shard: Shard, to: ShardState, **facts: Any) -> None:
-        """Move a shard from the state it was read in. Raises StateConflict where it is elsewhere by now."""
+        """Move a shard from the state it was read in. Raises StateConflict where it is elsewhere by now.
+
+        A superseded job sends nothing any more: its shards cannot go to `submitting`.
+        """
         if to not in TRANSITIONS[shard.state]:
             raise StateConflict(f"shard {shard.id} cannot go from {shard.state} to {to}")
-        self._update(shard, state=to, **facts)
+        with self._db.write() as tx:
+            if to is ShardState.SUBMITTING:
+                _require_current(tx, shard.job_id)
+            self._change(tx, shard, state=to, **facts)
 
     def dissolve(self, shard: Shard, reason: str) -> None:
         """Give up a shard that was not sent: its rows wait for another one."""
@@ -213,3 +219,12 @@ class Shards:
         """The shard with this id."""
         with self._db.read() as tx:
             return _shard(tx.execute(select(shards).where(shards.c.id == shard_id)).one())
+
+
+def _require_current(tx: Connection, job_id: JobId) -> None:
+    """Raise StateConflict if a job that is there has superseded this one. Held until the transaction ends."""
+    # Locked: whoever supersedes the job knows afterwards which of its shards were sent.
+    options = tx.scalar(select(jobs.c.options).where(jobs.c.id == job_id).with_for_update(read=True))
+    successor = (options or {}).get(SUPERSEDED_BY)
+    if successor is not None and tx.execute(select(jobs.c.id).where(jobs.c.id == successor)).first() is not None:
+        raise StateConflict(f"job {job_id} is superseded by {successor}")

@@ -9,7 +9,7 @@ from sqlalchemy import func, select, true
 from orchestrator.core.model import JobId, RequestState, Span
 from orchestrator.store.database import Database
 from orchestrator.store.records import OpenRows
-from orchestrator.store.tables import IS_CANARY, IS_ORIGINAL, requests
+from orchestrator.store.tables import IS_AWAITING, IS_CANARY, IS_ORIGINAL, requests
 
 
 class Sizes:
@@ -18,10 +18,10 @@ class Sizes:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def open_work(self, job_id: JobId, *, canary: bool = False) -> list[OpenRows]:
+    def open_work(self, job_id: JobId, *, canary: bool = False, awaiting: bool = False) -> list[OpenRows]:
         """The rows of a job without outcome that are sent, by what decides their cost and place.
 
-        With `canary`, only those that go first.
+        With `canary`, only those that go first. With `awaiting`, those that await another job's rows instead.
         """
         c = requests.c
         groups = (c.endpoint, c.model, c.task, c.prompt_version, c.avoid, c.shard_id)
@@ -33,7 +33,8 @@ class Sizes:
                 func.sum(c.max_output).label("most"),
                 func.count(c.max_output).label("bounded"),
             )
-            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.twin_of.is_(None), c.length > 0)
+            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.length > 0)
+            .where(IS_AWAITING if awaiting else c.twin_of.is_(None))
             .where(IS_CANARY if canary else true())
             .group_by(*groups)
             .order_by(*groups)

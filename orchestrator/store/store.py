@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orchestrator.store.alerts import AlertRecords
+    from orchestrator.store.awaited_rows import AwaitedRows
     from orchestrator.store.comparisons import Comparisons
     from orchestrator.store.engine_fence import EngineFence, EngineFences
     from orchestrator.store.engine_holds import EngineHolds
@@ -60,6 +61,13 @@ class Store:
         from orchestrator.store.alerts import AlertRecords
 
         return AlertRecords(self._database)
+
+    @cached_property
+    def awaited(self) -> AwaitedRows:
+        """Rows that await another job's rows."""
+        from orchestrator.store.awaited_rows import AwaitedRows
+
+        return AwaitedRows(self._database)
 
     @cached_property
     def checked(self) -> Checked:

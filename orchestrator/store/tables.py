@@ -150,6 +150,7 @@ requests = Table(
     Column("max_output", Integer),
     Column("trimmed_tokens", Integer, nullable=False, server_default="0"),
     Column("cache_key", String(32)),
+    # The place of the row of this job whose outcome it takes. Below 0, it awaits row -1 - twin_of of `carried_from`.
     Column("twin_of", Integer),
     Column("avoid", Names),
     Column("state", String(16), nullable=False),
@@ -210,6 +211,8 @@ HAS_KEY = and_(requests.c.cache_key.is_not(None), IS_ORIGINAL)
 Index("ix_requests_cache", requests.c.cache_key, sqlite_where=HAS_KEY)
 IS_TWIN = requests.c.twin_of.is_not(None)
 Index("ix_requests_twins", requests.c.job_id, requests.c.twin_of, sqlite_where=IS_TWIN)
+# Rows that await the outcome of another job's row.
+IS_AWAITING = and_(IS_TWIN, requests.c.twin_of < 0, requests.c.settled_at.is_(None))
 # The rows that make one answer of the answers to a document's parts.
 IS_REDUCE = and_(requests.c.parts.is_not(None), requests.c.part.is_(None))
 Index("ix_requests_reduce", requests.c.job_id, requests.c.seq, sqlite_where=IS_REDUCE)

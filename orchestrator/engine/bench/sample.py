@@ -21,7 +21,8 @@ from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.request_lines import lines
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.pipeline.build.builder import Progress
-from orchestrator.pipeline.build.intake import Options, draft, rehearsed
+from orchestrator.pipeline.build.intake import Options, draft
+from orchestrator.pipeline.build.rehearsal import rehearsed
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.policy.model_names import resolve_model, with_model
 from orchestrator.settings.config import Config

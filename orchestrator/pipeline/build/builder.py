@@ -25,11 +25,13 @@ from orchestrator.core import request_lines
 from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.documents.ignored import Ignored, told
+from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build import reuse
 from orchestrator.pipeline.build.old_answers import holding
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
 from orchestrator.pipeline.build.selection import Scope, Selection
+from orchestrator.pipeline.build.shared import Sharing
 from orchestrator.policy.cache_keys import line_cache_key
 from orchestrator.policy.request_limits import bounds
 from orchestrator.policy.requests import Builder, Built, variables
@@ -40,6 +42,7 @@ from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import line_of
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
+from orchestrator.store.awaited_rows import awaits
 
 if TYPE_CHECKING:
     from orchestrator.documents import Readers
@@ -66,8 +69,9 @@ Progress = Callable[[int, int, int | None], None]
 class BuildReport:
     """What a build found: documents, requests, and documents that could not be read.
 
-    Not sent are requests that are `carried` over, those `cached` from other jobs' answers, and `twins` of requests
-    that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
+    Not sent are requests that are `carried` over, those `cached` from other jobs' answers, `twins` of requests
+    that are, and those `awaited`, which are in flight in other jobs. `input_bytes` is what goes out,
+    `trimmed_tokens` what the clean-up of documents took off that. `unread`
     documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
     documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
     long document's parts. What is in the folders and is not a document is `ignored`. `expected` documents will be
@@ -81,6 +85,7 @@ class BuildReport:
     carried: int = 0
     cached: int = 0
     twins: int = 0
+    awaited: int = 0
     input_bytes: int = 0
     trimmed_tokens: int = 0
     later: int = 0
@@ -112,6 +117,7 @@ class BuildReport:
             (self.carried, "unchanged since an earlier run"),
             (self.cached, "answered before for other jobs"),
             (self.twins, "the same as another row"),
+            (self.awaited, "under way in another job"),
             (self.trimmed_tokens, "tokens removed by cleaning"),
             (self.later, "created later from the answers to parts, not included in the forecast"),
         )
@@ -188,6 +194,7 @@ def build(
     progress: Progress = lambda documents, requests, expected: None,
     *,
     asked: reuse.Asked = lambda model: (),
+    models: Callable[[Job], Models] | None = None,
     remember: bool = True,
     clock_ns: Callable[[], int] = time.time_ns,
     reading: ReadingSettings | None = None,
@@ -195,11 +202,13 @@ def build(
     """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
 
     With `remember`, the documents count as seen. Answers of other
-    jobs are taken where `asked` says that this one's rows might have got them. `clock_ns` is the time that files are
+    jobs are taken where `asked` says that this one's rows might have got them; with `models`, the names of each job's
+    models, rows that are in flight in other jobs are awaited. `clock_ns` is the time that files are
     stamped with, which no job's `now` is. `reading` is what documents may take to be read.
     """
     report = BuildReport(limited_to=job.limited_to)
-    recorder = _Recorder(store, home, job, asked, report, now)
+    sharing = None if models is None else Sharing(store, job, asked, models)
+    recorder = _Recorder(store, home, job, asked, sharing, report, now)
     memory = DocumentMemory(store, job, now, remember=remember)
     if job.kind is JobKind.DOCUMENTS:
         lines = _from_documents(
@@ -237,12 +246,14 @@ class _Recorder:
     """Puts requests into the job's file and the store, with what earlier runs and other jobs know of each."""
 
     def __init__(
-        self, store: Store, home: Home, job: Job, asked: reuse.Asked, report: BuildReport, now: datetime
-    ) -> None:
+        self, store: Store, home: Home, job: Job, asked: reuse.Asked, sharing: Sharing | None, report: BuildReport,
+        now: datetime,
+    ) -> None:  # fmt: skip
         self._store = store
         self._home = home
         self._job = job
         self._asked = asked
+        self._sharing = sharing
         self._report = report
         self._now = now
         self.runs = reuse.earlier_runs(store, job)
@@ -257,20 +268,26 @@ class _Recorder:
         carried |= holding(self._home, reuse.to_carry(store, self._asked, self.runs, unknown))
         others = [row for row in rows if row.custom_id not in carried]
         cached = holding(self._home, reuse.answered(store, job, self._asked, others))
-        twins = reuse.twins(store, job, [row for row in others if row.custom_id not in cached])
+        unanswered = {row.seq for row in others if row.custom_id not in cached}
+        found = [made.built for made in chunk if made.built.row.seq in unanswered]
+        awaited = {} if self._sharing is None else self._sharing.of(found)
+        twins = reuse.twins(store, job, [row for row in others if row.seq in unanswered and row.seq not in awaited])
         same = {made.built.row.seq for made in chunk if made.same_bytes}
         changed = reuse.whys(store, job, self._last, others, same)
         whys = dict.fromkeys((row.seq for row in rows), Why.UNCHANGED) | changed
         try:
-            store.rows.add(job.id, list(zip(rows, spans, strict=True)), carried | cached, self._now, twins, whys)
+            waits = {seq: awaits(one) for seq, one in awaited.items()}
+            placed = list(zip(rows, spans, strict=True))
+            store.rows.add(job.id, placed, carried | cached, self._now, twins, whys, waits)
         except InputError:
             raise _twice(store, job, rows) from None
-        left = {row.seq for row in others if row.custom_id not in cached and row.seq not in twins}
+        left = unanswered - twins.keys() - awaited.keys()
         sent = [made.built for made in chunk if made.built.row.seq in left]
         report.requests += len(rows)
         report.carried += len(carried)
         report.cached += len(cached)
         report.twins += len(twins)
+        report.awaited += len(awaited)
         report.whys.update(whys.values())
         report.input_bytes += sum(len(built.line) for built in sent)
         report.trimmed_tokens += sum(built.row.trimmed_tokens for built in sent)

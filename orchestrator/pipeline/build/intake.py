@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -21,14 +21,14 @@ from typing import Any
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId, JobKind
-from orchestrator.pipeline import predecessors
+from orchestrator.pipeline import predecessors, succession
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope
 from orchestrator.pipeline.finish import delivery, outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE
 from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.plan.planning import Planning
-from orchestrator.pipeline.plan.routes import check_eligible
+from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.pipeline.submit import canary
 from orchestrator.policy.planner import Plan
@@ -49,7 +49,8 @@ class Options:
     With a `scope`, the job asks about that part of its file alone. `overwrite` says that a file in the place of its
     output may go, `after` which job it comes after. Where nobody is there (`unattended`), an output that may be well
     again by itself is waited for. With `at_once`, only these backends are asked, now, whatever the job file says of
-    its deadline and of the job that it comes after.
+    its deadline and of the job that it comes after. `edited` says what becomes of an unfinished job of the file whose
+    content was another; None stands for `SUPERSEDE`.
     """
 
     deadline: str | None = None
@@ -62,6 +63,7 @@ class Options:
     after: str | None = None
     unattended: bool = False
     at_once: tuple[str, ...] | None = None
+    edited: succession.Edited | None = None
 
 
 class How(StrEnum):
@@ -155,18 +157,18 @@ def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, opt
     data: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True) if spec else {}
     name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
     series = _digest(home_id, kind, os.path.realpath(path))
-    content = json.dumps(data, sort_keys=True) if spec else _file_digest(path)
     is_at_once = options.at_once is not None
     deadline = options.deadline or (spec.deadline if spec and not is_at_once else None)
     more: dict[str, Any] = {OVERWRITE: True} if options.overwrite else {}
-    limits = scope.to_options() | ({AT_ONCE: True} if is_at_once else {})
+    if options.edited is succession.Edited.BESIDE:
+        more[options.edited] = True
     if options.at_once is not None:
         more[AT_ONCE] = list(options.at_once)
-    return Job(
+    job = Job(
         id=JobId(f"{name}-{os.urandom(4).hex()}"),
         home=home_id,
         series=series,
-        identity=_digest(series, content, *([json.dumps(limits)] if limits else [])),
+        identity="",
         name=name,
         kind=kind,
         source=str(path),
@@ -183,6 +185,7 @@ def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, opt
         deadline_at=_deadline(deadline, now),
         budget=options.budget if options.budget is not None else (spec.budget if spec else None),
     )
+    return replace(job, identity=_identity(job, series=series))
 
 
 def _deadline(text: str | None, now: datetime) -> datetime | None:
@@ -225,7 +228,10 @@ def submit(
             disk.require_room(home, config.retention)
             check_output(store, job, unattended=options.unattended)
             asked = reuse.asked_of(config, job)
-            report = builder.build(store, home, job, now(), progress, asked=asked, reading=config.documents)
+            report = builder.build(
+                store, home, job, now(), progress, asked=asked, models=lambda one: models_of(config, one),
+                reading=config.documents,
+            )  # fmt: skip
             same = builder.same_as(store, job, report)
             if same is not None:
                 builder.discard(store, home, job)
@@ -328,6 +334,7 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
                 # Claimed before it can be seen: an engine that runs would build it as well.
                 claimed.enter_context(builder.claim(home, job))
                 store.jobs.add(job, _tags(job))
+                succession.supersede(store, job, job.created_at)
                 return None
         if found.built_at is not None or predecessors.AFTER in found.options:
             return found
@@ -342,45 +349,37 @@ def _tags(job: Job) -> dict[str, str]:
     return {} if spec is None else spec.tags
 
 
-def rehearse(
-    store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
-    progress: builder.Progress,
-) -> Intake:  # fmt: skip
-    """What `submit` would do, with the plan whether it holds or not; nothing is left of it. Raises OrchError."""
-    job = draft(path, config, home, options, now())
-    check_eligible(config, job)
-    check_deadline(job)
-    with rehearsed(store, home, config, job, now(), progress) as (job, report):
-        return Intake(
-            job,
-            How.NEW,
-            "nothing was queued",
-            report,
-            Planning(store, config, job, now()).plan(),
-        )
-
-
-@contextmanager
-def rehearsed(
-    store: Store, home: Home, config: Config, job: Job, now: datetime, progress: builder.Progress
-) -> Iterator[tuple[Job, builder.BuildReport]]:
-    """A job that is built for the length of a block; no engine runs it, and nothing is left of it."""
-    job = replace(job, options={**job.options, "dry_run": True})
-    with builder.claim(home, job):
-        try:
-            store.jobs.add(job, {})
-            asked = reuse.asked_of(config, job)
-            report = builder.build(
-                store, home, job, now, progress, remember=False, asked=asked, reading=config.documents
-            )
-            yield job, report
-        finally:
-            builder.discard(store, home, job)
-
-
 def _unfinished(store: Store, job: Job) -> Job | None:
-    open_jobs = store.jobs.unfinished(job.home)
-    return next((other for other in open_jobs if other.identity == job.identity), None)
+    """The job of the same content that is unfinished, and not superseded: of the same file, or of one renamed."""
+    current = [other for other in store.jobs.unfinished(job.home) if succession.successor(store, other) is None]
+    same = next((other for other in current if other.identity == job.identity), None)
+    return same or next((other for other in current if _is_renamed(other, job)), None)
+
+
+def earlier_content(
+    store: Store, home: Home, config: Config, path: Path, options: Options, now: datetime
+) -> Job | None:
+    """The newest unfinished job of a file, of another content, that `submit` would supersede. Raises OrchError."""
+    job = draft(path, config, home, options, now)
+    if not options.new and _unfinished(store, job) is not None:
+        return None
+    found = [other for other in succession.edited(store, job) if succession.successor(store, other) is None]
+    return found[-1] if found else None
+
+
+def _is_renamed(other: Job, job: Job) -> bool:
+    """True if a job was made of this very content, in a file of the same folder that is no longer there."""
+    before, after = Path(other.source), Path(job.source)
+    is_gone = other.built_at is not None and other.kind is job.kind and before.parent == after.parent
+    return is_gone and not before.exists() and other.identity == _identity(job, series=other.series)
+
+
+def _identity(job: Job, *, series: str) -> str:
+    """What the content of a job's file, and the part of it that is asked, are in a series."""
+    is_batch = job.kind is JobKind.BATCH
+    content = _file_digest(Path(job.source)) if is_batch else json.dumps(job.spec, sort_keys=True)
+    limits = Scope.of(job).to_options() | ({AT_ONCE: True} if AT_ONCE in job.options else {})
+    return _digest(series, content, *([json.dumps(limits)] if limits else []))
 
 
 def _digest(*parts: str) -> str:

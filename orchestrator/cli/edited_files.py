@@ -1,0 +1,58 @@
+"""Asks what becomes of an unfinished job whose file was edited."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.console_progress import LiveProgress
+from orchestrator.cli.context import Context
+from orchestrator.cli.output import say
+from orchestrator.core.clock import now
+from orchestrator.core.model import Job
+from orchestrator.core.shards import ShardState
+from orchestrator.pipeline.build.intake import How, Intake, Options, earlier_content
+from orchestrator.pipeline.succession import Edited
+
+_SENT = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
+_FINISH = "finish"
+
+
+def of_edited(context: Context, file: Path, options: Options, view: LiveProgress) -> Options | Intake:
+    """The options with what whoever is at the terminal wants, or the unfinished job that is to go on instead.
+
+    Nobody is asked without a terminal, or where the options say it already.
+    """
+    if options.edited is not None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return options
+    found = earlier_content(context.store, context.home, context.config, file, options, now())
+    if found is None:
+        return options
+    view.stop()
+    say(f"orch: job {found.id} of this file is unfinished, and the file was edited since")
+    say(f"orch: {_under_way(context, found)}")
+    say("orch: supersede: the new job takes over what is the same and under way; the rest of the other is cancelled")
+    say("orch: finish: the other job goes on, and nothing new is started")
+    say("orch: beside: both are finished; what is the same and under way is asked once")
+    choice = click.prompt(
+        "orch: what should become of it?",
+        type=click.Choice([Edited.SUPERSEDE, _FINISH, Edited.BESIDE]),
+        default=Edited.SUPERSEDE,
+        err=True,
+    )
+    if choice == _FINISH:
+        reason = f"job {found.id} of the file before its edit goes on; nothing new was started"
+        return Intake(found, How.RESUMED, reason)
+    return replace(options, edited=Edited(choice))
+
+
+def _under_way(context: Context, job: Job) -> str:
+    counts = context.store.jobs.counts([job.id])[job.id]
+    sent = [shard for shard in context.store.shards.of_job(job.id) if shard.state in _SENT]
+    rows, names = sum(shard.rows for shard in sent), ", ".join(sorted({shard.backend for shard in sent}))
+    batches = "1 batch" if len(sent) == 1 else f"{len(sent):,} batches"
+    at = f"{batches} of {rows:,} rows at {names}" if sent else "no batch"
+    return f"{at} under way; {counts.pending:,} of {counts.total:,} rows have no answer yet"

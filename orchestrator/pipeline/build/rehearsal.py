@@ -1,0 +1,55 @@
+"""A job that is built to see what it would be; nothing is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from orchestrator.core.model import Job
+from orchestrator.pipeline.build import builder, reuse
+from orchestrator.pipeline.build.intake import How, Intake, Options, check_deadline, draft
+from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.plan.routes import check_eligible, models_of
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+
+def rehearse(
+    store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
+    progress: builder.Progress,
+) -> Intake:  # fmt: skip
+    """What `submit` would do, with the plan whether it holds or not; nothing is left of it. Raises OrchError."""
+    job = draft(path, config, home, options, now())
+    check_eligible(config, job)
+    check_deadline(job)
+    with rehearsed(store, home, config, job, now(), progress) as (job, report):
+        return Intake(
+            job,
+            How.NEW,
+            "nothing was queued",
+            report,
+            Planning(store, config, job, now()).plan(),
+        )
+
+
+@contextmanager
+def rehearsed(
+    store: Store, home: Home, config: Config, job: Job, now: datetime, progress: builder.Progress
+) -> Iterator[tuple[Job, builder.BuildReport]]:
+    """A job that is built for the length of a block; no engine runs it, and nothing is left of it."""
+    job = replace(job, options={**job.options, "dry_run": True})
+    with builder.claim(home, job):
+        try:
+            store.jobs.add(job, {})
+            asked = reuse.asked_of(config, job)
+            report = builder.build(
+                store, home, job, now, progress, remember=False, asked=asked,
+                models=lambda one: models_of(config, one), reading=config.documents,
+            )  # fmt: skip
+            yield job, report
+        finally:
+            builder.discard(store, home, job)

@@ -1,0 +1,90 @@
+"""Requests that are in flight in another job: a new job awaits their answers and does not ask again.
+
+These are rows whose answers it would carry over if they were there: the same request, at a backend and model that it
+might ask. A request that asks for sampling, or whose task says `cache: false`, is asked for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+
+from orchestrator.core.model import SUPERSEDED_BY, Job, JobId, JobKind
+from orchestrator.core.shards import ShardId
+from orchestrator.pipeline.backend_handles import Models
+from orchestrator.pipeline.build.reuse import Asked
+from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
+from orchestrator.pipeline.succession import open_jobs
+from orchestrator.policy.cache_keys import has_one_answer
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.requests import Built
+from orchestrator.store import Store
+from orchestrator.store.awaited_rows import RowInFlight
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A job whose rows may be awaited."""
+
+    models: Models
+    is_same_file: bool
+    is_superseded: bool
+
+
+class Sharing:
+    """Finds the rows in flight that rows of a job may await."""
+
+    def __init__(self, store: Store, job: Job, asked: Asked, models: Callable[[Job], Models]) -> None:
+        self._store = store
+        self._job = job
+        self._asked = asked
+        self._sources: dict[JobId, _Source] = {}
+        if not job.options.get("carry", True) or job.options.get(AT_ONCE):
+            return
+        for name in open_jobs(store, job.home):
+            other = store.jobs.find(name)
+            if other is None or other.id == job.id or other.built_at is None:
+                continue
+            is_superseded = other.options.get(SUPERSEDED_BY) == job.id
+            self._sources[name] = _Source(models(other), other.series == job.series, is_superseded)
+        self._is_in_time = cache(self._in_time)
+
+    def of(self, made: list[Built]) -> dict[int, RowInFlight]:
+        """The row in flight that each of these requests may await, by its place."""
+        if not self._sources:
+            return {}
+        rows = [one.row for one in made if one.row.problem is None and one.line]
+        keys = {row.cache_key for row in rows if row.cache_key is not None and self._asked(row.model)}
+        checked = self._job.kind is JobKind.DOCUMENTS
+        by_key = self._store.awaited.by_key(self._sources.keys(), keys, checked=checked)
+        same = [name for name, source in self._sources.items() if source.is_same_file]
+        unkeyed = (one for one in made if one.row.cache_key is None and self._job.kind is JobKind.BATCH)
+        wanted = {one.row.custom_id: one.row.fingerprint for one in unkeyed if same and has_one_answer(one.line)}
+        by_id = self._store.awaited.by_id(same, wanted)
+        found: dict[int, RowInFlight] = {}
+        for row in rows:
+            likely = by_key.get(row.cache_key or "", []) or [by_id[name] for name in [row.custom_id] if name in by_id]
+            for one in likely:
+                if self._may_take(one, row.model):
+                    found[row.seq] = one
+                    break
+        return found
+
+    def _may_take(self, one: RowInFlight, model: str) -> bool:
+        name = resolve_model(one.model, one.backend, self._sources[one.job_id].models) or one.model
+        is_in_time = self._sources[one.job_id].is_superseded or self._is_in_time(one.job_id, one.shard_id)
+        return is_in_time and (one.backend, name) in self._asked(model)
+
+    def _in_time(self, job_id: JobId, shard_id: ShardId) -> bool:
+        due = expected_at(self._store, job_id, shard_id)
+        return self._job.deadline_at is None or due is None or due <= self._job.deadline_at
+
+
+def expected_at(store: Store, job_id: JobId, shard_id: ShardId) -> datetime | None:
+    """When a shard is forecast to have ended; None if nothing was forecast."""
+    shard, seconds = store.shards.get(shard_id), store.forecasts.turnaround_p95(job_id, shard_id)
+    if seconds is None:
+        return None
+    return (shard.submitted_at or shard.intended_at or shard.created_at) + timedelta(seconds=seconds)

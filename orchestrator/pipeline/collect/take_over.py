@@ -1,0 +1,103 @@
+"""Rows that await another job's rows: they take the answers over, or are asked after all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import CancelCode, Job, JobId, RequestState
+from orchestrator.pipeline.backend_handles import BackendHandles
+from orchestrator.pipeline.build.reuse import Asked, may_take
+from orchestrator.pipeline.build.shared import expected_at
+from orchestrator.pipeline.succession import successor
+from orchestrator.policy.row_errors import is_passing
+from orchestrator.store import Store
+from orchestrator.store.awaited_rows import AwaitedEnd
+
+if TYPE_CHECKING:
+    from orchestrator.pipeline.plan.planning import Planning
+
+CHUNK = 500
+LOOK = timedelta(minutes=5)
+"""How long after one comparison with asking anew the next one is made."""
+SLACK = timedelta(minutes=10)
+"""What is left of the time to a deadline when awaited rows that are overdue are given up."""
+
+
+class TakeOver:
+    """Ends the waits of a home's rows that await other jobs' rows."""
+
+    def __init__(self, store: Store, handles: BackendHandles, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._handles = handles
+        self._now = now
+        self._looked: dict[JobId, datetime] = {}
+
+    def advance(self, job: Job) -> bool:
+        """Take over what has come and release what will not come; True if a row moved."""
+        awaited = self._store.awaited
+        if not (sources := awaited.sources(job.id)):
+            return False
+        moved, asked = 0, self._handles.asked(job)
+        while ended := awaited.ended(job.id, CHUNK):
+            runs = {of.id for of in self._store.jobs.of_series(job.series)}
+            answers = {
+                one.seq: one.answer
+                for one in ended
+                if one.answer is not None and _holds(one, asked, is_same_file=one.of_job in runs)
+            }
+            moved += awaited.take(job.id, answers)
+            moved += self._release(job, [one.seq for one in ended if one.seq not in answers], "without an answer")
+        for name in sources:
+            of = self._store.jobs.find(name)
+            if of is None or of.error is not None or of.finished_at is not None:
+                moved += self._release(job, awaited.of_source(job.id, name), "its job is over")
+            elif job.deadline_at is not None:
+                moved += self._give_up_late(job, of, job.deadline_at)
+        return moved > 0
+
+    def _release(self, job: Job, seqs: list[int], why: str) -> int:
+        number = self._store.awaited.release(job.id, seqs) if seqs else 0
+        if number:
+            told = f"{number:,} rows that were under way in another job are asked here: {why}"
+            self._store.jobs.note(job.id, EventKind.RESCUED, told, self._now())
+        return number
+
+    def _give_up_late(self, job: Job, of: Job, deadline: datetime) -> int:
+        """Where waiting misses the deadline and asking anew keeps it: end the batches of a superseded job, whose
+        finished rows are kept, and release the rows of any other one."""
+        now = self._now()
+        if of.cancel_requested_at is not None or self._looked.get(job.id, now) > now:
+            return 0
+        self._looked[job.id] = now + LOOK
+        due = [expected_at(self._store, of.id, shard) for shard in self._store.awaited.shards_of(job.id, of.id)]
+        last = max((at for at in due if at is not None), default=None)
+        if last is None or now < last <= deadline:
+            return 0
+        planning: Planning = self._handles.planning(job)
+        planning.work = self._store.sizes.open_work(job.id, awaiting=True)
+        plan = planning.plan()
+        if not plan.verdict.holds or plan.done_p95 is None:
+            return 0
+        if last <= deadline and plan.done_p95 + SLACK < deadline:
+            return 0
+        why = f"they are not expected before {deadline:%Y-%m-%d %H:%M} UTC"
+        next_job = successor(self._store, of)
+        if next_job is None or next_job.id != job.id:
+            return self._release(job, self._store.awaited.of_source(job.id, of.id), why)
+        reason = f"superseded by job {job.id}, which needs its rows earlier: {why}"
+        return int(self._store.jobs.request_cancel(of.id, CancelCode.SUPERSEDED, reason, now))
+
+
+def _holds(one: AwaitedEnd, asked: Asked, *, is_same_file: bool) -> bool:
+    """True if a row may have the outcome that it awaited, by the rules for answers that carry over."""
+    answer = one.answer
+    assert answer is not None, "there is one"
+    is_run = is_same_file and answer.fingerprint == one.fingerprint
+    if answer.state is RequestState.FAILED:
+        return is_run and not is_passing(answer.error_code)
+    if one.is_shown_fault and not is_run:
+        return False
+    return may_take(answer, asked, one.model, caches=one.caches or is_run)

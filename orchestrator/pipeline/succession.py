@@ -1,0 +1,64 @@
+"""An edited job file whose earlier job is unfinished: the new job supersedes the earlier one.
+
+From the moment that the new job is recorded, the earlier one sends nothing. Rows of it that are in flight go on for
+as long as the new job awaits one of their batch; then the earlier job is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import SUPERSEDED_BY, Job, JobId
+from orchestrator.store import Store
+
+_SCOPE = ("limit", "only", "tasks", "at_once")
+
+
+class Edited(StrEnum):
+    """What becomes of an unfinished job whose file was edited."""
+
+    SUPERSEDE = "supersede"  # the new job takes over what is shared, and the rest of it is cancelled
+    BESIDE = "beside"  # it goes on; what is shared is still asked once
+
+
+def open_jobs(store: Store, home: str) -> list[JobId]:
+    """The jobs of a home that are unfinished and not only rehearsed."""
+    return [job.id for job in store.jobs.unfinished(home) if not job.options.get("dry_run")]
+
+
+def successor(store: Store, job: Job) -> Job | None:
+    """The job that superseded this one, None if there is none or its build came to nothing."""
+    name = job.options.get(SUPERSEDED_BY)
+    return None if name is None else store.jobs.find(name)
+
+
+def edited(store: Store, job: Job) -> list[Job]:
+    """The unfinished jobs of the same file and the same part of it, with other content; oldest first."""
+    found = [
+        other
+        for other in store.jobs.unfinished(job.home)
+        if other.series == job.series
+        and other.id != job.id
+        and other.created_at <= job.created_at
+        and not other.options.get("dry_run")
+        and _scope(other.options) == _scope(job.options)
+        and (other.identity != job.identity or other.options.get(SUPERSEDED_BY) is not None)
+    ]
+    return sorted(found, key=lambda other: other.created_at)
+
+
+def supersede(store: Store, job: Job, now: datetime) -> None:
+    """Let a job that is about to be built supersede the earlier ones of its file, unless it stands beside them."""
+    if job.options.get(Edited.BESIDE):
+        return
+    for other in edited(store, job):
+        store.jobs.allow(other.id, **{SUPERSEDED_BY: job.id})
+        store.jobs.note(other.id, EventKind.SUPERSEDED, f"its file was edited: job {job.id} supersedes it", now)
+
+
+def _scope(options: Mapping[str, Any]) -> list[Any]:
+    return [options.get(name) or None for name in _SCOPE]

@@ -1,0 +1,251 @@
+"""Rows that await the answer to another job's row, which is at a backend now: they are not sent themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, true
+
+from orchestrator.core.model import JobId, RequestState
+from orchestrator.core.shards import ShardId, ShardState
+from orchestrator.store import bulk, records
+from orchestrator.store.database import Database
+from orchestrator.store.records import Earlier, earlier
+from orchestrator.store.rows import open_rows
+from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, requests, shards
+
+_SENT = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class RowInFlight:
+    """An open row whose shard was sent. `model` is the alias that the shard names."""
+
+    job_id: JobId
+    seq: int
+    shard_id: ShardId
+    backend: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedEnd:
+    """A row whose wait is over. `answer` is the outcome of the awaited row, None if it has none or is gone.
+
+    `is_shown_fault` says that the answer was asked for with the fault of an earlier one shown.
+    """
+
+    seq: int
+    custom_id: str
+    fingerprint: str
+    model: str
+    caches: bool
+    of_job: JobId
+    answer: Earlier | None
+    is_shown_fault: bool = False
+
+
+class AwaitedRows:
+    """Verbs on rows that await another job's rows."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def by_key(
+        self, jobs: Collection[JobId], keys: Collection[str], *, checked: bool
+    ) -> dict[str, list[RowInFlight]]:
+        """The rows of these jobs that are in flight with the same request, by cache key.
+
+        With `checked`, only rows whose answers will be put to the checks of a task.
+        """
+        c = requests.c
+        query = select(*_FOUND, c.cache_key.label("mark")).where(HAS_KEY, c.task != "" if checked else true())
+        found: dict[str, list[RowInFlight]] = {}
+        for key, row in self._in_flight(query, c.cache_key, keys, jobs):
+            found.setdefault(key, []).append(row)
+        return found
+
+    def by_id(self, jobs: Collection[JobId], wanted: Mapping[str, str]) -> dict[str, RowInFlight]:
+        """The rows of these jobs that are in flight with the same identity, by custom_id.
+
+        `wanted` gives the fingerprint of each custom_id.
+        """
+        c = requests.c
+        query = select(*_FOUND, c.custom_id.label("mark")).where(IS_FRESH, c.twin_of.is_(None))
+        found = self._in_flight(query, c.custom_id, list(wanted), jobs, wanted)
+        return dict(found)
+
+    def _in_flight(
+        self,
+        query: Any,
+        key: ColumnElement[Any],
+        values: Collection[str],
+        jobs: Collection[JobId],
+        fingerprints: Mapping[str, str] | None = None,
+    ) -> list[tuple[str, RowInFlight]]:
+        if not values or not jobs:
+            return []
+        with self._db.read() as tx:
+            rows = [
+                row
+                for row in tx.execute(bulk.each(query, key, values, tx.dialect))
+                if row.job_id in jobs
+                and row.state == RequestState.PENDING
+                and row.shard_id is not None
+                and row.first_offset is None
+                and (fingerprints is None or fingerprints[row.mark] == row.fingerprint)
+            ]
+            s, ids = shards.c, {row.shard_id for row in rows}
+            of_ids = bulk.each(select(s.id, s.backend, s.model, s.state), s.id, sorted(ids), tx.dialect)
+            sent = {row.id: row for row in tx.execute(of_ids) if row.state in _SENT} if ids else {}
+        rows.sort(key=lambda row: (row.job_id, row.seq))
+        return [
+            (
+                row.mark,
+                RowInFlight(
+                    JobId(row.job_id), row.seq, ShardId(row.shard_id), sent[row.shard_id].backend,
+                    sent[row.shard_id].model,
+                ),
+            )
+            for row in rows
+            if row.shard_id in sent
+        ]  # fmt: skip
+
+    def sources(self, job_id: JobId) -> dict[JobId, int]:
+        """How many rows of a job still await rows of which other jobs."""
+        c = requests.c
+        query = select(c.carried_from, func.count()).where(c.job_id == job_id, IS_AWAITING).group_by(c.carried_from)
+        with self._db.read() as tx:
+            return {JobId(of): rows for of, rows in tx.execute(query)}
+
+    def is_awaited(self, jobs: Collection[JobId], shard_id: ShardId) -> bool:
+        """True if an open row of a shard is awaited by one of these jobs."""
+        theirs, mine = requests.alias("theirs"), requests.alias("mine")
+        with self._db.read() as tx:
+            for job_id in jobs:
+                of = select(mine.c.seq).where(
+                    mine.c.job_id == job_id,
+                    mine.c.twin_of == _mark(theirs.c.seq),
+                    mine.c.carried_from == theirs.c.job_id,
+                    mine.c.settled_at.is_(None),
+                )
+                query = select(theirs.c.seq).where(
+                    theirs.c.shard_id == shard_id,
+                    theirs.c.state == RequestState.PENDING,
+                    exists(of.correlate(theirs).offset(bulk.NONE_SKIPPED)),
+                )
+                if tx.execute(query.limit(1)).first() is not None:
+                    return True
+        return False
+
+    def ended(self, job_id: JobId, limit: int) -> list[AwaitedEnd]:
+        """Rows of a job whose awaited row has an outcome or is gone, so many at most."""
+        mine = requests.alias("mine").c
+
+        def awaited(there: Any) -> ColumnElement[bool]:
+            return and_(there.job_id == mine.carried_from, there.seq == _mark(mine.twin_of))
+
+        columns = (mine.seq, mine.custom_id, mine.fingerprint, mine.model, mine.cache_key, mine.carried_from)
+        with self._db.read() as tx:
+            theirs, on = bulk.beside(requests.alias("theirs"), awaited, tx.dialect)
+            over = or_(theirs.c.state.is_(None), theirs.c.state != RequestState.PENDING)
+            query = (
+                select(*columns, _mark(mine.twin_of).label("of_seq"))
+                .select_from(mine.seq.table.outerjoin(theirs, on))
+                .where(mine.job_id == job_id, mine.twin_of < 0, mine.settled_at.is_(None), over)
+            )
+            rows = tx.execute(query.limit(limit)).all()
+            found: dict[tuple[str, int], Any] = {}
+            for of_job in {row.carried_from for row in rows}:
+                seqs = [row.of_seq for row in rows if row.carried_from == of_job]
+                whole = select(requests, _BACKEND).where(requests.c.job_id == of_job)
+                for one in tx.execute(bulk.each(whole, requests.c.seq, seqs, tx.dialect)):
+                    found[of_job, one.seq] = one
+        return [_ended(row, found.get((row.carried_from, row.of_seq))) for row in rows]
+
+    def of_source(self, job_id: JobId, of_job: JobId) -> list[int]:
+        """The places of the rows of a job that await rows of another."""
+        c = requests.c
+        query = select(c.seq).where(c.job_id == job_id, IS_AWAITING, c.carried_from == of_job).order_by(c.seq)
+        with self._db.read() as tx:
+            return list(tx.scalars(query))
+
+    def shards_of(self, job_id: JobId, of_job: JobId) -> set[ShardId]:
+        """The shards of another job in which rows are that a job awaits."""
+        mine = requests.alias("mine").c
+
+        def awaited(there: Any) -> ColumnElement[bool]:
+            return and_(there.job_id == mine.carried_from, there.seq == _mark(mine.twin_of))
+
+        with self._db.read() as tx:
+            theirs, on = bulk.beside(requests.alias("theirs"), awaited, tx.dialect)
+            query = (
+                select(theirs.c.shard_id)
+                .distinct()
+                .select_from(mine.seq.table.join(theirs, on))
+                .where(mine.job_id == job_id, mine.twin_of < 0, mine.settled_at.is_(None))
+                .where(mine.carried_from == of_job, theirs.c.shard_id.is_not(None))
+            )
+            return {ShardId(shard_id) for shard_id in tx.scalars(query)}
+
+    def take(self, job_id: JobId, answers: Mapping[int, Earlier]) -> int:
+        """Give rows the outcomes that they awaited, at no cost; how many had none before."""
+        names = (*records.CARRIED, "carried_from", "twin_of")
+        self._db.before_naming_files()
+        with self._db.write() as tx:
+            open_ = open_rows(tx, None, job_id, answers)
+            values = [(*answers[seq].facts.values(), answers[seq].job_id, None, job_id, seq) for seq in open_]
+            return bulk.change(tx, requests, names, ("job_id", "seq"), values) if values else 0
+
+    def release(self, job_id: JobId, seqs: Sequence[int]) -> int:
+        """Let rows be asked by their own job, one for all that are the same request; how many were released."""
+        c = requests.c
+        with self._db.write() as tx:
+            open_ = set(open_rows(tx, None, job_id, seqs))
+            columns = (c.job_id, c.seq, c.cache_key, c.model, c.task, c.state, c.twin_of)
+            mine = tx.execute(bulk.each(select(*columns).where(c.job_id == job_id), c.seq, sorted(open_), tx.dialect))
+            freed = sorted((row for row in mine if (row.twin_of or 0) < 0), key=lambda row: int(row.seq))
+            keys = {row.cache_key for row in freed if row.cache_key is not None}
+            first: dict[tuple[str, str, str], int] = {}
+            if keys:
+                for row in tx.execute(bulk.each(select(*columns).where(HAS_KEY), c.cache_key, keys, tx.dialect)):
+                    if row.job_id == job_id and row.state == RequestState.PENDING:
+                        first[row.cache_key, row.model, row.task] = row.seq
+            values = []
+            for row in freed:
+                key = (row.cache_key, row.model, row.task)
+                place = row.seq if row.cache_key is None else first.setdefault(key, row.seq)
+                values.append((None if place == row.seq else place, None, job_id, row.seq))
+            bulk.change(tx, requests, ("twin_of", "carried_from"), ("job_id", "seq"), values)
+            return len(values)
+
+
+def awaits(row: RowInFlight) -> tuple[int, str]:
+    """What stands in `twin_of` and `carried_from` of a row that awaits this one."""
+    return _mark(row.seq), row.job_id
+
+
+def _mark(place: Any) -> Any:
+    """Turn the place of another job's row into `twin_of`, which is negative then, and back."""
+    return -1 - place
+
+
+_BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard).scalar_subquery().label("backend")
+_FOUND = [requests.c[name] for name in ("job_id", "seq", "fingerprint", "state", "shard_id", "first_offset")]
+
+
+def _ended(row: Any, awaited: Any | None) -> AwaitedEnd:
+    answer = None
+    if awaited is not None and awaited.released_at is None:
+        known = earlier(awaited)
+        if known.state in (RequestState.SUCCEEDED, RequestState.FAILED):
+            answer = Earlier(
+                row.custom_id, awaited.fingerprint, known.state, known.error_code, known.job_id, known.facts,
+                taken_from=None if awaited.backend is None else (awaited.backend, awaited.sent_model),
+            )  # fmt: skip
+    return AwaitedEnd(
+        row.seq, row.custom_id, row.fingerprint, row.model, row.cache_key is not None, JobId(row.carried_from),
+        answer, awaited is not None and awaited.first_offset is not None,
+    )  # fmt: skip
