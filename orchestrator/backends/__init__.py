@@ -157,6 +157,12 @@ class Backend(Protocol):
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
         """The batch as it is now; None where the backend says that it knows none of this id."""
 
+    def tagged(self, since: datetime) -> list[RemoteBatch] | None:
+        """The batches made since then that carry a shard's id, in one listing; None if batches carry no id."""
+
+    def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
+        """The custom_ids of a batch, from its input file or else its results; None if no file is left."""
+
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         """Look for a batch of about that time in the backend's list."""
 

@@ -193,6 +193,14 @@ class AnthropicBatches:
                 break
         return found, UNREAD if any(_may_be_since(entry, earliest) for entry in unread) else None
 
+    def tagged(self, since: datetime) -> list[RemoteBatch] | None:
+        """None: a batch carries its tag in its results alone."""
+        return None
+
+    def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
+        """None: there are no input files."""
+        return None
+
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         found, undecided = self._read_list(since)
         batch = next((one for one in found if one.id == batch_id), None)

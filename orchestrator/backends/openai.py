@@ -177,15 +177,46 @@ class OpenAIBatches:
             batch = self.retrieve(batch.id) or batch
         return batch.shard == intent.shard or (batch.shard is None and batch.input_file_id == intent.input_file_id)
 
+    def tagged(self, since: datetime) -> list[RemoteBatch] | None:
+        found, _, _ = self._search(lambda batch: batch.shard is not None, since, is_one=False)
+        return found
+
+    def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
+        results = [one for one in (batch.output_file_id, batch.error_file_id) if one is not None]
+        for files in ([batch.input_file_id], results):
+            ids = [self._ids_in(one) for one in files if one is not None]
+            if ids and None not in ids:
+                return frozenset[str]().union(*filter(None, ids))
+        return None
+
+    def _ids_in(self, file_id: str) -> frozenset[str] | None:
+        """The custom_ids in a file; None if the file is gone."""
+        with self._translated(f"read {file_id}", calls.transfer()):
+            try:
+                with self._api.content(file_id) as chunks:
+                    lines = split_lines(chunks)
+                    found = (lenient.mapping(lenient.decode(line)).get("custom_id") for line in lines if line.strip())
+                    return frozenset(filter(None, map(lenient.name, found)))
+            except ApiRefusal as refusal:
+                if refusal.status not in GONE:
+                    raise
+                return None
+
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         found, undecided, _ = self._search(lambda batch: batch.id == batch_id, since)
         return Sighting(found[0]) if found else Sighting(undecided=undecided)
 
     def _search(
-        self, is_wanted: Callable[[RemoteBatch], bool], since: datetime, unread: list[object] | None = None
+        self,
+        is_wanted: Callable[[RemoteBatch], bool],
+        since: datetime,
+        unread: list[object] | None = None,
+        *,
+        is_one: bool = True,
     ) -> tuple[list[RemoteBatch], str | None, bool]:
         """The batches of the list that are wanted, why others may be there that were not seen, and whether the list
-        has none at all. Entries that cannot be read are added to `unread`."""
+        has none at all. Entries that cannot be read are added to `unread`. With `is_one`, the page that has one ends
+        the search."""
         earliest, found = since - FIND_SLACK, list[RemoteBatch]()
         listing = read.Listing()
         for number, page in enumerate(self._batch_pages(unread)):
@@ -198,7 +229,7 @@ class OpenAIBatches:
             found += [batch for batch in page if is_wanted(batch)]
             for batch in page:
                 listing.see(batch.created_at)
-            if found or (listing.newest_first and _all_before(page, earliest)):
+            if (found and is_one) or (listing.newest_first and _all_before(page, earliest)):
                 break
         return found, None, listing.is_blank
 

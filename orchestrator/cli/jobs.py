@@ -24,7 +24,7 @@ from orchestrator.core.counts import FailOn
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.extras import require_parquet
-from orchestrator.core.model import Job, RequestState
+from orchestrator.core.model import REPAY, Job, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.engine import manual_actions
@@ -235,17 +235,19 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
 @click.option("--task", metavar="ID", help="Only rows of this task.")
 @click.option("--output", "only_output", is_flag=True, help="Retry no rows: only deliver the output again.")
 @FORCE
+@click.option("--repay", is_flag=True, help="Send rows again that were paid for and whose answers are lost.")
 @click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
 @fail_on_option
 @quiet_option
 @json_option
 def retry(
-    job_name: str, failed: bool, task: str | None, only_output: bool, overwrite: bool, wait: bool,
+    job_name: str, failed: bool, task: str | None, only_output: bool, overwrite: bool, repay: bool, wait: bool,
     fail_on: FailOn | None, quiet: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Retry the failed, cancelled and expired rows of a finished job. Rows that succeeded are not sent again.
 
-    Of an unfinished job, this sends the rows that wait because a backend refused all of them alike.
+    Of an unfinished job, this sends the rows that wait because a backend refused all of them alike, or with --repay
+    those whose answers were lost because a backup was put back.
     If the job's output could not be delivered, this delivers it.
     """
     _check_fail_on(fail_on, wait)
@@ -253,7 +255,9 @@ def retry(
         job = context.job(job_name, tell=not as_json)
         is_over = job.finished_at is not None or job.error is not None
         held = 0 if is_over else manual_actions.send_held(context.store, job, task)
-        if not is_over and not wait and not held:
+        if repay:
+            context.store.jobs.allow(job.id, **{REPAY: now().isoformat()})
+        if not is_over and not wait and not held and not repay:
             raise UsageError(f"job {job.id} is not finished", hint="`orch status` shows its progress")
         if overwrite:
             context.store.jobs.allow(job.id, **{OVERWRITE: True})

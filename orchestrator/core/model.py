@@ -352,6 +352,10 @@ class Price:
     estimated: bool = False
 
 
+REPAY = "repay"
+"""The option of a job that says when somebody agreed to pay again for rows whose answers are lost."""
+
+
 def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
     """The state of a job, from its own facts, its rows, and whether anything of it was submitted."""
     if job.error is not None:

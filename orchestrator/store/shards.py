@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, func, insert, or_, select, true, update
 
+from orchestrator.core import tokens
 from orchestrator.core.errors import StateConflict
 from orchestrator.core.model import SUPERSEDED_BY, JobId, RequestState
 from orchestrator.core.shards import TRANSITIONS, Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.sharding import Range
+from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_CANARY, IS_UNCLEAN, IS_WAITING, jobs, keeps_from, requests, shards
 
 PAGE = 1000
+T = TypeVar("T")
 
 
 def _shard(row: Any) -> Shard:
     values = dict(row._mapping)
     values["state"] = ShardState(values["state"])
     return Shard(**values)
+
+
+def _pages(values: list[T]) -> Iterator[list[T]]:
+    return (values[first : first + PAGE] for first in range(0, len(values), PAGE))
 
 
 class Shards:
@@ -57,6 +64,35 @@ class Shards:
             taken = tx.execute(take).rowcount
             if taken != rows.rows:
                 raise StateConflict(f"{rows.rows} rows were to go into shard {shard.id}, but {taken} wait")
+
+    def adopt(self, shard: Shard, custom_ids: Collection[str]) -> int:
+        """Record a shard whose batch exists, with those of its rows that wait; their number. Without any, nothing."""
+        c = requests.c
+        query = select(c.seq, c.endpoint, c.model, c.length, c.max_output, IS_WAITING.label("waits"))
+        with self._db.write() as tx:
+            rows = [
+                row
+                for some in _pages(sorted(custom_ids))
+                for row in tx.execute(bulk.each(query.where(c.job_id == shard.job_id), c.custom_id, some, tx.dialect))
+                if row.waits
+            ]
+            if not rows:
+                return 0
+            bounds = [row.max_output for row in rows]
+            # A batch has rows of one endpoint and model.
+            known = asdict(shard) | {
+                "endpoint": rows[0].endpoint,
+                "model": rows[0].model,
+                "rows": len(rows),
+                "bytes": sum(row.length + 1 for row in rows),
+                "tokens": sum(tokens.estimate(row.length) for row in rows),
+                "max_output": None if None in bounds else sum(bounds),
+            }
+            tx.execute(insert(shards).values(**known))
+            take = update(requests).where(c.job_id == shard.job_id)
+            for some in _pages([row.seq for row in rows]):
+                tx.execute(take.where(c.seq.in_(some)).values(shard_id=shard.id))
+        return len(rows)
 
     def next_number(self, job_id: JobId) -> int:
         """The number of the job's next shard, from 1."""
@@ -214,6 +250,12 @@ class Shards:
         statement = update(shards).where(shards.c.id == shard.id, shards.c.state == shard.state).values(**values)
         if tx.execute(statement).rowcount != 1:
             raise StateConflict(f"shard {shard.id} is no longer {shard.state}")
+
+    def find(self, shard_id: ShardId) -> Shard | None:
+        """The shard with this id, if there is one."""
+        with self._db.read() as tx:
+            found = tx.execute(select(shards).where(shards.c.id == shard_id)).first()
+        return None if found is None else _shard(found)
 
     def get(self, shard_id: ShardId) -> Shard:
         """The shard with this id."""

@@ -17,6 +17,7 @@ from orchestrator.pipeline.collect import common_refusals, track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
 from orchestrator.pipeline.submit import asking, batch_creation, budget, unanswered_create
 from orchestrator.pipeline.submit.admission import CallKind
+from orchestrator.pipeline.submit.earlier_batches import EarlierBatches
 from orchestrator.pipeline.submit.preflight import Preflights
 from orchestrator.policy.preflight import PreflightFinding
 from orchestrator.policy.quota import Split
@@ -38,6 +39,7 @@ class Dispatch:
         self._preflights = preflights
         self._dissolve = dissolve
         self._asks = Lock()
+        self._earlier = EarlierBatches(work.store, work.home, work.now)
 
     def send(self, job: Job, shard: Shard) -> bool:
         """A step of a pending shard, or what came of sending it."""
@@ -151,6 +153,8 @@ class Dispatch:
         )
 
     def _ask(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+        if self._adopted(job, shard, handle):
+            return True
         models, admission = self._work.handles.models(job), self._admission(job, shard, handle)
         asked = asking.ask(self._work.store, self._work.home, job, shard, handle, models, admission)
         if isinstance(asked, batch_creation.Waits):
@@ -169,6 +173,8 @@ class Dispatch:
 
     def _submit(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         watched, admission = self._work.polls.of(shard, self._work.now()), self._admission(job, shard, handle)
+        if self._adopted(job, shard, handle):
+            return True
         models = self._work.handles.models(job)
         batch = batch_creation.submit(
             self._work.store, self._work.home, job, shard, handle, models, watched, admission
@@ -180,6 +186,17 @@ class Dispatch:
         self._work.polls.forget(shard)
         said = "rejected by the backend" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
         self._work.note(job, EventKind.SUBMITTED, said, shard)
+        return True
+
+    def _adopted(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+        """Adopt batches of the job that the store does not know; True if the shard is not to be sent now."""
+        model = self._work.model(job, shard)
+        found = self._earlier.adopt(job, shard, model, handle, lambda other, why: self._dissolve(job, other, why))
+        for told in found:
+            self._work.note(job, EventKind.RECOVERED, told, shard)
+        if self._work.store.shards.get(shard.id).state is ShardState.PENDING:
+            return False
+        self._work.polls.forget(shard)
         return True
 
     def recover(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:

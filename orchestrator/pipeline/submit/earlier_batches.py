@@ -1,0 +1,257 @@
+"""Batches that the store does not know though they carry one of its jobs' shards: it is older than the world.
+
+A backup was put back, a snapshot was started, or a database lost its newest commits. So a process looks before its
+first create at a backend: one listing shows every batch of the home's unfinished jobs. The rows of those batches are
+paid for; they are adopted, and not sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from threading import Lock
+
+from orchestrator.backends import RemoteBatch
+from orchestrator.core.errors import AccountError, BackendError, BackendRefused, RefusedError, Uncertain
+from orchestrator.core.model import REPAY, Job, JobId, Price, Usage
+from orchestrator.core.shards import Shard, ShardId, ShardState
+from orchestrator.core.wire import BatchStatus
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.submit.batch_creation import facts_of
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+log = logging.getLogger(__name__)
+
+NO_LIST = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
+LOOKED_FOR = timedelta(hours=1)
+"""A list that fails for so long holds up no row any longer."""
+CLOCK_SLACK = timedelta(minutes=5)
+LOST = "lost"
+"""The kind of a ledger's line for a batch whose answers were collected by a later state of this store."""
+SHARE_OF_TIME = 10
+"""It holds up no row for longer than this part of the time that was left until the job's deadline."""
+
+
+@dataclass(slots=True)
+class _Listing:
+    """What the list of a backend showed, or since when it fails."""
+
+    lock: Lock = field(default_factory=Lock)
+    unknown: dict[JobId, list[RemoteBatch]] | None = None
+    error: BackendError | None = None
+    failing_since: datetime | None = None
+    again_at: datetime | None = None
+    pause: timedelta = FIRST_PAUSE
+
+
+class EarlierBatches:
+    """Finds and adopts such batches. Made at the start of a process: a job that is newer has none."""
+
+    def __init__(self, store: Store, home: Home, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._home = home
+        self._now = now
+        self._began = now()
+        self._listings: dict[str, _Listing] = {}
+        self._guard = Lock()
+        self._looked_up: dict[str, tuple[RemoteBatch, bool, frozenset[str] | None]] = {}
+
+    def adopt(
+        self, job: Job, shard: Shard, model: str, handle: BackendHandle, dissolve: Callable[[Shard, str], None]
+    ) -> list[str]:
+        """Adopt a job's unknown batches at a backend that have rows which wait; what was done, for people.
+
+        `shard` is about to be sent, and `model` is what its model is called there. `dissolve` gives up a shard that
+        was not sent. Raises BackendError if nobody can tell yet, and RefusedError if the answers of such a batch are
+        gone and nobody has agreed to pay for them again.
+        """
+        if job.created_at > self._began:
+            return []
+        done = []
+        unknown = self._unknown(job, handle)
+        for batch in list(unknown):
+            told = self._adopted(job, replace(shard, model=model), handle, batch, dissolve)
+            if told is not None:
+                unknown.remove(batch)
+                done.append(told)
+        return done
+
+    def _unknown(self, job: Job, handle: BackendHandle) -> list[RemoteBatch]:
+        with self._guard:
+            listing = self._listings.setdefault(handle.name, _Listing())
+        with listing.lock:
+            if listing.unknown is None:
+                try:
+                    self._list(listing, handle)
+                except BackendError:
+                    if self._is_over(job, listing):
+                        log.warning("%s: its list fails; rows are sent without it", handle.name)
+                        return []
+                    raise
+            assert listing.unknown is not None
+            return listing.unknown.setdefault(job.id, [])
+
+    def _is_over(self, job: Job, listing: _Listing) -> bool:
+        """True if a list has failed for too long to be waited for."""
+        since = listing.failing_since or self._now()
+        longest = LOOKED_FOR
+        if job.deadline_at is not None:
+            longest = min(longest, (job.deadline_at - since) / SHARE_OF_TIME)
+        return self._now() >= since + longest
+
+    def _list(self, listing: _Listing, handle: BackendHandle) -> None:
+        """One listing, whatever number of shards waits for it; one that fails is asked again after a pause."""
+        now = self._now()
+        if listing.error is not None and listing.again_at is not None and now < listing.again_at:
+            raise listing.error
+        jobs = {one.id: one for one in self._store.jobs.unfinished(self._home.identity())}
+        since = min((one.created_at for one in jobs.values()), default=now)
+        try:
+            found = handle.api.tagged(since) or []
+        except BackendError as error:
+            if isinstance(error, BackendRefused) and error.status in NO_LIST and not isinstance(error, AccountError):
+                found = []  # it has no list: nothing can be found there
+            else:
+                listing.failing_since = listing.failing_since or now
+                after = error.retry_after if isinstance(error, BackendRefused) else None
+                wait = max(listing.pause, timedelta(seconds=min(after or 0, 3600)))
+                listing.error, listing.again_at = error, now + wait
+                listing.pause = min(listing.pause * 2, LONGEST_PAUSE)
+                raise
+        unknown: dict[JobId, list[RemoteBatch]] = {}
+        for batch in sorted(found, key=lambda one: (one.created_at is None, one.created_at or now)):
+            of = JobId((batch.shard or "").rpartition(".")[0])
+            if of in jobs and not self._is_known(handle, batch):
+                unknown.setdefault(of, []).append(batch)
+        listing.unknown = unknown
+
+    def _is_known(self, handle: BackendHandle, batch: RemoteBatch) -> bool:
+        """True if a shard has the batch, or looks for it: a create that was not answered finds its own."""
+        if self._store.shards.asked_at(handle.name, batch.id) is not None:
+            return True
+        shard = self._store.shards.find(ShardId(batch.shard or ""))
+        return shard is not None and (shard.state is ShardState.SUBMITTING or shard.batch_id is not None)
+
+    def _adopted(
+        self,
+        job: Job,
+        shard: Shard,
+        handle: BackendHandle,
+        batch: RemoteBatch,
+        dissolve: Callable[[Shard, str], None],
+    ) -> str | None:
+        """What became of a batch; None if no row that waits is in it now."""
+        pending = [one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING]
+        batches = [one for one in pending if one.preflight is None and one.backend == handle.name]
+        same = next((one for one in batches if one.id == batch.shard), None)
+        if batch.id not in self._looked_up:
+            batch = handle.api.retrieve(batch.id) or batch
+            self._looked_up[batch.id] = (batch, self._is_lost(handle, batch), handle.api.input_ids(batch))
+        batch, is_lost, ids = self._looked_up[batch.id]
+        if is_lost:
+            return self._repaid(job, replace(same, model=shard.model) if same else shard, handle, batch)
+        if ids is None:
+            if same is None or batch.rows not in (None, same.rows):
+                del self._looked_up[batch.id]
+                raise Uncertain(f"{handle.name} has batch {batch.id} of this job, and its rows cannot be read yet")
+            ids = frozenset(self._store.rows.custom_ids(same.id))
+        if same is not None and ids == self._store.rows.custom_ids(same.id):
+            self._take(same, handle, batch)
+            return (
+                f"batch {batch.id} belongs to shard {same.id}, which was sent before the store was put back: adopted"
+            )
+        for other in pending:
+            if not ids.isdisjoint(self._store.rows.custom_ids(other.id)):
+                dissolve(other, f"rows of it are in batch {batch.id} already")
+        rows = self._store.shards.adopt(self._made(job, handle, batch), ids)
+        return (
+            f"batch {batch.id} has {rows:,} rows that were sent before the store was put back: adopted"
+            if rows
+            else None
+        )
+
+    def _take(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> None:
+        now = self._now()
+        facts = {"intended_at": batch.created_at or now, "account": handle.api.account(), "sends": shard.sends + 1}
+        self._store.shards.move(shard, ShardState.SUBMITTING, input_file_id=batch.input_file_id, **facts)
+        self._store.shards.move(self._store.shards.get(shard.id), ShardState.SUBMITTED, **self._facts(batch))
+
+    def _facts(self, batch: RemoteBatch) -> dict[str, object]:
+        now = self._now()
+        return facts_of(batch, now) | {"submitted_at": min(batch.created_at or now, now)}
+
+    def _made(self, job: Job, handle: BackendHandle, batch: RemoteBatch) -> Shard:
+        """The shard of a batch that has none here, under the number that it had if that is free."""
+        number = self._store.shards.next_number(job.id)
+        _, _, tagged = (batch.shard or "").rpartition(".")
+        if tagged.isdigit() and int(tagged) >= number:
+            number = int(tagged)
+        now = self._now()
+        return Shard(
+            id=ShardId(f"{job.id}.{number:03d}"),
+            job_id=job.id,
+            number=number,
+            backend=handle.name,
+            endpoint="",
+            model="",
+            state=ShardState.SUBMITTED,
+            reason="its batch was found at its backend",
+            rows=0,
+            bytes=0,
+            created_at=min(batch.created_at or now, now),
+            intended_at=batch.created_at or now,
+            account=handle.api.account(),
+            input_file_id=batch.input_file_id,
+            sends=1,
+            **self._facts(batch),  # type: ignore[arg-type]
+        )
+
+    def _is_lost(self, handle: BackendHandle, batch: RemoteBatch) -> bool:
+        """True if a batch is over and every file of its answers is gone, by its backend's own word."""
+        files = [one for one in (batch.output_file_id, batch.error_file_id) if one is not None]
+        if not batch.status.is_final or batch.status is BatchStatus.FAILED or not files:
+            return False
+        for file_id in files:
+            try:
+                handle.api.size_of(file_id)
+            except AccountError:
+                raise
+            except BackendRefused as refusal:
+                if refusal.status not in GONE:
+                    raise
+            else:
+                return False
+        return True
+
+    def _repaid(self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> str:
+        """Book a batch whose answers are lost; its rows may be sent again, if somebody has agreed to that."""
+        price, used = self._price(shard, handle, batch)
+        rows = batch.rows if batch.rows is not None else batch.completed + batch.failed
+        cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"
+        told = f"{handle.name} was paid {cost} for the {rows:,} rows of batch {batch.id}, and their answers are gone"
+        agreed = job.options.get(REPAY)
+        made = batch.created_at
+        if agreed is None or (made is not None and made > datetime.fromisoformat(agreed) + CLOCK_SLACK):
+            raise RefusedError(
+                f"{told}: they were collected after the state in this home was saved",
+                hint=f"put a newer backup back, or pay for these rows again: orch retry {job.id} --repay --wait",
+            )
+        if price is not None:
+            first = next(self._store.rows.of_shard(shard.id)).seq
+            lost = replace(shard, id=ShardId(batch.shard or shard.id))
+            self._store.ledger.book(lost, LOST, {first: price}, self._now(), {first: used})
+        return f"{told}; they are sent again, as agreed"
+
+    def _price(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> tuple[Price | None, Usage]:
+        """What a batch has cost at most, by its own count of tokens or else by our estimate."""
+        used = Usage(input_tokens=batch.input_tokens, output_tokens=batch.output_tokens)
+        if not used.input_tokens and not used.output_tokens:
+            used = Usage(input_tokens=shard.tokens, output_tokens=shard.max_output or 0)
+        price = handle.price.at_most(shard.model, used)
+        return (None if price is None else replace(price, estimated=True)), used

@@ -1,0 +1,114 @@
+"""A store that is older than its providers: a backup put back, a snapshot, a database without its newest commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.clock import now
+from orchestrator.core.model import REPAY, Job
+from tests.emulator.client import Emulator
+from tests.support.databases import new_sqlite
+from tests.support.hostedjob import HOUR, Desk, cost_of, desk_of, plain, script
+from tests.support.restoring import Backups
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def backups(
+    request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Backups]:
+    home = tmp_path / "home"
+    home.mkdir()
+    is_postgres = request.param == "postgres"
+    url = request.getfixturevalue("postgres_url") if is_postgres else new_sqlite(home / "orch.db")
+    with desk_of(emulator, tmp_path, monkeypatch, url) as desk:
+        yield Backups(desk, tmp_path / "backups", url)
+
+
+def step_until(desk: Desk, job: Job, holds: Callable[[], object]) -> None:
+    for _ in range(50):
+        if holds():
+            return
+        desk.step(job)
+    raise AssertionError(f"{desk.states(job)} {desk.said}")
+
+
+def lists(desk: Desk) -> int:
+    """How often batches were listed."""
+    return sum(one["count"] for one in desk.provider.state()["requests"] if one["verb"] == "list")
+
+
+def all_paid_once(desk: Desk, job: Job, rows: int = 20) -> None:
+    assert list(desk.ends(job).values()) == ["succeeded"] * rows
+    assert set(desk.billed().values()) == {1}
+
+
+@pytest.mark.parametrize("saved", ["built", "planned"])
+@pytest.mark.parametrize("later", [0.0, HOUR])
+def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(backups: Backups, saved: str, later: float) -> None:
+    desk = backups.desk
+    desk.backend("openai", limits={"max_rows": 8})
+    job = desk.submit(plain(20))
+    if saved == "planned":
+        step_until(desk, job, lambda: desk.states(job))
+    backups.save("monday")
+    step_until(desk, job, lambda: len(desk.batches()) == 3)
+    desk.provider.clock.advance(later)
+    backups.put_back("monday")
+    desk.finish(job)
+    assert len(desk.batches()) == 3
+    all_paid_once(desk, job)
+    assert len(desk.events(job, "recovered")) == 3
+
+
+@pytest.mark.parametrize("fault", ["status:429", "status:500"])
+def test_a_list_that_fails_is_asked_again_once_for_all_shards(backups: Backups, fault: str) -> None:
+    desk = backups.desk
+    desk.backend("openai", limits={"max_rows": 2})
+    job = desk.submit(plain(20))
+    step_until(desk, job, lambda: desk.states(job))
+    backups.save("monday")
+    step_until(desk, job, lambda: len(desk.batches()) == 10)
+    backups.put_back("monday")
+    before = lists(desk)
+    script(desk, "status", verb="list", times=2, status=int(fault.partition(":")[2]))
+    for _ in range(5):
+        desk.step(job)
+    assert lists(desk) <= before + 4, "the client itself tries again"
+    desk.finish(job)
+    assert len(desk.batches()) == 10
+    all_paid_once(desk, job)
+    assert lists(desk) <= before + 5
+
+
+def test_without_an_older_job_nothing_is_listed(backups: Backups) -> None:
+    desk = backups.desk
+    before = lists(desk)
+    desk.provider.clock.advance(1)
+    all_paid_once(desk, desk.run(plain(20)))
+    desk.start_anew()
+    assert lists(desk) == before
+
+
+@pytest.mark.parametrize("saved", ["built", "planned"])
+def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(backups: Backups, saved: str) -> None:
+    desk = backups.desk
+    desk.backend("openai", limits={"max_rows": 8})
+    job = desk.submit(plain(20))
+    if saved == "planned":
+        step_until(desk, job, lambda: desk.states(job))
+    backups.save("monday")
+    desk.finish(job)
+    assert not desk.files()
+    paid = desk.cost(job)
+    backups.put_back("monday")
+    desk.settle(job)
+    assert "their answers are gone" in desk.said[-1]
+    assert len(desk.batches()) == 3
+    desk.store.jobs.allow(job.id, **{REPAY: now().isoformat()})
+    desk.finish(job)
+    assert len(desk.batches()) == 6
+    assert set(desk.billed().values()) == {2}
+    assert desk.cost(job) == 2 * paid == cost_of(desk.provider.bill())

@@ -1,0 +1,69 @@
+"""Save a home and its database, and put them back later: a store that is older than its providers."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import make_url
+
+from orchestrator.store import Store
+from tests.support.hostedjob import Desk
+
+
+@dataclass(frozen=True)
+class Backups:
+    """Backups of a desk's home. Whoever works in the home ends before one is made or put back."""
+
+    desk: Desk
+    folder: Path
+    database_url: str
+
+    def save(self, name: str) -> None:
+        """Make a backup; another process goes on with the home."""
+        self._end()
+        shutil.copytree(self.desk.home.root, self.folder / name)
+        self._copy_database(self._database, self._database_of(name))
+        self._begin()
+
+    def put_back(self, name: str, *, files: bool = True) -> None:
+        """The home as it was; without `files`, its database alone."""
+        self._end()
+        if files:
+            shutil.rmtree(self.desk.home.root)
+            shutil.copytree(self.folder / name, self.desk.home.root)
+        elif self._database is None:
+            for left in self.desk.home.root.glob("orch.db-*"):
+                left.unlink()
+            shutil.copy(self.folder / name / "orch.db", self.desk.home.root / "orch.db")
+        self._copy_database(self._database_of(name), self._database)
+        self._begin()
+
+    def _end(self) -> None:
+        self.desk._stop()
+        self.desk.engine = None
+        self.desk.store.close()
+
+    def _begin(self) -> None:
+        self.desk.store = Store.open(self.database_url)
+        self.desk.start_anew()
+
+    @property
+    def _database(self) -> str | None:
+        url = make_url(self.database_url)
+        return url.database if url.get_backend_name() == "postgresql" else None
+
+    def _database_of(self, name: str) -> str | None:
+        return None if self._database is None else f"{self._database}_{name}"
+
+    def _copy_database(self, source: str | None, target: str | None) -> None:
+        if source is None or target is None:
+            return
+        host = str(make_url(self.database_url).query["host"])
+        with psycopg.connect(host=host, user="postgres", dbname="postgres", autocommit=True) as admin:
+            admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(target)))
+            copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+            admin.execute(copy.format(sql.Identifier(target), sql.Identifier(source)))
