@@ -293,12 +293,12 @@ class Jobs:
             found = tx.execute(bulk.each(query, c.key, keys, tx.dialect))
             return {key: FileMark(stamp, content, digest) for key, stamp, content, digest in found}
 
-    def digests(self, series: str, file: str) -> dict[str, str]:
-        """The digests of the documents that were in a table or a container when it was last read, by their keys."""
+    def marks_in(self, series: str, file: str) -> dict[str, FileMark]:
+        """What is remembered of the documents that were in a container when it was last read, by their keys."""
         c = documents.c
         with self._db.read() as tx:
-            found = tx.execute(select(c.key, c.digest).where(c.series == series, c.file == file))
-            return {row.key: row.digest for row in found}
+            query = select(c.key, c.stamp, c.content, c.digest).where(c.series == series, c.file == file)
+            return {key: FileMark(*rest) for key, *rest in tx.execute(query)}
 
     def of_table(self, series: str, file: str, stamp: str, first: int, limit: int) -> list[tuple[str, str | None]]:
         """The documents of a table as it was under a stamp, at `limit` places from one on: key and content."""

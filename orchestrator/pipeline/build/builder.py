@@ -272,7 +272,7 @@ class _Recorder:
         found = [made.built for made in chunk if made.built.row.seq in unanswered]
         awaited = {} if self._sharing is None else self._sharing.of(found)
         twins = reuse.twins(store, job, [row for row in others if row.seq in unanswered and row.seq not in awaited])
-        same = {made.built.row.seq for made in chunk if made.same_bytes}
+        same = {made.built.row.seq: made.known_content for made in chunk if made.known_content is not None}
         changed = reuse.whys(store, job, self._last, others, same)
         whys = dict.fromkeys((row.seq for row in rows), Why.UNCHANGED) | changed
         try:

@@ -6,8 +6,9 @@ still holds; its `cache_key` finds the very same request wherever it stands. And
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
+from types import MappingProxyType
 
 from orchestrator.core.model import Job, JobId, JobKind, RequestState, Row, Why
 from orchestrator.pipeline.plan.routes import models_of, objections
@@ -58,22 +59,25 @@ def last_run(store: Store, job: Job) -> JobId | None:
 
 
 def whys(
-    store: Store, job: Job, last: JobId | None, rows: list[Row], same_bytes: Collection[int] = ()
+    store: Store, job: Job, last: JobId | None, rows: list[Row], known: Mapping[int, str] = MappingProxyType({})
 ) -> dict[int, Why]:
     """Why rows that carry nothing over are asked, by their places: each against what the last run made of it.
 
-    `same_bytes` are the places of rows whose documents have not changed: another text is their reader's.
+    `known` are the contents that were found before in the very bytes of rows' documents, by place: where the last run
+    had that, another one is their reader's.
     """
     # A part that says something new is known by its document.
     of_document = {row.seq: custom_id(row.document, row.task) for row in rows if row.part is not None}
     wanted = {row.custom_id for row in rows} | {*of_document.values()}
     before = store.known.before(last, sorted(wanted)) if last is not None and rows else {}
     answered = Why.UNANSWERED if job.options.get("carry", True) else Why.ASKED
-    found = {
-        row.seq: _why(row, before.get(row.custom_id) or before.get(of_document.get(row.seq, "")), answered)
-        for row in rows
-    }
-    return {seq: Why.READER if why is Why.DOCUMENT and seq in same_bytes else why for seq, why in found.items()}
+    found = {}
+    for row in rows:
+        last_row = before.get(row.custom_id) or before.get(of_document.get(row.seq, ""))
+        why = _why(row, last_row, answered)
+        same_bytes = row.seq in known and last_row is not None and known[row.seq] == last_row.content
+        found[row.seq] = Why.READER if same_bytes and why is Why.DOCUMENT else why
+    return found
 
 
 def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:

@@ -43,12 +43,12 @@ Item = TypeVar("Item")
 class Made:
     """A request, and the earlier outcome that it is known to carry over; None where that was not looked up.
 
-    `same_bytes`: its document was read before, and has not changed since.
+    `known_content` is the content that an earlier run found in the same bytes, None where none did.
     """
 
     built: Built
     earlier: Earlier | None = None
-    same_bytes: bool = False
+    known_content: str | None = None
 
 
 class DocumentMemory:
@@ -136,18 +136,18 @@ class Sweep:
                 elif found.is_table and found.key in contents:
                     yield from self._table(found)
                 else:
-                    yield from self._read(found, next(texts), self._digests(found, marks.get(found.key)))
+                    yield from self._read(found, next(texts), self._before(found, marks.get(found.key)))
 
     def _marks(self, part: Sequence[Listed]) -> dict[str, FileMark]:
         """What earlier runs remember of each file."""
         return self._store.jobs.marks(self._series, [found.key for found in part]) if self._runs else {}
 
-    def _digests(self, found: Listed, mark: FileMark | None) -> dict[str, str]:
-        """The digests that the documents of a file had when it was last read, by their keys."""
+    def _before(self, found: Listed, mark: FileMark | None) -> dict[str, FileMark]:
+        """What is remembered of the documents of a file from when it was last read, by their keys."""
         if not found.is_table:
-            return {} if mark is None else {found.key: mark.digest}
+            return {} if mark is None else {found.key: mark}
         if isinstance(found.order, TableRows) and found.order.is_container and self._runs:
-            return self._store.jobs.digests(self._series, found.key)
+            return self._store.jobs.marks_in(self._series, found.key)
         return {}  # of a row the text is the bytes
 
     def _answers(self, known: Iterable[tuple[str, str | None]]) -> dict[str, list[Earlier]]:
@@ -194,8 +194,10 @@ class Sweep:
                 return
         self._memory.kept(table.key)
 
-    def _read(self, found: Listed, texts: Documents, before: Mapping[str, str], first: int = 0) -> Iterator[Made]:
-        """The requests of the documents of a file; `before` are the digests that these had."""
+    def _read(
+        self, found: Listed, texts: Documents, before: Mapping[str, FileMark], first: int = 0
+    ) -> Iterator[Made]:
+        """The requests of the documents of a file; `before` is what is remembered of these."""
         place, whole = first, True
         for document in texts:
             # A table that cannot be read gives a problem of its own.
@@ -206,9 +208,10 @@ class Sweep:
                 if self._selection.is_over:
                     break
                 continue
-            digest = getattr(document, "digest", None)  # of one that cannot be read there is none
-            is_same = digest is not None and before.get(document.key) == digest
-            made = [Made(built, same_bytes=is_same) for built in self._builder.build(document)]
+            mark = before.get(document.key)
+            is_same = mark is not None and mark.digest == getattr(document, "digest", None)  # unread, it has none
+            known = mark.content if mark is not None and is_same else None
+            made = [Made(built, known_content=known) for built in self._builder.build(document)]
             self._report.documents += 1
             self._memory.saw(self._seen(found, document, made[0].built.row.content, place))
             yield from made
