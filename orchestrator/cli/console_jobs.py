@@ -241,8 +241,10 @@ def plan_lines(
     if plan.routes:
         told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
         used = [route.backend for route in plan.routes if route.backend in problems]
-        once = f" once {' and '.join(used)} works" if used else ""
-        told = told if deadline is None else f"{told}, in time with {chance(plan.chance)}{once}"
+        likely = f"nobody can say whether in time: {' and '.join(used)} does not answer as it should"
+        if not used:
+            likely = f"in time with {chance(plan.chance)}"
+        told = told if deadline is None else f"{told}, {likely}"
         lines += sentence(told, width)
     for backend, problem in problems.items():
         lines += sentence(f"! {backend}: {problem}", width, "red")

@@ -41,7 +41,8 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         ignored = intake.report.ignored.to_json()
         problems = problems_now(context.config, intake.job)
         if as_json:
-            print_json({**plan_json(found), "problems": problems, "ignored": ignored})
+            told_chance = {"chance": None} if any(route.backend in problems for route in found.routes) else {}
+            print_json({**plan_json(found), **told_chance, "problems": problems, "ignored": ignored})
         else:
             out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
             if words := told(ignored):

@@ -61,7 +61,8 @@ def job_file(desk: Desk, count: int, tasks: list[dict[str, Any]], **spec: Any) -
     for number in range(count):
         (folder / f"{number:03}.txt").write_text("word " * (10 + number), encoding="utf-8")
     path = desk.folder / "job.yaml"
-    filled = [{"prompt": "What of it?", "model": "m", "max_tokens": 60, **task} for task in tasks]
+    usual = {"prompt": "What of it?", "model": "m", "max_tokens": 60}
+    filled = [{name: value for name, value in {**usual, **task}.items() if value is not None} for task in tasks]
     # JSON is YAML.
     given = {"name": "night", "documents": "documents", "tasks": filled, "models": {"m": MODEL}, **spec}
     path.write_text(json.dumps(given), encoding="utf-8")
@@ -147,6 +148,34 @@ def test_each_set_of_fields_of_a_job_is_asked_first(desk: Desk) -> None:
     first = [found for found in desk.store.rows.finished(job.id) if found.batch_id is None]
     assert {found.document for found in first} == {"documents/000.txt"}
     assert desk.cost(job) == paid(desk)
+
+
+MODELS = {"m": MODEL, "e": "text-embedding-3-small"}
+AT_OTHER_ENDPOINTS: dict[str, tuple[dict[str, Any], str]] = {
+    "responses": ({"endpoint": "responses"}, "/v1/responses"),
+    "embeddings": (
+        {"kind": "embedding", "prompt": None, "max_tokens": None, "model": "e"},
+        "/v1/embeddings",
+    ),
+}
+
+
+@pytest.mark.parametrize(("task", "endpoint"), AT_OTHER_ENDPOINTS.values(), ids=AT_OTHER_ENDPOINTS.keys())
+def test_a_row_is_asked_first_at_its_own_endpoint(desk: Desk, task: dict[str, Any], endpoint: str) -> None:
+    desk.backend(preflight=True)
+    job = desk.run(job_file(desk, MANY, [{"id": "a", **task}], models=MODELS))
+    first, batch = desk.detail(job)["shards"]
+    assert (first["rows"], batch["rows"]) == (1, MANY - 1)
+    assert {shard.endpoint for shard in desk.store.shards.of_job(job.id)} == {endpoint}
+    assert asked(desk) == {200: 1}
+    all_succeeded(desk, job)
+    # What an embedding costs stands in another list; a synchronous row costs what two of a batch do.
+    assert desk.cost(job) > 0 == uncertain(desk, job)
+    assert endpoint != "/v1/responses" or desk.cost(job) == paid(desk)
+    refused = desk.submit(job_file(desk, MANY, [{"id": "b", **task, "extra": {"no_such_field": 1}}], models=MODELS))
+    desk.settle(refused)
+    assert Counter(desk.ends(refused).values()) == {"pending": MANY}
+    assert asked(desk) == {200: 1, 400: 1}, "one row was refused, and no batch was paid for"
 
 
 def test_each_set_of_fields_of_a_batch_file_is_asked_first(desk: Desk) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
+from decimal import Decimal
 
 from orchestrator.backends.open import profile_for
 from orchestrator.core.model import Job, Usage
@@ -12,7 +14,7 @@ from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
-from orchestrator.policy.planner import FirstRow, Route
+from orchestrator.policy.planner import FirstRow, Plan, Route
 from orchestrator.policy.preflight import FEW_ROWS
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend
 from orchestrator.settings.config import Config
@@ -37,3 +39,9 @@ def first_rows(store: Store, config: Config, job: Job, routes: Sequence[Route], 
             usage = Usage(input_tokens=estimate(row.span.length), output_tokens=row.max_output or 0)
             most = None if row.max_output is None else prices.synchronous().at_most(one.model, usage)
             yield FirstRow(route.backend, one.model, None if most is None else most.cost)
+
+
+def with_first_rows(plan: Plan, rows: tuple[FirstRow, ...]) -> Plan:
+    """A plan with the rows that are asked first, which it has counted as rows of a batch: these cost half."""
+    more = sum((one.at_most for one in rows if one.at_most is not None), Decimal(0))
+    return replace(plan, first_rows=rows, expected=plan.expected + more / 2, at_most=plan.at_most + more)

@@ -12,7 +12,7 @@ from orchestrator.core.errors import RefusedError, RequestRefused
 from orchestrator.core.model import Forecast, Job
 from orchestrator.core.shards import Shard, ShardId
 from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
-from orchestrator.pipeline.plan.first_rows import first_rows
+from orchestrator.pipeline.plan.first_rows import first_rows, with_first_rows
 from orchestrator.pipeline.plan.options import Prospects, is_assumed, seconds_of
 from orchestrator.pipeline.plan.orders import First, Orders, Sending
 from orchestrator.pipeline.plan.routes import eligibility_of, objections, standing_of
@@ -133,8 +133,8 @@ class Planning:
         found = self._prospects
         planned = self._planned(found.rows, self.options, self.terms)
         probe = self._probed(Open(found.rows, later=found.later, claims=found.claims), self.terms)
-        first = tuple(first_rows(self._store, self._config, self._job, planned.routes, self._now))
-        return replace(planned, probe=probe[0] if probe else None, first_rows=first)
+        first = first_rows(self._store, self._config, self._job, planned.routes, self._now)
+        return with_first_rows(replace(planned, probe=probe[0] if probe else None), tuple(first))
 
     def _planned(self, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
         return planner.plan(
