@@ -47,6 +47,7 @@ COMMANDS = {
     "doctor": ("check", "Check settings, home, database and all backends."),
     "reconcile": ("reconcile", "Compare hosted backends with this home's records."),
     "serve": ("serve", "Serve OpenAI's Batch API in front of any endpoint."),
+    "adopt": ("adopt", "Go on with a home that lost its id or was copied."),
     "gc": ("gc", "Remove what finished jobs left behind."),
     "backup": ("gc", "Back up the home into one file, or check a backup."),
     "keys": ("keys", "Manage the API keys of `orch serve`."),

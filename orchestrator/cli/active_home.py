@@ -13,6 +13,7 @@ from orchestrator.engine.replica.status_file import read_status
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+from orchestrator.store.home_evidence import recognise
 
 if TYPE_CHECKING:
     from orchestrator.core.replica.takeover import Replica
@@ -51,6 +52,7 @@ def active_home(
 @contextmanager
 def _alone(place: Place) -> Iterator[EngineContext]:
     with Store.open(place.database_url, timeout=place.database_timeout) as store:
+        recognise(Home(place.home), store)
         if store.is_shared:
             store.engine_fences.leave(Home(place.home).identity())
         yield EngineContext(place, store, None)

@@ -194,11 +194,14 @@ def opened(place: Place | None = None) -> Iterator[Context]:
     Raises InputError, StorageError, or UsageError where another machine goes on with the home.
     """
     from orchestrator.store import Store
+    from orchestrator.store.home_evidence import recognise
 
     place = place or locate()
     home = Home(place.home)
     require_current(home)
     with Store.open(place.database_url, timeout=place.database_timeout) as store:
+        if (identity := recognise(home, store)) is not None:
+            say(f"orch: {home.root} had lost its id; by its jobs it is home {identity}")
         if home.has_replica and store.is_shared:
             store.before_naming_files(lambda: _wait_until_sent(home))
         yield Context(place, store)

@@ -226,7 +226,7 @@ class Engine:
             made_under = job.options.get("config", str(self._config.path))
             if only is None and not is_same_file(made_under, self._config.path):
                 # Names of backends and models mean what that file says; another's would send rows elsewhere.
-                told = f"waits for an engine with the settings it was made with: {made_under}"
+                told = f"waits for an engine with its settings, {made_under}; if these were moved, submit it again"
                 self._say(job, "other_settings", told)
                 continue
             moved |= self._advance(job, mine is not None and mine.id == job.id)

@@ -58,6 +58,7 @@ from orchestrator.policy.planner.observed import silence
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import expires
 from orchestrator.store import Store
+from orchestrator.store.home_evidence import require_own_place
 
 
 class Pipeline:
@@ -73,7 +74,8 @@ class Pipeline:
         provider_calls: ProviderCalls | None = None,
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`may_act` says whether no other engine can have gone on with the home."""
+        """`may_act` says whether no other engine can have gone on with the home. Raises RefusedError for a copy."""
+        require_own_place(home)
         self._store = store
         self._home = home
         self._handles = handles

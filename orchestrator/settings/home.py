@@ -12,6 +12,8 @@ from orchestrator.core.model import JobId
 from orchestrator.core.replica.contents import MARK
 from orchestrator.core.shards import ShardId
 
+BLANK = "\0 \r\n\t"
+
 
 @dataclass(frozen=True, slots=True)
 class Home:
@@ -111,9 +113,29 @@ class Home:
         return self.root / "jobs" / job_id / "shards" / f"{number}.{name}"
 
     @property
+    def place(self) -> Path:
+        """Where the home is, as its engine saw it last: a copy has the place of the home that it is a copy of."""
+        return self.root / "home.place"
+
+    @property
     def has_identity(self) -> bool:
-        """Whether the home was used before."""
-        return self._identity.exists()
+        """Whether the home was used before, and knows its id."""
+        try:
+            return bool(self._identity.read_text(errors="replace").strip(BLANK))
+        except OSError:
+            return False
+
+    def adopt(self, identity: str) -> None:
+        """Give the home this id, unless it has one by now. Raises StorageError."""
+        try:
+            write_once(self._identity, identity.encode())
+        except OSError as error:
+            raise StorageError(f"cannot write {self._identity}: {error.strerror}", hint="free some space") from error
+
+    def forget_identity(self, *, is_blank: bool = True) -> None:
+        """Remove the file of its id; with `is_blank`, only if it is there and has none in it."""
+        if not (is_blank and self.has_identity):
+            self._identity.unlink(missing_ok=True)
 
     @property
     def _identity(self) -> Path:
@@ -124,16 +146,20 @@ class Home:
         path = self._identity
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not path.exists():
+            if not path.exists() and not self._has_jobs():
                 write_once(path, uuid.uuid4().hex[:12].encode())
-            found = path.read_text(errors="replace").strip("\0 \r\n\t")
+            found = path.read_text(errors="replace").strip(BLANK) if path.exists() else ""
         except OSError as error:
             raise StorageError(
                 f"{self.root} cannot be used: {error.strerror}", hint="set ORCH_HOME to a folder you may write"
             ) from error
         if not found:
             raise StorageError(
-                f"{path} is empty: this home does not know which jobs are its own",
-                hint="put the id from a backup back; without one, remove the file and submit unfinished jobs again",
+                f"{path} is empty or gone: this home does not know which jobs are its own",
+                hint="run `orch adopt`, which finds the id by its jobs; or put the id from a backup back",
             )
         return found
+
+    def _has_jobs(self) -> bool:
+        folder = self.root / "jobs"
+        return folder.is_dir() and any(folder.iterdir())

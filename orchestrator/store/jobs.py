@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -115,6 +115,23 @@ class Jobs:
         )
         with self._db.read() as tx:
             return [job_of(row) for row in tx.execute(query)]
+
+    def homes(self, only: Collection[str] | None = None) -> frozenset[str]:
+        """The ids of the homes that have jobs here; with `only`, that have one of these jobs."""
+        query = select(jobs.c.home).distinct()
+        if only is not None:
+            query = query.where(jobs.c.id.in_(only))
+        with self._db.read() as tx:
+            return frozenset(tx.scalars(query))
+
+    def follow(self, job: Job, moved: Job) -> Job:
+        """A job whose file was moved, with the file and settings that `moved` was made from."""
+        with self._db.write() as tx:
+            row = tx.execute(select(jobs.c.options).where(jobs.c.id == job.id).with_for_update()).one()
+            options = {**row.options, "config": moved.options["config"]}
+            facts = {"series": moved.series, "identity": moved.identity, "source": moved.source}
+            tx.execute(update(jobs).where(jobs.c.id == job.id).values(options=options, **facts))
+        return self.get(job.id)
 
     def of_name(self, name: str) -> list[Job]:
         """The jobs of this name, newest first; not those that are only rehearsed."""

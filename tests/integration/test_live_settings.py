@@ -28,7 +28,7 @@ def edit(desk: Desk, backends: Mapping[str, dict[str, Any]], more: str = "") -> 
     write_toml(desk.folder / "orch.toml", found, more)
     for facts in found.values():
         desk._env.setenv(facts["api_key_env"], KEY)
-    desk.config = load(desk._place)
+    desk.config = load(desk.place)
     assert desk.engine is not None
     desk.engine.use(desk.config)
 
@@ -84,7 +84,7 @@ def test_new_prices_are_those_of_rows_that_come_from_now_on(desk: Desk) -> None:
     assert before in text
     (desk.folder / "orch.toml").write_text(text.replace(before, after))
     assert desk.engine is not None
-    desk.engine.use(load(desk._place))
+    desk.engine.use(load(desk.place))
     desk.finish(job)
     once = desk.run(plain(2), new=True)
     assert desk.cost(job) == desk.cost(once) > 0
@@ -129,7 +129,7 @@ def test_another_key_is_taken_at_once_and_must_be_of_the_same_account(desk: Desk
     found = {"openai": settings_of(desk.provider, "openai", api_key_env="ANOTHER_KEY")}
     write_toml(desk.folder / "orch.toml", found)
     assert desk.engine is not None
-    desk.engine.use(load(desk._place))
+    desk.engine.use(load(desk.place))
     desk.later(HOUR, job)
     handle = desk.engine.open("openai")
     assert handle.api is desk.engine.open("openai").api
@@ -146,7 +146,7 @@ def test_a_backend_that_becomes_another_kind_is_not_asked_for_the_others_batches
     write_toml(desk.folder / "orch.toml", found)
     desk._env.setenv("FLEX_KEY", KEY)
     assert desk.engine is not None
-    desk.engine.use(load(desk._place))
+    desk.engine.use(load(desk.place))
     desk.later(HOUR, job)
     assert not desk.is_over(job)
     assert "which cannot see it" in desk.said[-1]

@@ -11,6 +11,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.model import REPAY, Job
 from tests.emulator.client import Emulator
 from tests.support.databases import new_sqlite
+from tests.support.histories import live
 from tests.support.hostedjob import HOUR, Desk, cost_of, desk_of, plain, script
 from tests.support.restoring import Backups
 
@@ -92,15 +93,18 @@ def test_without_an_older_job_nothing_is_listed(backups: Backups) -> None:
     assert lists(desk) == before
 
 
-@pytest.mark.parametrize("saved", ["built", "planned"])
+@pytest.mark.parametrize("saved", ["built", "planned", "sent"])
 def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(backups: Backups, saved: str) -> None:
     desk = backups.desk
     desk.backend("openai", limits={"max_rows": 8})
     job = desk.submit(plain(20))
     if saved == "planned":
         step_until(desk, job, lambda: desk.states(job))
+    if saved == "sent":
+        step_until(desk, job, lambda: len(desk.batches()) == 3)
     backups.save("monday")
     desk.finish(job)
+    desk.provider.clock.advance(2 * HOUR)
     assert not desk.files()
     paid = desk.cost(job)
     backups.put_back("monday")
@@ -112,3 +116,14 @@ def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(
     assert len(desk.batches()) == 6
     assert set(desk.billed().values()) == {2}
     assert desk.cost(job) == 2 * paid == cost_of(desk.provider.bill())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_history_pays_each_row_once(backups: Backups, seed: int) -> None:
+    live(backups, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_random_histories_pay_each_row_once(backups: Backups, seed: int) -> None:
+    live(backups, seed)

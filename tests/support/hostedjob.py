@@ -133,7 +133,7 @@ class Desk:
         self.engine: Engine | None = None
 
     @property
-    def _place(self) -> Place:
+    def place(self) -> Place:
         return Place(self.folder / "orch.toml", self.home.root, self._database_url, 10.0)
 
     def backend(self, name: str = "openai", **more: Any) -> None:
@@ -155,7 +155,7 @@ class Desk:
     def start_anew(self) -> None:
         """Another process goes on."""
         self._stop()
-        self.config = load(self._place)
+        self.config = load(self.place)
         self.engine = Engine(self.config, self.store, provider_calls=Inline())
 
     def _stop(self) -> None:

@@ -350,10 +350,11 @@ def _tags(job: Job) -> dict[str, str]:
 
 
 def _unfinished(store: Store, job: Job) -> Job | None:
-    """The job of the same content that is unfinished, and not superseded: of the same file, or of one renamed."""
+    """The job of the same content that is unfinished, and not superseded: of the same file, or of one moved."""
     current = [other for other in store.jobs.unfinished(job.home) if succession.successor(store, other) is None]
     same = next((other for other in current if other.identity == job.identity), None)
-    return same or next((other for other in current if _is_renamed(other, job)), None)
+    moved = None if same else next((other for other in current if _is_moved(other, job)), None)
+    return same or (moved and store.jobs.follow(moved, job))
 
 
 def earlier_content(
@@ -367,10 +368,11 @@ def earlier_content(
     return found[-1] if found else None
 
 
-def _is_renamed(other: Job, job: Job) -> bool:
-    """True if a job was made of this very content, in a file of the same folder that is no longer there."""
+def _is_moved(other: Job, job: Job) -> bool:
+    """True if a job was made of this very content, in a file of this folder or of this name that is gone now."""
     before, after = Path(other.source), Path(job.source)
-    is_gone = other.built_at is not None and other.kind is job.kind and before.parent == after.parent
+    is_near = before.parent == after.parent or before.name == after.name
+    is_gone = other.built_at is not None and other.kind is job.kind and is_near
     return is_gone and not before.exists() and other.identity == _identity(job, series=other.series)
 
 

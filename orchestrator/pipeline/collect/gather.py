@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from orchestrator.backends import LineProblem
-from orchestrator.core.errors import AccountError, BackendError
+from orchestrator.core.errors import AccountError, BackendError, RefusedError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job
-from orchestrator.core.shards import Shard
+from orchestrator.core.model import Job, Usage
+from orchestrator.core.shards import Shard, ShardId
 from orchestrator.core.wire import BatchStatus
+from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import fetch, late_answers, proven, reask, settling
 from orchestrator.pipeline.collect.unanswered import EndedShard
@@ -19,6 +21,8 @@ from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy import evidence
 
+LATEST_FILES = timedelta(hours=1)
+
 
 class Gather:
     """Collects batches that are over; `settled` is called for each that is done with."""
@@ -26,10 +30,14 @@ class Gather:
     def __init__(self, work: ShardWork, settled: Callable[[Shard], None]) -> None:
         self._work = work
         self._settled = settled
+        self._began = work.now()
+        self._lost: dict[ShardId, RefusedError] = {}
 
     def collect(self, job: Job, shard: Shard) -> bool:
         """Bring the files, then settle the rows: the one is the provider's time, the other ours."""
         handle, now = self._work.handle(shard), self._work.now()
+        if (lost := self._lost.get(shard.id)) is not None and not lost_answers.is_agreed(job, shard.submitted_at):
+            raise lost
         if not self._work.is_asking(shard):
             if not self._work.polls.is_due(shard, handle, now):
                 return False
@@ -61,6 +69,8 @@ class Gather:
     ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | str:
         """The files of a batch that is over, and why it failed; or what is waited for."""
         now, until = self._work.now(), self._files_until(job, shard)
+        if self._repaid(job, shard, handle):
+            until = now
         fetched = fetch.fetch(
             self._work.home,
             shard,
@@ -71,6 +81,29 @@ class Gather:
             now,
         )
         return fetched if isinstance(fetched, str) else (fetched, self._problems(shard, handle, until))
+
+    def _repaid(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+        """True if the answers of a shard are gone and its rows may be paid again; RefusedError if they may not.
+
+        Files are late for minutes: those of a batch that was over before this process began, an hour ago, are deleted.
+        """
+        made, took = shard.submitted_at, shard.took_seconds
+        if handle.is_own or made is None or took is None or shard.batch_id is None:
+            return False
+        over = made + timedelta(seconds=took)
+        is_old = over < self._began and over < self._work.now() - LATEST_FILES
+        if not is_old or not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):
+            return False
+        used = Usage(input_tokens=shard.provider_input_tokens, output_tokens=shard.provider_output_tokens)
+        lost = lost_answers.LostAnswers(shard.batch_id, shard.id, shard.rows, made, used)
+        priced = replace(shard, model=self._work.model(job, shard))
+        try:
+            told = lost.repay(self._work.store, job, priced, handle, self._work.now())
+        except RefusedError as refusal:
+            self._lost[shard.id] = refusal
+            raise
+        self._work.note(job, EventKind.HELD, told, shard)
+        return True
 
     def _files_until(self, job: Job, shard: Shard) -> datetime:
         """The same for the files of a batch: as long as they were named late, they have a moment to be there."""

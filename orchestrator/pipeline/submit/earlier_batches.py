@@ -15,11 +15,13 @@ from http import HTTPStatus
 from threading import Lock
 
 from orchestrator.backends import RemoteBatch
-from orchestrator.core.errors import AccountError, BackendError, BackendRefused, RefusedError, Uncertain
-from orchestrator.core.model import REPAY, Job, JobId, Price, Usage
+from orchestrator.core.errors import AccountError, BackendError, BackendRefused, Uncertain
+from orchestrator.core.model import Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
+from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.lost_answers import LostAnswers
 from orchestrator.pipeline.submit.batch_creation import facts_of
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -27,13 +29,9 @@ from orchestrator.store import Store
 log = logging.getLogger(__name__)
 
 NO_LIST = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
-GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
 LOOKED_FOR = timedelta(hours=1)
 """A list that fails for so long holds up no row any longer."""
-CLOCK_SLACK = timedelta(minutes=5)
-LOST = "lost"
-"""The kind of a ledger's line for a batch whose answers were collected by a later state of this store."""
 SHARE_OF_TIME = 10
 """It holds up no row for longer than this part of the time that was left until the job's deadline."""
 
@@ -155,7 +153,10 @@ class EarlierBatches:
             self._looked_up[batch.id] = (batch, self._is_lost(handle, batch), handle.api.input_ids(batch))
         batch, is_lost, ids = self._looked_up[batch.id]
         if is_lost:
-            return self._repaid(job, replace(same, model=shard.model) if same else shard, handle, batch)
+            told = LostAnswers.of(batch, shard)
+            return told.repay(
+                self._store, job, replace(same, model=shard.model) if same else shard, handle, self._now()
+            )
         if ids is None:
             if same is None or batch.rows not in (None, same.rows):
                 del self._looked_up[batch.id]
@@ -213,45 +214,6 @@ class EarlierBatches:
         )
 
     def _is_lost(self, handle: BackendHandle, batch: RemoteBatch) -> bool:
-        """True if a batch is over and every file of its answers is gone, by its backend's own word."""
-        files = [one for one in (batch.output_file_id, batch.error_file_id) if one is not None]
-        if not batch.status.is_final or batch.status is BatchStatus.FAILED or not files:
-            return False
-        for file_id in files:
-            try:
-                handle.api.size_of(file_id)
-            except AccountError:
-                raise
-            except BackendRefused as refusal:
-                if refusal.status not in GONE:
-                    raise
-            else:
-                return False
-        return True
-
-    def _repaid(self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> str:
-        """Book a batch whose answers are lost; its rows may be sent again, if somebody has agreed to that."""
-        price, used = self._price(shard, handle, batch)
-        rows = batch.rows if batch.rows is not None else batch.completed + batch.failed
-        cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"
-        told = f"{handle.name} was paid {cost} for the {rows:,} rows of batch {batch.id}, and their answers are gone"
-        agreed = job.options.get(REPAY)
-        made = batch.created_at
-        if agreed is None or (made is not None and made > datetime.fromisoformat(agreed) + CLOCK_SLACK):
-            raise RefusedError(
-                f"{told}: they were collected after the state in this home was saved",
-                hint=f"put a newer backup back, or pay for these rows again: orch retry {job.id} --repay --wait",
-            )
-        if price is not None:
-            first = next(self._store.rows.of_shard(shard.id)).seq
-            lost = replace(shard, id=ShardId(batch.shard or shard.id))
-            self._store.ledger.book(lost, LOST, {first: price}, self._now(), {first: used})
-        return f"{told}; they are sent again, as agreed"
-
-    def _price(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> tuple[Price | None, Usage]:
-        """What a batch has cost at most, by its own count of tokens or else by our estimate."""
-        used = Usage(input_tokens=batch.input_tokens, output_tokens=batch.output_tokens)
-        if not used.input_tokens and not used.output_tokens:
-            used = Usage(input_tokens=shard.tokens, output_tokens=shard.max_output or 0)
-        price = handle.price.at_most(shard.model, used)
-        return (None if price is None else replace(price, estimated=True)), used
+        """True if a batch is over and every file of its answers is gone."""
+        is_answered = batch.status.is_final and batch.status is not BatchStatus.FAILED
+        return is_answered and lost_answers.are_gone(handle, (batch.output_file_id, batch.error_file_id))

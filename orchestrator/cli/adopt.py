@@ -1,0 +1,35 @@
+"""adopt: go on with a home that lost its id, or that was copied."""
+
+from __future__ import annotations
+
+import click
+
+from orchestrator.cli.output import json_option, print_json, show
+from orchestrator.core.errors import RefusedError
+from orchestrator.engine.lock import engine_lock
+from orchestrator.settings.discovery import locate
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.home_evidence import adopt as go_on
+
+
+@click.command()
+@click.argument("home_id", metavar="[HOME_ID]", required=False)
+@json_option
+def adopt(home_id: str | None, as_json: bool) -> int:
+    """Go on with this home: with the id HOME_ID if home.id is gone, or in place of the home that it is a copy of.
+
+    The other home of a copy does not send rows any more; stop its engine first.
+    """
+    place = locate()
+    home = Home(place.home)
+    with Store.open(place.database_url, timeout=place.database_timeout) as store, engine_lock(home) as holder:
+        if holder is not None:
+            raise RefusedError(f"{holder} works in this home", hint="stop it first")
+        identity = go_on(home, store, home_id)
+        jobs = len(store.jobs.unfinished(identity))
+    if as_json:
+        print_json({"home": identity, "root": str(home.root), "unfinished": jobs})
+    else:
+        show(f"this home is {identity} now; {jobs} unfinished jobs")
+    return 0

@@ -1,0 +1,90 @@
+"""Answers that were paid for and are gone: a later state of this store collected them, before it was put back.
+
+They are told with their sum. Rows are paid again only if somebody has agreed to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from http import HTTPStatus
+
+from orchestrator.backends import RemoteBatch
+from orchestrator.core.errors import AccountError, BackendRefused, RefusedError
+from orchestrator.core.model import REPAY, Job, Price, Usage
+from orchestrator.core.shards import Shard, ShardId
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.store import Store
+
+GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
+CLOCK_SLACK = timedelta(minutes=5)
+LOST = "lost"
+"""The kind of the ledger's line for such a batch."""
+
+
+def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
+    """True if the backend has none of the files that a batch names. Raises BackendError where it does not say."""
+    named = [one for one in files if one is not None]
+    for file_id in named:
+        try:
+            handle.api.size_of(file_id)
+        except AccountError:
+            raise
+        except BackendRefused as refusal:
+            if refusal.status not in GONE:
+                raise
+        else:
+            return False
+    return bool(named)
+
+
+@dataclass(frozen=True, slots=True)
+class LostAnswers:
+    """A batch whose answers are gone, with its own count of tokens. `shard` is the id that it carries."""
+
+    batch: str
+    shard: str
+    rows: int
+    made_at: datetime | None
+    used: Usage
+
+    @classmethod
+    def of(cls, batch: RemoteBatch, shard: Shard) -> LostAnswers:
+        """What a batch says of itself, or else what its shard does."""
+        rows = batch.rows if batch.rows is not None else batch.completed + batch.failed
+        used = Usage(input_tokens=batch.input_tokens, output_tokens=batch.output_tokens)
+        return cls(batch.id, batch.shard or shard.id, rows, batch.created_at, used)
+
+    def repay(self, store: Store, job: Job, shard: Shard, handle: BackendHandle, now: datetime) -> str:
+        """Book the batch, whose rows may be sent again; what was done, for people.
+
+        `shard` has its rows, and its model as it is called there. Raises RefusedError if nobody agreed to pay again.
+        """
+        price, used = self._price(shard, handle)
+        cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"
+        rows = f"the {self.rows:,} rows of batch {self.batch}"
+        told = f"{handle.name} was paid {cost} for {rows}, and their answers are gone"
+        if not is_agreed(job, self.made_at):
+            raise RefusedError(
+                f"{told}: they were collected after the state in this home was saved",
+                hint=f"put a newer backup back, or pay for these rows again: orch retry {job.id} --repay --wait",
+            )
+        if price is not None:
+            first = next(store.rows.of_shard(shard.id)).seq
+            store.ledger.book(replace(shard, id=ShardId(self.shard)), LOST, {first: price}, now, {first: used})
+        return f"{told}; they are sent again, as agreed"
+
+    def _price(self, shard: Shard, handle: BackendHandle) -> tuple[Price | None, Usage]:
+        """What the batch has cost at most, by its own count of tokens or else by our estimate."""
+        used = self.used
+        if not used.input_tokens and not used.output_tokens:
+            used = Usage(input_tokens=shard.tokens, output_tokens=shard.max_output or 0)
+        price = handle.price.at_most(shard.model, used)
+        return (None if price is None else replace(price, estimated=True)), used
+
+
+def is_agreed(job: Job, made_at: datetime | None) -> bool:
+    """True if somebody agreed, after a batch of this time, to pay again for the job's rows."""
+    agreed = job.options.get(REPAY)
+    return agreed is not None and (made_at is None or made_at <= datetime.fromisoformat(agreed) + CLOCK_SLACK)

@@ -1,0 +1,106 @@
+"""A home whose id is gone, known again by its jobs; and a copy of a home, which is not that home."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from orchestrator.core.atomic import durable
+from orchestrator.core.errors import RefusedError, StorageError
+from orchestrator.settings.home import Home
+from orchestrator.store.store import Store
+
+ADOPT = "orch adopt"
+
+
+def owners(home: Home, store: Store) -> frozenset[str]:
+    """The ids of the homes whose jobs have their folders in this one; in a database of its own, of all its jobs."""
+    if store.removals.has_file and home.database.exists():
+        return store.jobs.homes()
+    folders = home.root / "jobs"
+    return store.jobs.homes([path.name for path in folders.iterdir()] if folders.is_dir() else [])
+
+
+def recognise(home: Home, store: Store) -> str | None:
+    """Give a home whose id is gone the id that its jobs show; that id, None if it has one or has no jobs.
+
+    Raises RefusedError if its jobs are of several homes.
+    """
+    if home.has_identity:
+        return None
+    found = owners(home, store)
+    if len(found) > 1:
+        ids = " or ".join(f"`{ADOPT} {one}`" for one in sorted(found))
+        raise RefusedError(f"{home.root}/home.id is gone, and jobs of {len(found)} homes are here", hint=ids)
+    home.forget_identity()
+    if not found:
+        return None
+    identity = next(iter(found))
+    home.adopt(identity)
+    return identity
+
+
+def adopt(home: Home, store: Store, identity: str | None) -> str:
+    """Go on with a home here: with this id, or the one that it has. Raises RefusedError.
+
+    A home that this is a copy of is told so: its engine does not start again.
+    """
+    if identity is None:
+        recognise(home, store)
+    known = owners(home, store)
+    if identity is not None and identity not in known:
+        hint = f"known: {', '.join(sorted(known))}" if known else "submit a job instead"
+        raise RefusedError(f"no job in this home is of home {identity}", hint=hint)
+    if identity is not None and not (home.has_identity and home.identity() == identity):
+        home.forget_identity(is_blank=False)
+        home.adopt(identity)
+    other = _other_place(home)
+    _write_place(home, home.root)
+    if other is not None:
+        _write_place(Home(other), home.root)
+    return home.identity()
+
+
+def require_own_place(home: Home) -> None:
+    """Raises RefusedError if this home is a copy of one that is there as well: each would pay for the other's rows.
+
+    One that was moved goes on.
+    """
+    other = _other_place(home)
+    if other is not None:
+        raise RefusedError(
+            f"{home.root} is a copy of the home {other}: both would send the same rows",
+            hint=f"work in {other}; or stop its engine, and run `{ADOPT}` here: then only this one goes on",
+        )
+    if _place(home) != home.root:
+        _write_place(home, home.root)
+
+
+def _other_place(home: Home) -> Path | None:
+    """Where a home with the same id is that may go on, if that is not this one."""
+    place = _place(home)
+    if place is None or not place.is_absolute() or place == home.root:
+        return None
+    other = Home(place)
+    try:
+        if not other.has_identity or place.samefile(home.root) or other.identity() != home.identity():
+            return None
+    except OSError:
+        return None
+    return place
+
+
+def _place(home: Home) -> Path | None:
+    try:
+        found = json.loads(home.place.read_text("utf-8"))
+        return Path(found["root"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_place(home: Home, root: Path) -> None:
+    try:
+        with durable(home.place) as file:
+            file.write(json.dumps({"root": str(root)}).encode())
+    except OSError as error:
+        raise StorageError(f"cannot write {home.place}: {error.strerror}", hint="free some space") from error

@@ -1,0 +1,147 @@
+"""A home that lost its id, was moved with its project, or was copied: no batch in flight is paid again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.errors import RefusedError, StorageError
+from orchestrator.core.model import Job
+from orchestrator.engine.loop import Engine
+from orchestrator.settings.config import load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
+from orchestrator.store.home_evidence import adopt, recognise
+from tests.emulator.client import Emulator
+from tests.support.cli import Orch
+from tests.support.databases import new_sqlite
+from tests.support.hostedjob import Desk, cost_of, desk_of, plain
+
+ROWS = 20
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def desk(
+    request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Desk]:
+    project = tmp_path / "project"
+    (project / "home").mkdir(parents=True)
+    is_postgres = request.param == "postgres"
+    url = request.getfixturevalue("postgres_url") if is_postgres else new_sqlite(project / "home" / "orch.db")
+    with desk_of(emulator, project, monkeypatch, url) as desk:
+        yield desk
+
+
+def in_flight(desk: Desk) -> Job:
+    job = desk.submit(plain(ROWS))
+    for _ in range(50):
+        if len(desk.batches()) == 1:
+            return job
+        desk.step(job)
+    raise AssertionError(desk.said)
+
+
+def paid_once(desk: Desk, job: Job) -> None:
+    assert list(desk.ends(job).values()) == ["succeeded"] * ROWS
+    assert len(desk.batches()) == 1
+    assert set(desk.billed().values()) == {1}
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+LOST: dict[str, Callable[[Path], object]] = {
+    "gone": lambda path: path.unlink(),
+    "empty": lambda path: path.write_text(""),
+    "zeros": lambda path: path.write_bytes(b"\0" * 12),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_home_that_lost_its_id_is_known_by_its_jobs(desk: Desk, lost: str) -> None:
+    job = in_flight(desk)
+    LOST[lost](desk.home.root / "home.id")
+    with pytest.raises(StorageError, match="which jobs are its own"):
+        desk.home.identity()
+    assert recognise(desk.home, desk.store) == job.home
+    again = desk.submit(desk.folder / "rows-1.jsonl")
+    assert again.id == job.id
+    desk.finish(job)
+    paid_once(desk, job)
+
+
+def test_jobs_of_several_homes_are_a_question(desk: Desk) -> None:
+    first = in_flight(desk)
+    (desk.home.root / "home.id").write_text("another")
+    second = desk.submit(plain(ROWS - 1))
+    (desk.home.root / "home.id").unlink()
+    with pytest.raises(RefusedError) as refused:
+        recognise(desk.home, desk.store)
+    assert {first.home, second.home} == {"another", first.home}
+    assert f"orch adopt {first.home}" in str(refused.value.hint)
+    with pytest.raises(RefusedError):
+        adopt(desk.home, desk.store, "nobody")
+    assert adopt(desk.home, desk.store, first.home) == first.home
+    desk.finish(first)
+    paid_once(desk, first)
+
+
+def test_a_project_that_was_moved_goes_on_with_its_job(desk: Desk) -> None:
+    job = in_flight(desk)
+    path = desk.folder / "rows-1.jsonl"
+    place = desk.folder.parent / "moved"
+    place.mkdir()
+    moved = path.rename(place / path.name)
+    again = desk.submit(moved)
+    assert again.id == job.id
+    assert again.source == str(moved)
+    assert desk.submit(moved).identity == again.identity
+    desk.finish(job)
+    paid_once(desk, job)
+
+
+def test_a_copy_of_a_home_sends_nothing_beside_it_and_goes_on_in_its_place(desk: Desk) -> None:
+    job = in_flight(desk)
+    copy = Home(desk.folder.parent / "copy")
+    shutil.copytree(desk.home.root, copy.root)
+    config = load(Place(desk.folder / "orch.toml", copy.root, desk.place.database_url, 10.0))
+    with pytest.raises(RefusedError, match="is a copy of the home") as refused:
+        Engine(config, desk.store)
+    assert refused.value.exit_code == 3
+    assert "orch adopt" in str(refused.value.hint)
+    desk.start_anew()
+    adopt(copy, desk.store, None)
+    with pytest.raises(RefusedError, match="is a copy of the home"):
+        desk.start_anew()
+    with Engine(config, desk.store):
+        pass
+    shutil.rmtree(copy.root)
+    desk.start_anew()
+    desk.finish(job)
+    paid_once(desk, job)
+
+
+def test_a_home_that_was_moved_goes_on(desk: Desk) -> None:
+    in_flight(desk)
+    moved = Home(desk.folder / "elsewhere")
+    shutil.copytree(desk.home.root, moved.root)
+    shutil.rmtree(desk.home.root)
+    config = load(Place(desk.folder / "orch.toml", moved.root, desk.place.database_url, 10.0))
+    for _ in range(2):
+        with Engine(config, desk.store):
+            pass
+
+
+def test_what_a_user_sees_of_a_lost_id(desk: Desk) -> None:
+    job = in_flight(desk)
+    (desk.home.root / "home.id").write_text("")
+    orch = Orch(desk.home.root)
+    env = {"ORCH_CONFIG": str(desk.folder / "orch.toml"), "ORCH_DATABASE_URL": desk.place.database_url}
+    done = orch("adopt", "nobody", env=env)
+    assert done.returncode == 3, done.stderr
+    done = orch("gc", "--dry-run", env=env)
+    assert done.returncode == 0, done.stderr
+    assert f"by its jobs it is home {job.home}" in done.stderr
+    (desk.home.root / "home.id").unlink()
+    assert job.home in orch("adopt", env=env).stdout
