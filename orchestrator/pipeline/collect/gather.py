@@ -85,7 +85,7 @@ class Gather:
     def _repaid(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """True if the answers of a shard are gone and its rows may be paid again; RefusedError if they may not.
 
-        Files are late for minutes: those of a batch that was over before this process began, an hour ago, are deleted.
+        Files are late for minutes: if a batch was over an hour ago, before this process began, its are gone.
         """
         made, took = shard.submitted_at, shard.took_seconds
         if handle.is_own or made is None or took is None or shard.batch_id is None:
