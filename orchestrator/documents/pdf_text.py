@@ -11,6 +11,7 @@ import pypdfium2.raw
 
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.office import TextLimit
+from orchestrator.documents.pdf_annotations import with_annotations
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PAGE_BREAK = "\n\f"
@@ -46,6 +47,7 @@ def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
     except pypdfium2.PdfiumError as error:
         raise _cannot_open(error) from error
     try:
+        document.init_forms()
         yield document
     except pypdfium2.PdfiumError as error:
         raise ExtractionError(
@@ -62,17 +64,17 @@ def _forget_error() -> None:
 
 
 def page_text(document: pypdfium2.PdfDocument, index: int) -> str:
-    """The text layer of a page, without hyphens that a typesetter put in. Raises PdfiumError."""
+    """The text of a page, without hyphens that a typesetter put in, and what was filled in. Raises PdfiumError."""
     page = document[index]
     try:
         layer = page.get_textpage()
         try:
-            text = clean(layer.get_text_range())
+            text = _BROKEN_WORD.sub("", clean(layer.get_text_range())).replace("\ufffe", "-").strip()
+            return clean(with_annotations(document, page, layer, text)).strip()
         finally:
             layer.close()
     finally:
         page.close()
-    return _BROKEN_WORD.sub("", text).replace("\ufffe", "-").strip()
 
 
 def _cannot_open(error: pypdfium2.PdfiumError) -> ExtractionError:

@@ -59,7 +59,6 @@ def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[
 def _scans(data: bytes) -> Iterator[tuple[str, Any]]:
     """The text layer of each page of a PDF, or the page as a picture where that is not usable."""
     with pdf_text.opened(data) as document:
-        document.init_forms()
         for index in range(len(document)):
             text = pdf_text.page_text(document, index)
             if is_usable(text):
@@ -142,7 +141,6 @@ def _pages_told(numbers: list[int]) -> str:
 
 def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
     with pdf_text.opened(data) as document:
-        document.init_forms()
         for index in range(len(document)):
             text = "" if render.how == "image" else pdf_text.page_text(document, index)
             if render.how == "auto" and is_usable(text):

@@ -133,17 +133,19 @@ def test_no_markup_makes_the_reader_fail(text: str) -> None:
     html_text.extract(text.encode(), None)
 
 
-def pdf_of(*pages: bytes, trailer: bytes = b"", more: tuple[bytes, ...] = ()) -> bytes:
-    """A PDF with a content stream a page."""
+def pdf_of(
+    *pages: bytes, trailer: bytes = b"", more: tuple[bytes, ...] = (), catalog: bytes = b"", page: bytes = b""
+) -> bytes:
+    """A PDF with a content stream a page; `catalog` and `page` stand in these objects, `more` are objects behind."""
     kids = b" ".join(b"%d 0 R" % (4 + 2 * i) for i in range(len(pages)))
     objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Catalog /Pages 2 0 R %s >>" % catalog,
         b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(pages)),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
     ]
     for i, stream in enumerate(pages):
         resources = b"/MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >>"
-        objects.append(b"<< /Type /Page /Parent 2 0 R %s /Contents %d 0 R >>" % (resources, 5 + 2 * i))
+        objects.append(b"<< /Type /Page /Parent 2 0 R %s %s /Contents %d 0 R >>" % (resources, page, 5 + 2 * i))
         objects.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream))
     objects.extend(more)
     out, places = b"%PDF-1.4\n", []
@@ -179,6 +181,53 @@ def test_pages_are_joined_by_form_feeds(tmp_path: Path) -> None:
 )
 def test_hyphens_at_line_ends(lines: tuple[bytes, ...], text: str) -> None:
     assert pdf_text.extract(pdf_of(lines_of(*lines)), None)[0] == text
+
+
+def annotated(*lines: bytes, annotations: tuple[bytes, ...]) -> str:
+    """The text of a page with lines from (72, 700) down and annotations, the fields of a form among them."""
+    numbers = b" ".join(b"%d 0 R" % (6 + at) for at in range(len(annotations)))
+    more = tuple(b"<< /Type /Annot /P 4 0 R %s >>" % one for one in annotations)
+    form = b"/AcroForm << /Fields [%s] /DA (/F1 12 Tf) /DR << /Font << /F1 3 0 R >> >> >>" % numbers
+    data = pdf_of(lines_of(*lines), catalog=form, page=b"/Annots [%s]" % numbers, more=more)
+    return pdf_text.extract(data, None)[0]
+
+
+def written(name: bytes, value: bytes, rect: bytes, flags: int = 4) -> bytes:
+    return b"/Subtype /Widget /FT /Tx /T (%s) /V %s /Rect [%s] /F %d" % (name, value, rect, flags)
+
+
+def ticked(name: bytes, state: bytes, rect: bytes) -> bytes:
+    look = b"/AP << /N << /Yes 5 0 R /Off 5 0 R >> >>"
+    return b"/Subtype /Widget /FT /Btn /T (%s) /V /%s /AS /%s %s /Rect [%s] /F 4" % (name, state, state, look, rect)
+
+
+FIRST, SECOND = b"200 696 400 712", b"200 682 400 698"
+
+
+@pytest.mark.parametrize(
+    ("lines", "annotations", "text"),
+    [
+        ((b"Name:", b"rest"), (written(b"n", b"(Jane)", FIRST),), "Name: Jane\nrest"),
+        ((b"Name:", b"Sum:"), (written(b"n", b"(J)", FIRST), written(b"s", b"(4,250.00)", SECOND)),
+         "Name: J\nSum: 4,250.00"),
+        ((b"text",), (written(b"customer", b"<FEFF004A00F8>", b"72 100 200 120"),), "text\ncustomer: J\u00f8"),
+        ((b"     I agree", b"     I do not"),
+         (ticked(b"a", b"Yes", b"72 698 86 710"), ticked(b"b", b"Off", b"72 684 86 696")),
+         "\u2612 I agree\n\u2610 I do not"),
+        ((b"Name:",), (written(b"n", b"(secret)", FIRST, flags=2),), "Name:"),
+        ((b"Name:",), (written(b"n", b"()", FIRST),), "Name:"),
+        ((b"text",), (b"/Subtype /FreeText /Contents (typed over) /Rect [72 600 200 620] /DA (/F1 12 Tf)",),
+         "text\ntyped over"),
+        ((b"text",), (b"/Subtype /Text /Contents (why?) /T (Ann) /Rect [72 600 90 620]",),
+         "text\n[comment 1]: Ann: why?"),
+        ((b"text",), (b"/Subtype /Highlight /Contents (see) /Rect [72 600 90 620]",
+                      b"/Subtype /Link /Contents (a link) /Rect [72 600 90 620]"), "text\n[comment 1]: see"),
+    ],
+)  # fmt: skip
+def test_what_was_filled_in_and_noted_is_read(
+    lines: tuple[bytes, ...], annotations: tuple[bytes, ...], text: str
+) -> None:
+    assert annotated(*lines, annotations=annotations) == text
 
 
 def encrypted_pdf() -> bytes:

@@ -1,0 +1,132 @@
+"""What stands on a PDF's pages beside their text: values of form fields, notes, and text that was typed over a page.
+
+A value goes behind its label where that is a line of the text, else to the end of the page; comments are marked and
+come at the end of the page, as of other documents. Hidden fields and annotations are left out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pypdfium2
+from pypdfium2 import raw
+
+_UNSEEN = 2 | 32  # hidden, not viewed
+_TEXT_OVER = raw.FPDF_ANNOT_FREETEXT
+_MARKS = frozenset(
+    (
+        raw.FPDF_ANNOT_TEXT, raw.FPDF_ANNOT_HIGHLIGHT, raw.FPDF_ANNOT_UNDERLINE, raw.FPDF_ANNOT_SQUIGGLY,
+        raw.FPDF_ANNOT_STRIKEOUT, raw.FPDF_ANNOT_STAMP, raw.FPDF_ANNOT_CARET, raw.FPDF_ANNOT_LINE,
+        raw.FPDF_ANNOT_SQUARE, raw.FPDF_ANNOT_CIRCLE, raw.FPDF_ANNOT_POLYGON, raw.FPDF_ANNOT_POLYLINE,
+        raw.FPDF_ANNOT_INK, raw.FPDF_ANNOT_FILEATTACHMENT,
+    )
+)  # fmt: skip
+_TICKED = frozenset((raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON))
+_WRITTEN = frozenset((raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX))
+_BAND = 5.0
+"""Points above and below the middle of a field where its label is looked for: a field may be as high as two lines."""
+
+
+class _Field(NamedTuple):
+    """A form field with something in it; `label` is the text beside it, or the name that it goes by."""
+
+    label: str
+    value: str
+    is_ticked: bool
+
+
+def with_annotations(document: pypdfium2.PdfDocument, page: Any, layer: Any, text: str) -> str:
+    """The text of a page with what was filled in and noted there. Raises PdfiumError."""
+    count = raw.FPDFPage_GetAnnotCount(page)
+    if count <= 0:
+        return text
+    fields: list[_Field] = []
+    typed: list[str] = []
+    comments: list[str] = []
+    form = document.formenv.raw if document.formenv is not None else None
+    for number in range(count):
+        with _annotation(page, number) as found:
+            if found is None or raw.FPDFAnnot_GetFlags(found) & _UNSEEN:
+                continue
+            kind = raw.FPDFAnnot_GetSubtype(found)
+            if kind == raw.FPDF_ANNOT_WIDGET and form is not None:
+                fields += _field(form, found, page, layer)
+            elif kind == _TEXT_OVER and (words := _value(found, b"Contents")):
+                typed.append(words)
+            elif kind in _MARKS and (words := _value(found, b"Contents")):
+                author = _value(found, b"T")
+                comments.append(f"[comment {len(comments) + 1}]: {author + ': ' if author else ''}{words}")
+    for field in fields:
+        text = _filled(text, field)
+    return "\n".join(filter(None, (text, *typed, *comments)))
+
+
+@contextmanager
+def _annotation(page: Any, number: int) -> Iterator[Any]:
+    found = raw.FPDFPage_GetAnnot(page, number)
+    try:
+        yield found or None
+    finally:
+        if found:
+            raw.FPDFPage_CloseAnnot(found)
+
+
+def _field(form: Any, found: Any, page: Any, layer: Any) -> list[_Field]:
+    kind = raw.FPDFAnnot_GetFormFieldType(form, found)
+    if kind in _TICKED:
+        value = "\u2612" if raw.FPDFAnnot_IsChecked(form, found) else "\u2610"
+    elif kind in _WRITTEN:
+        value = _told(lambda *rest: raw.FPDFAnnot_GetFormFieldValue(form, found, *rest))
+    else:
+        return []
+    if not value:
+        return []
+    label = _beside(found, page, layer, is_ticked=kind in _TICKED)
+    for read in (raw.FPDFAnnot_GetFormFieldAlternateName, raw.FPDFAnnot_GetFormFieldName):
+        label = label or _told(lambda *rest, read=read: read(form, found, *rest))
+    return [_Field(label, value, kind in _TICKED)]
+
+
+def _beside(found: Any, page: Any, layer: Any, *, is_ticked: bool) -> str:
+    """The text on the height of a field: before it, or behind a box that is ticked."""
+    box = raw.FS_RECTF()
+    if not raw.FPDFAnnot_GetRect(found, box):
+        return ""
+    middle = (box.top + box.bottom) / 2
+    low, high = middle - _BAND, middle + _BAND
+    left, right = (box.right, page.get_width()) if is_ticked else (0.0, box.left)
+    words = layer.get_text_bounded(left=left, bottom=low, right=right, top=high) if left < right else ""
+    lines = [line for line in (" ".join(line.split()) for line in words.splitlines()) if line]
+    return lines[0] if len(lines) == 1 else ""
+
+
+def _filled(text: str, field: _Field) -> str:
+    """The text with a value behind its label, or before it where it is a tick."""
+    told = " ".join(field.value.split()) if "\n" not in field.value else field.value
+    said = f"{told} {field.label}" if field.is_ticked else f"{field.label.rstrip(':')}: {told}"
+    lines = text.split("\n")
+    places = [at for at, line in enumerate(lines) if " ".join(line.split()) == field.label]
+    if len(places) != 1 or not field.label:
+        return f"{text}\n{said if field.label else told}"
+    at = places[0]
+    lines[at] = said if field.is_ticked else f"{lines[at].rstrip()} {told}"
+    return "\n".join(lines)
+
+
+def _value(found: Any, key: bytes) -> str:
+    return _told(lambda *rest: raw.FPDFAnnot_GetStringValue(found, key, *rest))
+
+
+def _told(read: Callable[..., int]) -> str:
+    """What a function of PDFium gives that writes UTF-16 to a buffer, whose size it tells before."""
+    size = read(None, 0)
+    if size <= 2:
+        return ""
+    buffer = ctypes.create_string_buffer(size)
+    read(ctypes.cast(buffer, ctypes.POINTER(raw.FPDF_WCHAR)), size)
+    return (
+        buffer.raw[: size - 2].decode("utf-16-le", "replace").replace("\r\n", "\n").replace("\r", "\n").strip("\0 \n")
+    )
