@@ -96,14 +96,63 @@ test: install
 test-fast: install
 	$(PYTEST) tests/unit tests/contract -m "not slow and not soak and not vllm"
 
-soak: install
-	-$(MAKE) --no-print-directory ray
-	-$(MAKE) --no-print-directory storages
-	-$(MAKE) --no-print-directory phoenix
-	-$(MAKE) --no-print-directory --keep-going gateways
-	-$(MAKE) --no-print-directory engine && $(BIN)/python -m orchestrator.server.engines model tiny-vision --dir $(ENGINE)
-	ORCH_EXAMPLES=1000 $(PYTEST) -m "hypothesis and not soak" --timeout 1800
-	$(BIN)/python -m pytest -m soak --timeout 7200 -s
+# Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
+SOAKS := examples variants schedules odd-schedules points hosted-kills kills storms standbys disks far gateways vllm work
+SOAK := ORCH_NO_SKIPS=1 $(BIN)/python -m pytest -m soak --timeout 7200 -s
+
+soak: $(SOAKS:%=soak-%)
+
+.PHONY: $(SOAKS:%=soak-%) models
+
+models: engine
+	$(BIN)/python -m orchestrator.server.engines model tiny --dir $(ENGINE)
+	$(BIN)/python -m orchestrator.server.engines model tiny-vision --dir $(ENGINE)
+
+# Each property with a thousand examples.
+soak-examples: install
+	ORCH_NO_SKIPS=1 ORCH_EXAMPLES=1000 $(PYTEST) -m "hypothesis and not soak" --timeout 1800
+
+# What `thinned` keeps out of make test.
+soak-variants: install
+	ORCH_NO_SKIPS=1 $(PYTEST) -m "soak and not vllm" --timeout 1800 --ignore tests/soak --ignore tests/acceptance/test_serve_on_ray.py
+
+soak-schedules: install
+	$(SOAK) tests/soak/test_hosted_storms.py -k "test_schedules and not odd"
+
+soak-odd-schedules: install
+	$(SOAK) tests/soak/test_hosted_storms.py -k odd_answers
+
+soak-points: install
+	$(SOAK) tests/soak/test_hosted_storms.py -k test_killed_once_at_every_point
+
+soak-hosted-kills: install
+	$(SOAK) tests/soak/test_hosted_storms.py -k test_hundreds_of_kills
+
+soak-kills: install
+	$(SOAK) tests/soak/test_kills.py
+
+soak-storms: install
+	$(SOAK) tests/soak/test_storms.py
+
+soak-standbys: install
+	$(SOAK) tests/soak/test_standby.py tests/soak/test_standby_home.py
+
+# Needs a C compiler.
+soak-disks: install
+	$(SOAK) tests/soak/test_faulty_disk.py
+
+soak-far: storages ray models
+	$(SOAK) tests/soak/test_far_storages.py tests/soak/test_ray.py tests/soak/test_ray_reading.py tests/acceptance/test_serve_on_ray.py
+
+soak-gateways: gateways models
+	$(SOAK) tests/soak/test_gateways.py tests/soak/test_gateway_batches.py
+
+soak-vllm: models
+	$(SOAK) -m "soak and vllm" tests/acceptance
+
+# Needs PgBouncer (apt-get install pgbouncer).
+soak-work: phoenix
+	$(SOAK) tests/soak/test_a_million_rows.py tests/soak/test_bench.py tests/soak/test_collector.py tests/soak/test_pooler.py tests/soak/test_up_leaks.py
 
 lint: install
 	$(BIN)/ruff check .

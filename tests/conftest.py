@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +51,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if seen[name] % thinned.args[0]:
                 item.add_marker("soak")
             seen[name] += 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A skip fails what ORCH_NO_SKIPS is set for: a long run that has not run looks green otherwise."""
+    report = yield
+    if report.skipped and "ORCH_NO_SKIPS" in os.environ:
+        report.outcome, report.longrepr = "failed", f"{item.nodeid} was skipped: {report.longrepr}"
+    return report
 
 
 @pytest.fixture

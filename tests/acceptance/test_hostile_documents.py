@@ -124,6 +124,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("command", "number"),
     [("validate", signal.SIGTERM), ("run", signal.SIGINT), ("up", signal.SIGTERM), ("up", signal.SIGINT)],

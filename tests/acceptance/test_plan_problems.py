@@ -78,6 +78,7 @@ def test_a_server_that_is_well_has_no_problem(run_orch: Orch, tmp_path: Path, ma
     assert found["first_rows"] == []
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_a_provider_s_missing_model_and_the_row_that_is_asked_first(
     run_orch: Orch, emulator: Emulator, tmp_path: Path, kind: str

@@ -37,9 +37,11 @@ def engine_pid(log: Path) -> int:
     return int(re.findall(r"APIServer pid=(\d+)", log.read_text())[-1])
 
 
-def test_an_engine_killed_in_the_middle_costs_no_row(
-    run_orch: Orch, orch_home: Path, tiny: tuple[EngineDir, Path]
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told-to-stop"])
+def test_an_engine_that_ends_in_the_middle_costs_no_row(
+    blow: signal.Signals, run_orch: Orch, orch_home: Path, tiny: tuple[EngineDir, Path]
 ) -> None:
+    """vLLM that is told to stop answers what is in flight with what there is so far: a half answer is none."""
     engine, model = tiny
     (orch_home / "orch.toml").touch()
     env = {"ORCH_ENGINE_DIR": str(engine.root), "VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -50,7 +52,7 @@ def test_an_engine_killed_in_the_middle_costs_no_row(
     with sdk_at(url) as sdk:
         batch = create(sdk, rows)
         wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed >= 5, 120)
-        os.kill(engine_pid(log), signal.SIGKILL)
+        os.kill(engine_pid(log), blow)
         assert retrieve(sdk, batch.id).request_counts.completed < len(ids)
         done = ended(sdk, batch.id, 400)
         done.check(ids)

@@ -89,7 +89,8 @@ def test_who_ends_well_hands_over_and_nothing_is_asked_again(
     assert "has not been heard of" not in pair.said(pair.standby)
 
 
-@pytest.mark.parametrize("kind", ["postgres", pytest.param("sqlite", marks=pytest.mark.soak)])
+@pytest.mark.soak  # of a job that is acknowledged and has rows, `make test` has the other ones
+@pytest.mark.parametrize("kind", ["postgres", "sqlite"])
 def test_a_job_that_was_acknowledged_is_there(pair: HomePair, tmp_path: Path) -> None:
     pair.start()
     job = pair.submit(letters(tmp_path, ROWS))
@@ -157,6 +158,7 @@ def test_a_home_whose_database_is_elsewhere_is_refused(run_orch: Orch, upstream:
     assert "would not be on the replica" in refused.stderr
 
 
+@pytest.mark.soak  # `make test` has a server that is without its replica
 def test_without_its_replica_an_engine_waits_and_then_goes_on(
     run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:

@@ -22,10 +22,16 @@ SHARD = "letters-1.001"
 DAY = 86_400
 
 
-@pytest.fixture
-def emulator(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "provider") as found:
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    with Emulator(tmp_path_factory.mktemp("provider")) as found:
         yield found
+
+
+@pytest.fixture
+def emulator(provider: Emulator) -> Emulator:
+    provider.reset()
+    return provider
 
 
 @pytest.fixture

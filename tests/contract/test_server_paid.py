@@ -72,6 +72,7 @@ PACED = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("settings", "body"), PACED.values(), ids=PACED)
 @pytest.mark.parametrize("paid", [True, False], ids=["paid", "free"])
 def test_a_rate_is_kept(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import select
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.request import Request, urlopen
 
 from tests.emulator.clock import START, ClockFile
+from tests.support.forking import Forked, fork
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
@@ -31,7 +31,8 @@ class Emulator:
         self.port = 0
         self._speed = speed
         self.clock = ClockFile(folder / "clock.json", speed=speed)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
+        self._stdin = -1
 
     def __enter__(self) -> Self:
         self.start()
@@ -71,14 +72,16 @@ class Emulator:
     def start(self) -> None:
         """Returns once it listens."""
         assert self._process is None, "the emulator runs already"
-        program = [sys.executable, "-m", "tests.emulator", "--folder", str(self.folder / "files")]
-        options = ["--seed", str(self.seed), "--clock", str(self.clock.path)]
-        self._process = subprocess.Popen(
-            [*program, *options], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
-        line = self._process.stdout.readline() if ready else b""
+        options = ["--folder", self.folder / "files", "--seed", self.seed, "--clock", self.clock.path]
+        (given, self._stdin), (told, output) = os.pipe(), os.pipe()
+        # Forked from a process that has imported it: hundreds of tests start one, and its imports take a second.
+        arguments, files = [str(one) for one in options], (given, output, 2)
+        self._process = fork("tests.emulator.__main__", arguments, files=files, env=os.environ, cwd=ROOT, alone=True)
+        os.close(given)
+        os.close(output)
+        with open(told, "rb") as lines:  # noqa: PTH123 (a pipe)
+            ready, _, _ = select.select([lines], [], [], START_SECONDS)
+            line = lines.readline() if ready else b""
         if not line:
             self.stop()
             raise RuntimeError("the emulator did not start")
@@ -89,14 +92,11 @@ class Emulator:
         process, self._process = self._process, None
         if process is None:
             return
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
+        os.close(self._stdin)
         try:
             process.wait(START_SECONDS)
         finally:
             process.kill()
-            process.stdout.close()
 
     def reset(self, seed: int = 0) -> None:
         """As if it had just been started: for the next test, or the next example."""

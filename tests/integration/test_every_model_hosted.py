@@ -95,6 +95,7 @@ def job_file(desk: Desk, tasks: dict[str, Json]) -> Path:
     return path
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_job_of_the_readme_runs_on_every_model(desk: Desk, name: str) -> None:
     models = sorted({*MODELS[name], *(documented() if name in ("openai", "azure") else ())})

@@ -186,6 +186,7 @@ def test_what_is_chosen_of_a_table_that_nobody_has_read(desk: Desk) -> None:
 PARTS = {"limit": Scope(limit=3), "only": Scope(only=("b.txt", "rows.csv#2")), "task": Scope(tasks=("who",))}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("scope", PARTS.values(), ids=PARTS.keys())
 def test_the_next_night_takes_the_others_neither_for_gone_nor_for_new(stored: Desk, scope: Scope) -> None:
     first = stored.answered()

@@ -16,6 +16,7 @@ ROWS = 240
 BLOWS = 7
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "kinds"),

@@ -45,6 +45,7 @@ def test_an_engine_that_restarts_behind_its_gateway_costs_no_row(tmp_path: Path,
     assert end.counts == (200, 200, 0)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("rows", [1, 2, 30])
 def test_an_engine_that_never_answers_burns_no_rows(tmp_path: Path, rows: int) -> None:
     ids = [f"r{number}" for number in range(rows)]

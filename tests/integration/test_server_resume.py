@@ -269,6 +269,7 @@ def test_a_server_of_a_newer_orch_is_not_opened(tmp_path: Path, upstream: Upstre
 FULL = 150_000
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("way_out", ["room", "restart", "kill"])
 def test_a_full_disk(tmp_path: Path, upstream: Upstream, way_out: str) -> None:
     """The output file reaches the limit; results wait in memory or are asked for again, and none is torn."""

@@ -122,6 +122,7 @@ def shell(tmp_path: Path) -> Iterator[tuple[Orch, Emulator, dict[str, str]]]:
     orch.close()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("command", ["up", "run"])
 def test_an_engine_stops_at_once_though_a_call_hangs(

@@ -25,8 +25,8 @@ from tests.support.hosted_kills import SPEED, KillRun, hosted_schedule, odd_host
 from tests.support.postgres import PostgresServer
 from tests.support.schedules import VOCABULARY, Kills, Schedule, drawn, odd, plain
 
-SCHEDULES = int(os.environ.get("ORCH_SOAK_SCHEDULES", "5000"))
-KILLS = int(os.environ.get("ORCH_SOAK_HOSTED_KILLS", "300"))
+SCHEDULES = int(os.environ.get("ORCH_SOAK_SCHEDULES", "800"))
+KILLS = int(os.environ.get("ORCH_SOAK_HOSTED_KILLS", "100"))
 FIRST_SEED = int(os.environ.get("ORCH_SOAK_SEED", "1000000"))
 KILLS_A_JOB = 12
 DRAWN = {"batch": hosted_schedule, "odd batch": odd_hosted_schedule, "flex": sync_schedule}

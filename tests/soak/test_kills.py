@@ -18,7 +18,7 @@ from tests.support.cli import Orch, write_config
 from tests.support.killing import LATENCY_MS, MAX_CONCURRENCY, KillRun
 from tests.support.postgres import PostgresServer
 
-KILLS = int(os.environ.get("ORCH_SOAK_KILLS", "2000"))
+KILLS = int(os.environ.get("ORCH_SOAK_KILLS", "400"))
 ROWS = 6000
 
 

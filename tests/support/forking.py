@@ -26,8 +26,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from orchestrator.core import tokens
-
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 150_000
 """Of a request: arguments and environment."""
@@ -78,25 +76,34 @@ class Forked:
 
 
 def fork(
-    module: str, arguments: Sequence[str], *, files: tuple[int, int, int], env: Mapping[str, str], cwd: Path
+    module: str,
+    arguments: Sequence[str],
+    *,
+    files: tuple[int, int, int],
+    env: Mapping[str, str],
+    cwd: Path,
+    alone: bool = False,
 ) -> Forked:
-    """Run `main()` of a module in a process of its own, with these files as stdin, stdout and stderr."""
+    """Run `main()` of a module in a process of its own, with these files as stdin, stdout and stderr.
+
+    `alone`: forked from a process that has imported this module, and nothing of the package.
+    """
     ours, theirs = socket.socketpair()
     request = json.dumps({"module": module, "arguments": arguments, "env": dict(env), "cwd": str(cwd)}).encode()
     assert len(request) <= MOST_BYTES
     with theirs:
-        socket.send_fds(_parent(), [request], [*files, theirs.fileno()])
+        socket.send_fds(_parent(module if alone else ""), [request], [*files, theirs.fileno()])
     return Forked([module, *arguments], ours)
 
 
 @cache
-def _parent() -> socket.socket:
+def _parent(module: str) -> socket.socket:
     """The process that forks them, one for each pytest process; it ends with it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     number = str(theirs.fileno())
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.forking", number],
+            [sys.executable, "-m", "tests.support.forking", number, module],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
@@ -125,12 +132,15 @@ def _import_all() -> None:
             with suppress(ImportError):
                 importlib.import_module(found.name)
     # The vocabulary of tokens is read at its first use, which takes longer than many a command.
-    tokens.count_plain(["a"])
+    importlib.import_module("orchestrator.core.tokens").count_plain(["a"])
 
 
-def _serve(requests: socket.socket) -> None:
+def _serve(requests: socket.socket, module: str) -> None:
     """Fork for each request until the other side is gone; in a process that was asked for, run its program."""
-    _import_all()
+    if module:
+        importlib.import_module(module)
+    else:
+        _import_all()
     # A collection in a child would copy every page there is.
     gc.freeze()
     # Who waits for a child ends with it, and nobody waits for them.
@@ -195,4 +205,4 @@ def _end(status: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

@@ -52,6 +52,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
 def test_a_template_without_end_has_one(source: str) -> None:
     with pytest.raises(TemplateProblem, match=r"takes more than|gives more than|range|Range|too long|too large"):
