@@ -29,7 +29,12 @@ DEFINED = {"b": {"type": "null"}}
 ANY_SALT = st.integers(0, 2**64 - 1)
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+KNOWN = ("tests.emulator", "tests.support.forking")
+"""What starts processes is held to the same."""
+SOURCES = [*sorted(FOLDER.glob("*.py")), FOLDER.parent / "support" / "forking.py"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_it_imports_nothing_of_the_package(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
@@ -40,7 +45,7 @@ def test_it_imports_nothing_of_the_package(path: Path) -> None:
             case _:
                 continue
         assert not [name for name in found if name.split(".")[0] in ("orchestrator", "benchmarks")]
-        assert not [name for name in found if name.startswith("tests.") and not name.startswith("tests.emulator")]
+        assert not [name for name in found if name.startswith("tests.") and not name.startswith(KNOWN)]
 
 
 @pytest.mark.parametrize("name", [*OPTIONS, *ROW_FAULTS, *Settings.__struct_fields__])
