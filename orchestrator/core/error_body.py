@@ -32,6 +32,9 @@ CONTEXT_TOO_LONG = (
     r"|too many (input|prompt) tokens|too many tokens: size limit|tokens \+ .?max_new_tokens"
     r"|must have (less|fewer) than \d+ tokens|larger than the model input length|longer than the (maximum )?model"
     r"|exceeds? the max(imum)?( allowed)? (input|prompt|sequence) (length|tokens)"
+    r"|input length \(\d+ tokens\) exceeds|input token count exceeds|input tokens exceeds? maximum length"
+    r"|prompt exceeds max(imum)? length|tokens in the prompt cannot exceed|range of input length should be"
+    r"|exceeded model token limit|prompt has \d+ tokens, the model maximum|= max_seq_len \("
 )
 """Said by a server of a prompt that is longer than its model can read."""
 _is_too_long = re.compile(CONTEXT_TOO_LONG, re.IGNORECASE).search

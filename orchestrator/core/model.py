@@ -269,9 +269,9 @@ class Outcome:
     was given. `uncertain` counts sends of the row that no answer came to, which may be billed all the same.
     `status` is the HTTP status of the backend's answer to the row, None where it gave none. `answer_bytes` is the
     length of an answer's text where it tells no tokens. `billed` are the tokens that are paid for, None if they are
-    those of `usage`. `cut` is True for an accepted answer that ended at
-    `max_tokens`, `repaired` for one whose JSON stood in other text, `odd_end` for one that ended for a reason that
-    nobody knows.
+    those of `usage`. `unpriced` names what the answer used that no price covers. `cut` is True for an accepted
+    answer that ended at `max_tokens`, `repaired` for one whose JSON stood in other text, `odd_end` for one that ended
+    for a reason that nobody knows.
     """
 
     seq: int
@@ -293,6 +293,7 @@ class Outcome:
     error_code: str | None = None
     error_message: str | None = None
     billed: Usage | None = None
+    unpriced: tuple[str, ...] = ()
 
     @property
     def is_answer(self) -> bool:

@@ -168,7 +168,7 @@ class Monitor:
         # Behind those: where this one is known, none of them is missing.
         if self._store.alerts.add(Told(alert.key, now, alert.kind, alert.job.id, alert.message, alert.action, now)):
             told = f"{alert.kind}: {alert.message}; {alert.action}"
-            self._store.jobs.note(alert.job.id, EventKind.ALERT, told, now)
+            self._store.jobs.note(alert.job.id, EventKind.ALERT, told, now, code=alert.code)
             log.warning("%s: %s", alert.job.id, told)
 
     def _notify(self, notice: Notice, home: str, now: datetime) -> None:

@@ -43,13 +43,17 @@ class AlertKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something to report: what it is, and what was done about it. It is reported once for a kind, job and `what`."""
+    """Something to report: what it is, and what was done about it. It is reported once for a kind, job and `what`.
+
+    `code` says what keeps rows from running, None for other alerts.
+    """
 
     kind: AlertKind
     job: Job
     what: str
     message: str
     action: str
+    code: str | None = None
 
     @property
     def key(self) -> str:
@@ -173,9 +177,8 @@ def _backend(watched: MonitoredJob) -> Iterator[Alert]:
         if trouble.seconds >= PATIENCE:
             text = trouble.text.partition("\n")[0]
             action = "its rows wait and resume automatically; those that another backend can finish in time go there"
-            yield Alert(
-                AlertKind.BACKEND, watched.job, trouble.code, f"{text}, for {duration(trouble.seconds)}", action
-            )
+            message = f"{text}, for {duration(trouble.seconds)}"
+            yield Alert(AlertKind.BACKEND, watched.job, trouble.code, message, action, trouble.code)
 
 
 def _stall(watched: MonitoredJob, now: datetime) -> Iterator[Alert]:

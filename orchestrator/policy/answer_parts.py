@@ -9,7 +9,17 @@ import msgspec
 
 from orchestrator.core.wire import JSON_ERRORS
 
-_TEXTS = ("text", "output_text")
+_TEXTS = frozenset({"text", "output_text", "input_text", "markdown"})
+_OTHERS = frozenset(
+    {
+        "refusal", "thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text", "tool_use",
+        "tool_call", "tool_calls", "function_call", "tool_result", "server_tool_use", "web_search_tool_result",
+        "image", "image_url", "output_image", "input_image", "audio", "output_audio", "input_audio", "video_url",
+        "file", "document", "reference", "citation", "document_url", "resource",
+    }
+)  # fmt: skip
+"""Kinds of parts that are no text. An object of any other `type` is JSON that the model wrote."""
+_BESIDE = frozenset({"text", "annotations", "logprobs", "citations"})
 WORDLESS = frozenset({"message", "reasoning"})
 """Items of a response beside which it has nothing else."""
 
@@ -75,12 +85,14 @@ def is_other(item: Any) -> bool:
 
 
 def _is_part(part: Any) -> bool:
-    """True for a text among parts, and for an object of a `type`; other JSON is an answer by itself."""
-    return isinstance(part, str) or (isinstance(part, dict) and isinstance(part.get("type"), str)) or _is_bare(part)
+    """True for a text among parts, and for an object of a known `type`; other JSON is an answer by itself."""
+    if isinstance(part, dict) and isinstance(part.get("type"), str):
+        return part["type"] in _TEXTS or part["type"] in _OTHERS
+    return isinstance(part, str) or _is_bare(part)
 
 
 def _is_bare(part: Any) -> bool:
-    return isinstance(part, dict) and part.keys() == {"text"} and isinstance(part["text"], str)
+    return isinstance(part, dict) and part.keys() <= _BESIDE and isinstance(part.get("text"), str)
 
 
 def _part_text(part: Any) -> str | None:

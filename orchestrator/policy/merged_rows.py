@@ -11,6 +11,7 @@ from orchestrator.core.jsonl import single_line
 from orchestrator.core.model import FinishedRow, RequestState, Usage
 from orchestrator.policy.answer_check import AnswerCheck, raw_output
 from orchestrator.policy.answer_text import answer_of, response_json
+from orchestrator.policy.unpriced import may_have_unpriced, unpriced
 from orchestrator.settings.model_lists import rung_of
 
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
@@ -36,7 +37,7 @@ def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) 
             "status": row.state,
             "output": output,
             "error": error,
-            "provenance": _provenance(row, finish_reason),
+            "provenance": _provenance(row, finish_reason) | _unpriced(line),
         }
     )
 
@@ -85,6 +86,15 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "carried_from": row.carried_from,
         "why": row.why,
     }
+
+
+def _unpriced(line: bytes | None) -> dict[str, Any]:
+    """What an answer used beside what its cost covers: it is named only if there is some of it."""
+    if line is None or not may_have_unpriced(line):
+        return {}
+    response = _decode_line(line).response
+    found = () if response is None else unpriced(response_json(response))
+    return {"unpriced": found} if found else {}
 
 
 def _rare_counts(usage: Usage) -> dict[str, int]:

@@ -165,8 +165,15 @@ def row_price(
         found = rates(provider, model, tier=Tier.STANDARD, at=at, overrides=overrides, answered=outcome.model)
         found = replace(found, source=f"{found.source}, served as {outcome.tier}", estimated=True)
     if is_told:
-        return found.price(used)
+        return _without_unpriced(found.price(used), outcome.unpriced)
     return replace(found, source=f"{found.source}, the answer has no token counts", estimated=True).price(expected)
+
+
+def _without_unpriced(price: Price, unpriced: tuple[str, ...]) -> Price:
+    """The price of the tokens alone: an estimate, if the answer used more than them."""
+    if not unpriced:
+        return price
+    return replace(price, source=f"{price.source}, without {', '.join(unpriced)}", estimated=True)
 
 
 def uncertain_price(

@@ -23,6 +23,7 @@ from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.answer_text import Answer, answer_of, response_json
 from orchestrator.policy.row_errors import BAD_ANSWERS, is_passing
 from orchestrator.policy.row_matching import Recognised
+from orchestrator.policy.unpriced import unpriced
 
 AMBIGUOUS, UNRECOGNISED = "ambiguous_id", "unrecognised_id"
 INVALID, UNFINISHED = "invalid_response", "unfinished_answer"
@@ -181,6 +182,8 @@ def outcome(
     if head.not_an_answer is None:
         problem = _problem(answer, check, head.tokens.output, bound)
     ended = _ended(seq, kind, found, head, problem, response.status_code)
+    if used := unpriced(body):
+        ended = replace(ended, unpriced=used)
     if answer is not None and check is not None and problem is None and check.is_repaired(answer):
         ended = replace(ended, repaired=True)
     if answer is not None and problem is None and not head.is_complete:

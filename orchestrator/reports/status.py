@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.store.glance import Glance
     from orchestrator.store.jobs import Event
     from orchestrator.store.quality import Quality
+    from orchestrator.store.refusal_holds import RefusalHold
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,10 @@ class JobLine:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """One job with everything that is known of it. `model_names` has what models are called, by their shards."""
+    """One job with everything that is known of it. `model_names` has what models are called, by their shards.
+
+    `holds` are the refusals for which rows wait; none once the job has ended.
+    """
 
     line: JobLine
     shards: Sequence[Shard]
@@ -103,6 +107,7 @@ class JobDetail:
     outlook: Outlook | None = None
     quality: Quality | None = None
     model_names: Mapping[str, str] = field(default_factory=dict)
+    holds: Sequence[RefusalHold] = ()
 
     def model_name(self, shard: Shard) -> str:
         """What a shard's model is called at its backend; its alias where that is not known any more."""
@@ -131,6 +136,7 @@ class JobDetail:
                 "output": self.usage.output_tokens,
             },
             "problem": self.problem,
+            "holds": [_hold_json(hold) for hold in self.holds],
             "outlook": None if self.outlook is None else outlook_json(self.outlook),
             "quality": None if self.quality is None else _quality_json(self.quality),
             "tags": self.tags,
@@ -154,6 +160,18 @@ def _reason_json(reason: FailureReason) -> dict[str, Any]:
 
     told = {"code": reason.code, "message": reason.message, "rows": reason.rows, "new": reason.new}
     return {**told, "advice": advice_for(reason.code)}
+
+
+def _hold_json(hold: RefusalHold) -> dict[str, Any]:
+    return {
+        "code": hold.code,
+        "message": hold.message,
+        "backend": hold.backend,
+        "model": hold.model,
+        "task": hold.task,
+        "held_at": _iso(hold.held_at),
+        "times": hold.times,
+    }
 
 
 def outlook_json(outlook: Outlook) -> dict[str, Any]:
@@ -265,11 +283,9 @@ def _running(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
     return sum((running_cost(shard) for shard in running), Decimal(0))
 
 
-def _held(store: Store, job: Job) -> str | None:
+def _describe(holds: Sequence[RefusalHold]) -> str | None:
     """Why rows of a job wait that a backend refuses all alike."""
-    told = [
-        f"{hold.backend} refuses all rows of {hold.task} alike: {hold.message}" for hold in store.holds.of(job.id)
-    ]
+    told = [f"{hold.backend} refuses all rows of {hold.task} alike: {hold.message}" for hold in holds]
     return "; ".join(told) or None
 
 
@@ -283,6 +299,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
     line = _line(job, state, counts, store.failures.of_jobs([job.id])[job.id], shards, spent, now)
     settled = store.rows.usage(job.id)
     running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
+    holds = store.holds.of(job.id) if state in (JobState.QUEUED, JobState.RUNNING) else ()
     usage = Usage(
         settled.input_tokens + sum(shard.provider_input_tokens for shard in running),
         settled.cached_tokens,
@@ -296,8 +313,9 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         [*store.failures.reasons(job.id), *_running_reasons(running)],
         store.jobs.events(job.id),
         store.jobs.tags(job.id),
-        problem or (_held(store, job) if state in (JobState.QUEUED, JobState.RUNNING) else None),
+        problem or _describe(holds),
         quality=store.checked.quality(job.id),
+        holds=holds,
     )
 
 

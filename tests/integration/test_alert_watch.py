@@ -131,6 +131,8 @@ def test_a_job_that_no_backend_may_run_is_watched_all_the_same(watched: Watched)
     assert watched.events("contracts-1", "alert") == [], "it has only begun"
     watched.watch().look(still, later(0.1))
     assert watched.events("contracts-1", "alert")[0].startswith("backend: backend gone is away, for 6 min;")
+    told = watched.store.jobs.events(watched.store.jobs.get("contracts-1").id)
+    assert [event.code for event in told if event.kind == "alert"] == ["backend"]
 
 
 def test_a_server_without_upstreams_is_told_to_the_jobs_that_are_there(watched: Watched) -> None:

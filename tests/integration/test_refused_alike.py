@@ -48,6 +48,17 @@ REFUSALS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+CODES = {
+    "a wrong model": "model_not_found",
+    "a wrong model, in nobody's words": "model_not_found",
+    "words that nobody knows": "x17",
+    "a status that nobody knows": "http_418",
+    "a field": "unsupported_parameter",
+    "a field, with a 403": "unsupported_parameter",
+    "no words at all": "http_400",
+}
+
+
 @pytest.mark.parametrize("case", REFUSALS)
 def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
     run_orch: Orch, folder: Path, at: Gateway, case: str
@@ -60,8 +71,11 @@ def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
     assert words.get("message", "") in told["error"]["message"], "in the provider's words"
     assert "`orch retry letters-" in told["error"]["hint"]
     assert counts(run_orch, folder) == {"pending": ROWS, "succeeded": 0, "failed": 0}
-    problem = json.loads(run_orch("status", "letters", "--json", cwd=folder).stdout)["problem"]
-    assert "local refuses all rows of t alike" in problem
+    shown = json.loads(run_orch("status", "letters", "--json", cwd=folder).stdout)
+    assert "local refuses all rows of t alike" in shown["problem"]
+    [hold] = shown["holds"]
+    assert hold["code"] == CODES[case]
+    assert (hold["backend"], hold["task"]) == ("local", "t")
     assert quarantined(run_orch, folder) == []
     assert len(at.bodies) == ROWS, "each was asked once"
 
@@ -70,6 +84,7 @@ def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
     code, _, stderr = run(run_orch, folder)
     assert code == 0, stderr
     assert counts(run_orch, folder) == {"pending": 0, "succeeded": ROWS, "failed": 0}
+    assert json.loads(run_orch("status", "letters", "--json", cwd=folder).stdout)["holds"] == []
     assert len(at.bodies) == 2 * ROWS
 
 

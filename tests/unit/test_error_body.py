@@ -215,3 +215,43 @@ def test_recorded_refusals_keep_their_words_and_their_meaning() -> None:
             field = refused_field(error, line["request"] if isinstance(line["request"], dict) else {})
             verdict = classify(found.status, found.code, found.type, found.message, field)
             assert verdict.disposition.value in expected["row"], (line, verdict)
+
+
+TOO_LONG = {
+    "sglang": "Input length (5000 tokens) exceeds the maximum allowed length (4096 tokens). Use a shorter input.",
+    "gemini": "The input token count exceeds the maximum number of tokens allowed 1048576.",
+    "cohere": "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000.",
+    "bedrock": "Input Tokens Exceeded: Number of input tokens exceeds maximum length. Please update the input.",
+    "qwen": "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]",
+    "zhipu": "Prompt exceeds max length",
+    "moonshot": "Invalid request: Your request exceeded model token limit: 8192",
+    "ai21": "Prompt has 5000 tokens, the model maximum is 4096 tokens",
+    "tensorrt-llm": "default_max_tokens (-5) should be greater than 0, default = max_seq_len (4096) - 4101",
+}
+WRAPPED: dict[str, Any] = {
+    "flat": lambda said: {"object": "error", "message": said, "code": 400},
+    "a list": lambda said: {"detail": [{"loc": ["body", "messages"], "msg": said}]},
+    "nested": lambda said: {"error": {"error": {"message": said}}},
+    "a router's": lambda said: {"error": {"message": "Provider returned error", "metadata": {"raw": said}}},
+}
+
+
+@pytest.mark.parametrize("shape", WRAPPED)
+@pytest.mark.parametrize("server", TOO_LONG)
+def test_a_prompt_that_is_too_long_is_known_by_each_servers_words(server: str, shape: str) -> None:
+    words = read_error(json.dumps(WRAPPED[shape](TOO_LONG[server])).encode())
+    assert words.is_context_too_long
+    assert TOO_LONG[server] in (words.message or "")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "max_tokens is too large: 5000. This model supports at most 4096 completion tokens",
+        "Request too large for gpt-4o on tokens per min (TPM): Limit 30000. The input tokens must be reduced",
+        "Rate limit: too many tokens, please wait before trying again.",
+        "max_tokens: ensure this value is less than or equal to 10",
+    ],
+)
+def test_a_bound_or_a_rate_is_no_prompt_that_is_too_long(said: str) -> None:
+    assert not read_error(json.dumps({"error": {"message": said}}).encode()).is_context_too_long

@@ -1,0 +1,70 @@
+"""What an answer used that no price covers is named in its row, and makes its price an estimate."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
+from orchestrator.core.wire import ResultLine
+from orchestrator.policy.merged_rows import merged_row
+from orchestrator.policy.pricing import Tier, row_price
+from orchestrator.policy.results import FoundLine, outcome
+from orchestrator.policy.unpriced import unpriced
+
+NOW = datetime(2026, 11, 25, tzinfo=UTC)
+TEXT = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "yes"}]}
+USAGE = {"input_tokens": 1000, "output_tokens": 10, "total_tokens": 1010}
+
+
+def response(*items: Any, **usage: Any) -> dict[str, Any]:
+    return {"object": "response", "status": "completed", "output": [*items, TEXT], "usage": {**USAGE, **usage}}
+
+
+SHAPES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "tokens only": (response(), ()),
+    "searches": (response({"type": "web_search_call"}, {"type": "web_search_call"}), ("web_search_call",)),
+    "several tools": (
+        response({"type": "file_search_call"}, {"type": "code_interpreter_call"}),
+        ("code_interpreter_call", "file_search_call"),
+    ),
+    "counted in a nested usage": (
+        response(server_side_tool_usage_details={"web_search_calls": 2, "image_generation_calls": 0}),
+        ("web_search_calls",),
+    ),
+    "counted in the usage": ({"usage": {"prompt_tokens": 1, "num_search_queries": 3}}, ("num_search_queries",)),
+    "nothing of it": (response(num_server_side_tools_used=0), ()),
+    "the user's own function": (response({"type": "function_call", "name": "web_search_call"}), ()),
+    "only named in the text": ({"choices": [{"message": {"content": '{"type": "web_search_call"}'}}]}, ()),
+    "an odd usage": ({"output": "x", "usage": ["web_search_call"]}, ()),
+}
+
+
+@pytest.mark.parametrize(("body", "names"), SHAPES.values(), ids=SHAPES.keys())
+def test_what_no_price_covers_is_named(body: dict[str, Any], names: tuple[str, ...]) -> None:
+    assert unpriced(json.dumps(body).encode()) == names
+
+
+def test_a_body_that_cannot_be_read_names_nothing() -> None:
+    assert unpriced(b'{"output": [{"type": "web_search_call"') == ()
+
+
+@pytest.mark.parametrize("items", [(), ({"type": "web_search_call"},)], ids=["tokens only", "a search"])
+def test_its_row_says_so_and_its_price_is_an_estimate(items: tuple[dict[str, Any], ...]) -> None:
+    line = json.dumps({"custom_id": "a", "response": {"status_code": 200, "body": response(*items)}}).encode()
+    found = FoundLine(Span(0, len(line)), msgspec.json.decode(line, type=ResultLine))
+    answered = outcome(0, "output", found, None)
+    assert isinstance(answered, Outcome)
+    price = row_price("openai", "gpt-5-nano", answered, asked=Tier.STANDARD, at=NOW)
+    row = FinishedRow(
+        0, "a", "d", "t", "m", "p", None, RequestState.SUCCEEDED, 0, None, None, None, None, Usage(), None,
+        price.cost, None, None, None, None, None,
+    )  # fmt: skip
+    names = json.loads(merged_row(row, line, None))["provenance"].get("unpriced")
+    assert price.cost == Decimal("0.000054"), "the tokens alone"
+    assert (price.estimated, names) == ((True, ["web_search_call"]) if items else (False, None))
