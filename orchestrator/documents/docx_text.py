@@ -18,6 +18,7 @@ from enum import Enum, auto
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.office import TextLimit, check_container, damaged
 from orchestrator.documents.office_package import Package, new_parser
+from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.types import ExtractionError
 from orchestrator.documents.word_styles import Properties, Styles, value_of
 
@@ -44,6 +45,7 @@ class _In(Enum):
     PAGE = auto()  # the root of the document
     NOTES = auto()  # the root of footnotes, endnotes or comments
     PROPERTIES = auto()  # of a paragraph
+    RUN = auto()  # the properties of a run of text
 
 
 _WRAPPERS = "sdt sdtContent ins moveTo customXml smartTag".split()
@@ -57,6 +59,7 @@ _CHILDREN: dict[_In, dict[str, _In]] = {
         "t": _In.TEXT,
         "AlternateContent": _In.CHOICES,
         "pPr": _In.PROPERTIES,
+        "rPr": _In.RUN,
     },
     _In.TABLE: {**dict.fromkeys(_WRAPPERS, _In.TABLE), "tr": _In.ROW},
     _In.ROW: {**dict.fromkeys(_WRAPPERS, _In.ROW), "tc": _In.BLOCKS},
@@ -64,6 +67,7 @@ _CHILDREN: dict[_In, dict[str, _In]] = {
     _In.NOTES: {"footnote": _In.BLOCKS, "endnote": _In.BLOCKS, "comment": _In.BLOCKS},
     _In.PROPERTIES: {"numPr": _In.PROPERTIES},
 }
+_SCRIPTS = {"superscript": raised, "subscript": lowered}
 _REFERENCES = {"footnoteReference": "footnote", "endnoteReference": "endnote", "commentReference": "comment"}
 
 
@@ -146,6 +150,8 @@ class _Text:
         self._open: list[tuple[_In, Callable[[], None]]] = []  # what an element is, and what to do at its end
         self._ignored = 0  # open elements of which, and below which, nothing is read
         self._is_text = False
+        self._script: Callable[[str], str] | None = None  # of the run that is open
+        self._run = 0  # where its pieces begin
         self._pieces: list[str] = []
         self._outside: list[str] = []  # the pieces around the outermost cell that is open
         self._cells = 0  # that are open, in each other
@@ -201,6 +207,8 @@ class _Text:
             return None
         if parent is _In.PROPERTIES:
             self._properties.take(name, value_of(attributes))
+        if parent is _In.RUN and name == "vertAlign":
+            self._script = _SCRIPTS.get(value_of(attributes))
         if parent is _In.NOTES and not self._begins_note(name, attributes):
             return None
         return _CHILDREN[parent].get(name) if parent in _CHILDREN else None
@@ -219,6 +227,9 @@ class _Text:
         match name:
             case "p" if now is _In.INLINE:
                 return self._begin_line()
+            case "r" if now is _In.INLINE:
+                self._script, self._run = None, len(self._pieces)
+                return self._end_run
             case "pPr" if now is _In.PROPERTIES:
                 self._properties = Properties()
                 return self._end_properties
@@ -236,6 +247,11 @@ class _Text:
             case "txbxContent" if now is _In.BLOCKS:
                 return self._begin_box()
         return _nothing
+
+    def _end_run(self) -> None:
+        if self._script is not None:
+            self._pieces[self._run :] = [self._script("".join(self._pieces[self._run :]))]
+            self._script = None
 
     def _end_text(self) -> None:
         self._is_text = False

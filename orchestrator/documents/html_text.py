@@ -1,25 +1,34 @@
-"""The visible text of an HTML page, a line per block."""
+"""The visible text of an HTML page, a line per block. Of a page that shows nothing without scripts, what it holds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
-from orchestrator.documents.encoding import clean, decode
+from orchestrator.documents.encoding import ON_THE_WEB, clean, decode
 from orchestrator.documents.html_shape import tamed
+from orchestrator.documents.scripts import lowered, raised
+from orchestrator.documents.types import ExtractionError
 
-_DROPPED = frozenset(
-    "script style nav noscript template svg iframe object canvas head title button select _comment -comment".split()
-)
+_NEVER_TEXT = frozenset("script style template svg iframe object canvas head title _comment -comment".split())
+_DROPPED = _NEVER_TEXT | frozenset("nav noscript button select".split())
 _LINES = frozenset(
     "address article aside blockquote body caption center dd details dialog div dl dt fieldset figcaption figure "
     "footer form header hgroup hr legend li main menu ol option section summary table tbody tfoot thead tr td th "
     "ul br".split()
 )
 _PARAGRAPHS = frozenset("p h1 h2 h3 h4 h5 h6 blockquote table ul ol dl pre".split())
-_DECLARED = re.compile(rb"""<meta[^>]+charset\s*=\s*["']?\s*([A-Za-z0-9_:.-]+)""", re.IGNORECASE)
+_DECLARED = re.compile(
+    rb"""<meta[^>]+charset\s*=\s*["']?\s*([A-Za-z0-9_:.-]+)|^\s*<\?xml[^>]+encoding\s*=\s*["']([A-Za-z0-9_:.-]+)""",
+    re.IGNORECASE,
+)
+_HEAD_BYTES = 64 * 1024
+"""So far into a page its encoding is looked for; browsers stop after 1,024 bytes where they read from a network."""
+_ALWAYS, _FEW = 3, 1000
+"""Characters of a page that may be damaged in the encoding that it declares, and one in so many of a long one."""
+_HIDDEN = re.compile(r"(?:^|;)\s*display\s*:\s*none\b", re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\n\r\f]+")  # not \s: a no-break space is content
 _BLANK_LINES = re.compile(r"\n{3,}")
 
@@ -28,22 +37,36 @@ def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict
     """Text and `{"title": ...}`. Raises ExtractionError (encoding), MemoryError."""
     del most  # it has hardly more characters than the page
     try:
-        page = LexborHTMLParser(tamed(decode(data, encoding, declared_encoding(data))))
+        page = LexborHTMLParser(tamed(_decoded(data, encoding)))
     except SelectolaxError as error:  # any page can be parsed, with memory enough
         raise MemoryError from error
     title = page.css_first("title")
     fields: dict[str, object] = {"title": _SPACE.sub(" ", clean(title.text())).strip() if title else ""}
     if page.root is None:
         return "", fields
-    return clean(block_text(page.root)), fields
+    return clean(block_text(page.root) or block_text(page.root, dropped=_NEVER_TEXT, shows_hidden=True)), fields
+
+
+def _decoded(data: bytes, encoding: str | None) -> str:
+    """Raises ExtractionError (encoding)."""
+    declared = declared_encoding(data)
+    try:
+        return decode(data, encoding, declared)
+    except ExtractionError:
+        if encoding is not None or declared is None or declared not in ON_THE_WEB:
+            raise
+        text = data.decode(declared, "replace")
+        if text.count("\ufffd") > max(_ALWAYS, len(text) // _FEW):
+            raise
+        return clean(text)
 
 
 def declared_encoding(data: bytes) -> str | None:
-    """The `charset` of a meta element in the first KiB; Latin-1 means windows-1252, as in browsers."""
-    found = _DECLARED.search(data[:1024])
+    """The encoding of a meta element or the XML declaration; Latin-1 means windows-1252, as in browsers."""
+    found = _DECLARED.search(data[:_HEAD_BYTES])
     if found is None:
         return None
-    name = found[1].decode("ascii").lower()
+    name = (found[1] or found[2]).decode("ascii").lower()
     return "cp1252" if name in ("iso-8859-1", "latin1", "latin-1", "us-ascii", "ascii") else name
 
 
@@ -53,30 +76,70 @@ class _Lines:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.inline: list[str] = []
-        self.is_item = False
-        """Whether a list item waits for the first line that bears its mark."""
+        self.mark = ""
+        """What stands before the next line, where that is the first of a list item."""
+        self.numbers: list[int | None] = []
+        """The number of the latest item of each open list; None where they have none."""
+        self.scripts: list[int] = []
+        """Where in the line the text of each open superscript or subscript begins."""
 
     def end_line(self) -> None:
         text = _SPACE.sub(" ", "".join(self.inline)).strip(" ")
         self.inline.clear()
         if text:
-            self.done.append(f"- {text}" if self.is_item else text)
-            self.is_item = False
+            self.done.append(f"{self.mark}{text}")
+            self.mark = ""
 
     def end_paragraph(self) -> None:
         self.end_line()
-        if not self.is_item and self.done and self.done[-1] != "":
+        if not self.mark and self.done and self.done[-1] != "":
             self.done.append("")
 
     def end_item(self) -> None:
         self.end_line()
-        self.is_item = False
+        self.mark = ""
+
+    def begin_item(self, value: str | None) -> None:
+        self.end_line()
+        self.mark = "- "
+        if self.numbers and (latest := self.numbers[-1]) is not None:
+            self.numbers[-1] = number = _whole(value, latest + 1)
+            self.mark = f"{number}. "
+
+    def end_list(self) -> None:
+        self.end_paragraph()
+        self.numbers.pop()
+
+    def end_sup(self) -> None:
+        self._end_script(raised)
+
+    def end_sub(self) -> None:
+        self._end_script(lowered)
+
+    def _end_script(self, change: Callable[[str], str]) -> None:
+        begin = self.scripts.pop()
+        if begin < len(self.inline):  # else a line ended within
+            self.inline[begin:] = [change("".join(self.inline[begin:]))]
 
 
-_END = {"paragraph": _Lines.end_paragraph, "line": _Lines.end_line, "item": _Lines.end_item}
+_END = {
+    "paragraph": _Lines.end_paragraph,
+    "line": _Lines.end_line,
+    "item": _Lines.end_item,
+    "list": _Lines.end_list,
+    "sup": _Lines.end_sup,
+    "sub": _Lines.end_sub,
+}
 
 
-def block_text(root: LexborNode) -> str:
+def _whole(value: str | None, otherwise: int) -> int:
+    try:
+        return otherwise if value is None else int(value[:9])
+    except ValueError:
+        return otherwise
+
+
+def block_text(root: LexborNode, dropped: frozenset[str] = _DROPPED, *, shows_hidden: bool = False) -> str:
     """Depth first with a stack of our own: pages nest deeper than Python may recurse."""
     lines = _Lines()
     stack: list[LexborNode | str] = [root]
@@ -94,17 +157,28 @@ def block_text(root: LexborNode) -> str:
         elif tag == "tr" and (cells := _cells(item)):
             lines.end_line()
             lines.done.append(" | ".join(cells))
-        elif tag not in _DROPPED:
+        elif tag not in dropped and (shows_hidden or not _is_hidden(item)):
             _open(item, tag, lines, stack)
     lines.end_line()
     return _BLANK_LINES.sub("\n\n", "\n".join(lines.done)).strip()
 
 
+def _is_hidden(node: LexborNode) -> bool:
+    attributes = node.attributes
+    return "hidden" in attributes or _HIDDEN.search(attributes.get("style") or "") is not None
+
+
 def _open(node: LexborNode, tag: str, lines: _Lines, stack: list[LexborNode | str]) -> None:
     if tag == "li":
-        lines.end_line()
-        lines.is_item = True
+        lines.begin_item(node.attributes.get("value"))
         stack.append("item")
+    elif tag in ("ol", "ul"):
+        lines.end_paragraph()
+        lines.numbers.append(_whole(node.attributes.get("start"), 1) - 1 if tag == "ol" else None)
+        stack.append("list")
+    elif tag in ("sup", "sub"):
+        lines.scripts.append(len(lines.inline))
+        stack.append(tag)
     elif tag in _PARAGRAPHS:
         lines.end_paragraph()
         stack.append("paragraph")

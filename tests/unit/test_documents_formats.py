@@ -94,7 +94,20 @@ def test_a_page_is_read_as_it_is_seen(tmp_path: Path) -> None:
             "<table><tr><td><table><tr><td>a<td>b</table><td>side</table>",
             "a | b\n\nside",
         ),
-        ("<ol><li>one<ul><li>inner</ul><li>two</ol>", "- one\n\n- inner\n\n- two"),
+        ("<ol><li>one<ul><li>inner</ul><li>two</ol>", "1. one\n\n- inner\n\n2. two"),
+        (
+            "<ol start=7><li>a<li value=20>b<li>c<ol><li>d</ol><li value=x>e</ol>",
+            "7. a\n20. b\n21. c\n\n1. d\n\n22. e",
+        ),
+        (
+            "1,200<sup>3</sup> m<sup>2</sup>, CO<sub>2</sub>, 4<sup>th</sup>, 10<sup>6.5</sup>",
+            "1,200\u00b3 m\u00b2, CO\u2082, 4th, 10^6.5",
+        ),
+        ("a<sup>x<p>2</p></sup>b", "ax\n\n2\n\nb"),
+        ("<p hidden>gone</p><p style='color:red; Display : NONE'>gone</p><p style='display:block'>kept", "kept"),
+        ("<div style='display:none'><p>all</p></div><script>x</script>", "all"),
+        ("<noscript><p>all of it</p></noscript>", "all of it"),
+        ("<body><noscript>enable scripts</noscript><p>text", "text"),
         ("<p>a\r\nb</p>", "a b"),
         ("no markup at all", "no markup at all"),
         ("<select><option>x</select><button>press</button>kept", "kept"),
@@ -276,6 +289,42 @@ def test_no_damage_to_a_pdf_makes_the_reader_fail(data: st.DataObject) -> None:
         pdf_text.extract(broken, None)
     except ExtractionError as error:
         assert error.message  # noqa: PT017 (either outcome is right)
+
+
+LATE = "<html><head><script>/*" + "x" * 5000 + "*/</script><meta charset='iso-8859-2'></head><p>\u0142\u00f3d\u017a"
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (LATE.encode("iso8859-2"), "\u0142\u00f3d\u017a"),
+        ('<?xml version="1.0" encoding="ISO-8859-1"?><html><p>Caf\u00e9</p></html>'.encode("latin-1"), "Caf\u00e9"),
+        (
+            b"<meta charset=utf-8><p>" + "Gr\u00fc\u00dfe ".encode() * 9 + b"\xfc</p>",
+            "Gr\u00fc\u00dfe " * 9 + "\ufffd",
+        ),
+    ],
+    ids=["behind a long script", "XML", "one bad byte"],
+)
+def test_a_page_is_read_as_it_says_that_it_is_encoded(data: bytes, text: str) -> None:
+    assert html_text.extract(data, None)[0] == text
+
+
+def test_a_page_with_many_bad_bytes_is_refused() -> None:
+    with pytest.raises(ExtractionError) as raised:
+        html_text.extract(b"<meta charset=utf-8>" + b"<p>\xfc\xe4 </p>" * 9, None)
+    assert raised.value.code is DocumentProblem.ENCODING
+
+
+def test_superscripts_do_not_join_numbers_in_word() -> None:
+    document = docx.Document()
+    line = document.add_paragraph("1,200")
+    line.add_run("3").font.superscript = True
+    line.add_run(" m, CO")
+    line.add_run("2").font.subscript = True
+    line.add_run(" 4")
+    line.add_run("th").font.superscript = True
+    assert docx_text.extract(word_bytes(document), None)[0] == "1,200\u00b3 m, CO\u2082 4th"
 
 
 def word_bytes(document: WordDocument) -> bytes:

@@ -27,10 +27,10 @@ KINDS = ("contracts", "invoices", "reports")
 # version, so that what was read before is read again, and then a line in place of the old one.
 READ_AS = {
     ("csv", 2): "8b86ffeaa8013766",
-    ("docx", 2): "2c8111a4edc5c9ce",
+    ("docx", 3): "2c8111a4edc5c9ce",
     ("eml", 2): "0b3b586f85165d28",
-    ("epub", 2): "6a0913fdcceb0151",
-    ("html", 2): "ec7a76b6b3dd216b",
+    ("epub", 3): "6a0913fdcceb0151",
+    ("html", 3): "ec7a76b6b3dd216b",
     ("image", 2): "f14d126ee5bfbb52",
     ("msg", 2): "dd2010f5d93475d9",
     ("odf", 2): "ea1d9db098c4c8b6",
