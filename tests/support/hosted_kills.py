@@ -17,6 +17,7 @@ from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.support.billing import RATES, Books, booked_twice, cost_of, mistakes, usage_of
 from tests.support.cli import Orch, kill_group
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.process import wait_until
 from tests.support.schedules import MARKS, MODEL, PLAIN, Kills, Mark, Schedule, given, with_odd_answers, write
 
@@ -29,6 +30,8 @@ PER_KILL = MAX_CONCURRENCY + MAX_CONCURRENCY * 100 // LATENCY_MS
 LONGEST_RUN = 120.0
 ENDED = (0, 1)
 """What `orch run` ends with: 1 where rows have failed."""
+STORAGE = 4
+"""And where the disk fails."""
 
 # None here that ends a run so that somebody looks at the account, nor any that another run of the file tries again.
 HARMLESS = tuple(mark for mark in MARKS if mark.text not in ("insufficient_quota:1", "status:500", "missing"))
@@ -111,6 +114,14 @@ class KillRun:
             if not self._kill_after(dice.randint(0, most_calls), dice.uniform(0, 0.1)):
                 break
             self.report.stages[self._stage()] += 1
+        self._finish()
+        return self.report
+
+    def until_done_on(self, disk: FaultyDisk) -> KillReport:
+        """Run before a disk that fails, a few times; then finish on one that does not and check."""
+        disk.beset(self._orch, self._command(), self._env, allowed=(*ENDED, STORAGE))
+        # A run that a fault has ended leaves as much behind as one that was killed.
+        self.report.kills = disk.codes.total()
         self._finish()
         return self.report
 

@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.cli import Orch, kill_group
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.process import Upstream
 
 MAX_CONCURRENCY = 32
 LATENCY_MS = 30
 # What a kill may cost again: the rows in flight, and the answers of the 100 ms before, which may not be durable yet.
 PER_KILL = MAX_CONCURRENCY + MAX_CONCURRENCY * 100 // LATENCY_MS
+
+STORAGE = 4
+"""What `orch run` ends with where the disk fails."""
 
 
 def write_batch_file(path: Path, rows: int) -> list[str]:
@@ -70,7 +74,7 @@ class KillRun:
 
     def kill_after(self, seconds: float) -> bool:
         """Run for that long, then SIGKILL. False where the run ended by itself first."""
-        process = self._orch.start("run", str(self._input), "-o", str(self._output), "-q", env=self._env, fresh=True)
+        process = self._orch.start(*self._command(), env=self._env, fresh=True)
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
             self.report.finished_before_kill += 1
@@ -94,6 +98,18 @@ class KillRun:
         self._check(snapshots)
         return self.report
 
+    def until_done_on(self, disk: FaultyDisk) -> KillReport:
+        """Run before a disk that fails, a few times; then finish on one that does not and check."""
+        disk.beset(self._orch, self._command(), self._env, allowed=(0, STORAGE))
+        self.report.kills = disk.codes.total()
+        snapshot = durable_ids(self._orch.home), self._upstream.counts()
+        self._finish()
+        self._check([snapshot])
+        return self.report
+
+    def _command(self) -> tuple[str, ...]:
+        return "run", str(self._input), "-o", str(self._output), "-q"
+
     def _stage(self) -> str:
         """Where the kill struck, told by what is on the disk."""
         home = self._orch.home
@@ -107,7 +123,7 @@ class KillRun:
         return "building" if any(home.glob("jobs/*")) else "starting"
 
     def _finish(self) -> None:
-        done = self._orch("run", str(self._input), "-o", str(self._output), "-q", env=self._env, timeout=120)
+        done = self._orch(*self._command(), env=self._env, timeout=120)
         if done.returncode != 0:
             self.report.broken.append(f"the last run ended with {done.returncode}: {done.stderr[-2000:]}")
 
