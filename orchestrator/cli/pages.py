@@ -45,7 +45,10 @@ def access_at(listener: socket.socket, place: Place, options: PagesOptions) -> P
             hint="`orch keys add NAME --right view` makes one",
         )
     home, right = Home(place.home), KeyRight.OPERATE if options.acts else KeyRight.VIEW
-    return PageAccess(home.root, home.identity(), KeyRing(keys.find, keys.current), links=links, right=right)
+    return PageAccess(
+        home.root, home.identity(), KeyRing(keys.find, keys.current),
+        port=listener.getsockname()[1], links=links, right=right,
+    )  # fmt: skip
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from orchestrator.cli.keys import Amount, dir_option
+from orchestrator.core.addresses import is_http_url
 from orchestrator.core.errors import UsageError
 from orchestrator.settings.amounts import engine_counts, length
 from orchestrator.settings.discovery import locate, serve_folder
@@ -51,13 +52,9 @@ class _Url(click.ParamType[str]):
     name = "url"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            parts = urlsplit(str(value))
-            is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            is_sound = False
-        if not is_sound:
+        if not is_http_url(str(value)):
             self.fail(f"{value!r} is not an http(s) URL such as http://127.0.0.1:8000/v1", param, ctx)
+        parts = urlsplit(str(value))
         if parts.username or parts.password:
             self.fail("a URL may not carry a password; name the key's variable with --api-key-env", param, ctx)
         return str(value).rstrip("/")

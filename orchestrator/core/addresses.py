@@ -17,6 +17,15 @@ _EXTRAS = {
 }  # fmt: skip
 
 
+def is_http_url(text: str) -> bool:
+    """True for http(s)://host with no port, or one from 1 to 65535."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def is_address(text: str) -> bool:
     """Whether a text is a URL and no path; `file://` is as good as a path."""
     return bool(_ADDRESS.match(text)) and not text.startswith("file://")

@@ -99,6 +99,8 @@ class _Guarded:
             return
         has_body = _has_body(scope["headers"])
         connection.begin(has_body)
+        if _is_ambiguous(scope["headers"]):
+            send = _closing(send)
         try:
             await self._app(scope, _Body(connection, receive) if has_body else receive, _counted(connection, send))
         except asyncio.CancelledError:
@@ -116,6 +118,23 @@ class _Guarded:
 def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
     given = dict(headers)
     return b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
+
+
+def _is_ambiguous(headers: list[tuple[bytes, bytes]]) -> bool:
+    """True if a request says its length in two ways: a proxy may have read it in the other one (RFC 9112, 6.3)."""
+    return {b"transfer-encoding", b"content-length"} <= dict(headers).keys()
+
+
+def _closing(send: Send) -> Send:
+    """The connection ends with the answer: what follows in it may be part of a request that a proxy saw whole."""
+
+    async def closing(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            kept = [(name, value) for name, value in message.get("headers", ()) if name.lower() != b"connection"]
+            message = {**message, "headers": [*kept, (b"connection", b"close")]}
+        await send(message)
+
+    return closing
 
 
 class _Body:

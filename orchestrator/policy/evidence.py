@@ -160,6 +160,21 @@ class EndedBatch:
     has_begun: bool = True
 
 
+def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
+    """Until when the files of a batch are looked at that did nothing by its provider's own word.
+
+    Its provider says three times that there is nothing: counts of zero, no usage, empty files. `late` is the longest
+    that its files have ever come after the end, None where no batch has shown it: then, and at most, an hour.
+    """
+    return ended + (HOUR if late is None else min(HOUR, max(FILES_APPEAR, late)))
+
+
+def nothing(backend: str, rows: int, until: datetime, now: datetime) -> EvidenceVerdict:
+    """Whether the rows of a batch go back that did nothing by its provider's own word; see `nothing_until`."""
+    told = f"{backend} says that the batch is completed and did nothing: 0 of {rows:,} rows, no usage, empty files"
+    return EvidenceVerdict() if now >= until else EvidenceVerdict(f"{told}; its rows go back at {until:%a %H:%M} UTC")
+
+
 def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) -> EvidenceVerdict:
     """Whether all files are named that a batch has; `until` is when answers that exist are given up."""
     if batch.status is BatchStatus.FAILED:
@@ -192,6 +207,11 @@ class FileReading:
     has_grown: bool = False
     cut: str | None = None
     absent: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if each file that is named is there and holds no byte."""
+        return not (self.rows or self.bytes or self.told or self.absent or self.cut)
 
     def is_more_than(self, other: FileReading | None) -> bool:
         """Whether something has come since that one."""

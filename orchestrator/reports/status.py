@@ -327,7 +327,12 @@ class RateWindow:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, at: float, done: int) -> float:
-        """A sample at a time in seconds; the rate it gives, 0 while there is only one."""
+        """A sample at a time in seconds; the rate it gives, 0 while there is only one.
+
+        Rows that are asked again count as done no longer: the rate begins anew there, and is never negative.
+        """
+        if self._samples and done < self._samples[-1][1]:
+            self._samples.clear()
         self._samples.append((at, done))
         while len(self._samples) > 2 and at - self._samples[0][0] > self._seconds:
             self._samples.popleft()

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from orchestrator.core.addresses import is_http_url
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.wire import Batch
@@ -58,12 +59,7 @@ def target_of(url: str | None, secret: str | None) -> Target | None:
     """The target of these settings, None where there is no URL. Raises UsageError, which does not tell the secret."""
     if url is None:
         return None
-    try:
-        parts = urlsplit(url)
-        is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_sound = False
-    if not is_sound:
+    if not is_http_url(url):
         raise UsageError("the webhook's URL is not of the form http(s)://host/path")
     if not secret:
         raise UsageError(

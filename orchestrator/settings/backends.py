@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from orchestrator.core import durations
+from orchestrator.core.addresses import is_http_url
 from orchestrator.core.hours import Hours
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings.amounts import engine_counts, gpu_numbers, hours_of, length, memory_bytes
@@ -365,9 +366,9 @@ def window_seconds(text: str) -> int:
 
 
 def url_of(text: str, example: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not is_http_url(text):
         raise ValueError(f"{text!r} is not an http(s) URL such as {example}")
+    parts = urlsplit(text)
     if parts.username or parts.password:
         raise ValueError("a URL may not carry a password; name the key's variable in api_key_env")
     return text.rstrip("/")

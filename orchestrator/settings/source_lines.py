@@ -33,6 +33,8 @@ MAX_LEVELS = 60
 MAX_NUMBER = 400
 """Characters; the largest number that a float holds has 309 digits."""
 MAX_KEY_PARTS = 50
+MAX_KEY = 1000
+"""Characters; an error spells out the keys that lead to its place."""
 _LONGEST_HEADER = 1000
 MAX_DIGITS = 4300
 """Of a number, as Python reads it: to make one of more takes time that grows with their square."""
@@ -133,6 +135,7 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
         raise _too_deep(path) from None
     except _UNREADABLE as error:
         raise InputError(f"is not valid YAML: {error}", file=path) from None
+    _refuse_long_keys(data, text, path)
     _refuse_no_text(data, (), lines, path)
     return data, lines
 
@@ -162,6 +165,17 @@ def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
             "holds a NUL or half a character, which is not text",
             file=path, line=line_of(place, lines), field=_NO_TEXT.sub("\ufffd", spell(place)),
         )  # fmt: skip
+
+
+def _refuse_long_keys(data: Any, text: str, path: Path) -> None:
+    """Raises InputError for a key that would fill a screen wherever it is told."""
+    inside = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ()
+    for key in data if isinstance(data, Mapping) else ():
+        if len(str(key)) > MAX_KEY:
+            line = text[: max(0, text.find(str(key)[:MAX_KEY]))].count("\n") + 1
+            raise InputError(f"a key of more than {MAX_KEY:,} characters", file=path, line=line)
+    for value in inside:
+        _refuse_long_keys(value, text, path)
 
 
 def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> None:
@@ -208,6 +222,7 @@ def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Line
         _refuse_long_number(text, path)
         raise InputError(f"is not valid TOML: {error}", file=path) from None
     lines = _toml_lines(text)
+    _refuse_long_keys(data, text, path)
     _refuse_no_text(data, (), lines, path)
     return data, lines
 

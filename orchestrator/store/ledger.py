@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, func, literal, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, delete, func, literal, or_, select
 
 from orchestrator.core.model import PICO, JobId, Price, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
@@ -115,6 +115,12 @@ class Ledger:
         if rows:
             with self._db.write() as tx:
                 tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), rows)
+
+    def settle_uncertain(self, shard: Shard, seqs: Sequence[int]) -> None:
+        """Rows of a shard whose cost was uncertain have shown it: what was assumed is no longer booked."""
+        same = (ledger.c.job_id == shard.job_id, ledger.c.shard_id == shard.id, ledger.c.kind == "uncertain")
+        with self._db.write() as tx:
+            tx.execute(delete(ledger).where(*same, ledger.c.seq.in_(seqs)))
 
     def totals(self, by: str, since: datetime | None = None, job_id: str | None = None) -> list[Total]:
         """Sums by `job`, `day` (UTC), `task`, `model`, `backend`, a tag's value (`tag:KEY`) or every tag (`tag`).

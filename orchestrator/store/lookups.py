@@ -15,6 +15,7 @@ from orchestrator.store.tables import HAS_FAILED, requests, shards
 
 PAGE = 2000
 NEAR = 64
+MAX_SEQ = 2**63 - 1
 """Rows that are read at once where one document's are."""
 
 
@@ -73,6 +74,8 @@ class Lookups:
 
     def at(self, job_id: JobId, seq: int) -> FoundRow | None:
         """The row at this place in its job, None where the job has none."""
+        if not 0 <= seq <= MAX_SEQ:
+            return None  # a database takes no larger number
         return next(iter(self._found(job_id, requests.c.seq == seq)), None)
 
     def page(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, func, insert, or_, select, true, update
@@ -207,6 +207,21 @@ class Shards:
                 ((began - sent).total_seconds(), (ended - sent).total_seconds())
                 for sent, began, ended in tx.execute(query)
             ]
+
+    def longest_file_wait(self, backend: str, newest: int = 200) -> timedelta | None:
+        """The longest that files of a backend's newest batches came after the end; None if no batch has shown it."""
+        c = shards.c
+        query = (
+            select(c.ended_at, c.status_at, c.collected_at)
+            .where(
+                c.backend == backend, c.collected_at.is_not(None), c.ended_at.is_not(None),
+                c.provider_status == BatchStatus.COMPLETED, c.provider_completed > 0,
+            )
+            .order_by(c.ended_at.desc())
+            .limit(newest)
+        )  # fmt: skip
+        with self._db.read() as tx:
+            return max((came - (since or ended) for ended, since, came in tx.execute(query)), default=None)
 
     def sent_to(self, backend: str, newest: int = 1000) -> list[Shard]:
         """The newest shards of every job that were sent to a backend, the latest last."""

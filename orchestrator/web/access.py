@@ -2,7 +2,8 @@
 
 On loopback, `orch` prints a link with a token that holds once; it is traded for a cookie. Beyond loopback only keys
 count (`orch keys add NAME --right view`). Cookies are signed with a secret of the home, so that they outlive a
-restart; a key's cookie ends with its key.
+restart; a key's cookie ends with its key. Browsers send a cookie to every port of its host, also to those of other
+programs, so a cookie is good at the port alone that gave it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class PageAccess:
     `right` what they open.
     """
 
-    def __init__(self, root: Path, identity: str, keys: KeyRing, *, links: bool, right: KeyRight) -> None:
+    def __init__(self, root: Path, identity: str, keys: KeyRing, *, port: int, links: bool, right: KeyRight) -> None:
+        self._port = port
         self._secret = _secret(root / SECRET_FILE)
         self._keys = keys
         self._links = links
@@ -65,7 +67,7 @@ class PageAccess:
         self._lock = threading.Lock()
         self._token: str | None = None
         # Cookies know no port: those of two homes on one machine must not replace each other.
-        self.cookie = f"orch-{identity[:12]}"
+        self.cookie = f"orch-{identity[:12]}-{port}"
 
     def new_link(self) -> str | None:
         """The path of a link that opens the pages once; None where only keys do. An unused one no longer holds."""
@@ -123,7 +125,9 @@ class PageAccess:
         return f"{body}.{self._signature('session', body)}"
 
     def _signature(self, purpose: str, body: str) -> str:
-        return hmac.new(self._secret, f"{purpose}:{body}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+        return hmac.new(
+            self._secret, f"{purpose}:{self._port}:{body}".encode("utf-8", "replace"), hashlib.sha256
+        ).hexdigest()
 
 
 def _is_same(expected: str, shown: str) -> bool:

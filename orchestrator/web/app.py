@@ -76,7 +76,7 @@ class Pages:
             ("/", Tonight(outlooks)),
             ("/jobs/{job}", jobs.JobPage(outlooks)),
             ("/jobs/{job}/rows", jobs.rows),
-            ("/jobs/{job}/rows/{seq:int}", jobs.row),
+            ("/jobs/{job}/rows/{seq}", jobs.row),
             ("/jobs/{job}/terms", actions.terms),
             ("/nights", others.nights),
             ("/nights/{night}", others.night),
@@ -91,7 +91,7 @@ class Pages:
         """The application."""
         routes = [
             *(route for route, _ in self._routes),
-            Route("/jobs/{job}/rows/{seq:int}/picture/{number:int}", self._picture, methods=["GET"]),
+            Route("/jobs/{job}/rows/{seq}/picture/{number}", self._picture, methods=["GET"]),
             Route("/metrics", self._scraped, methods=["GET"]),
             Route("/do/{action}", self._act, methods=["POST"]),
             Route("/live", self._events, methods=["GET"]),

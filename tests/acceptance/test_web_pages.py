@@ -199,7 +199,14 @@ def test_what_every_answer_carries(client: httpx2.Client, view: Shown) -> None:
         assert headers["content-security-policy"].startswith("default-src 'self';"), path
         assert headers["x-content-type-options"] == "nosniff"
     assert client.get("/").headers["cache-control"] == "no-store"
-    for path, status in (("/jobs/none", 404), ("/jobs/none/rows/1", 404), ("/nights/soon", 404), ("/nothing", 404)):
+    for path, status in (
+        ("/jobs/none", 404),
+        ("/jobs/none/rows/1", 404),
+        (f"/jobs/{home.letters.id}/rows/{2**63}", 404),
+        (f"/jobs/{home.letters.id}/rows/{'9' * 5000}", 404),
+        ("/nights/soon", 404),
+        ("/nothing", 404),
+    ):
         assert client.get(path).status_code == status, path
     assert client.get("/static/../orch.toml").status_code == 404
     assert client.get("/static/%2e%2e/templates/layout.html").status_code == 404

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -472,6 +473,43 @@ def test_a_provider_is_asked_for_what_cannot_be_undone_once_the_replica_knows() 
     api.cancel("x")
     api.forget_file("x")
     assert provider.asked == ["retrieve", "create", "cancel", "forget_file"]
+
+
+LOOKS = frozenset(
+    "account batches check close download files find input_ids listed lists_model partial read_on retrieve size_of "
+    "tagged upload".split()
+)
+"""Verbs that neither cost money nor take anything away."""
+
+
+def test_every_verb_of_a_backend_is_fenced_or_known_to_need_no_fence() -> None:
+    """A verb that is added to `Backend` fails here until it is one or the other."""
+    verbs = {name for name, value in vars(Backend).items() if callable(value) and not name.startswith("_")}
+
+    def away() -> None:
+        raise NotReplicated("the replica is away")
+
+    asked: list[str] = []
+    api = behind_replica(cast("Backend", Recorder(asked)), away)
+    assert "__getattr__" not in dir(type(api))
+    for verb in verbs - LOOKS:
+        act = getattr(api, verb)
+        with pytest.raises(BackendError, match="the replica is away"):
+            act(*(None for _ in inspect.signature(act).parameters))
+    assert asked == []
+    assert verbs - LOOKS == {"create", "ask", "cancel", "forget_file"}
+
+
+class Recorder:
+    """Has every verb, and notes each call."""
+
+    appear_seconds = 1.0
+
+    def __init__(self, asked: list[str]) -> None:
+        self._asked = asked
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: self._asked.append(name)
 
 
 def test_an_engine_without_its_replica_does_not_begin(url: str, tmp_path: Path) -> None:

@@ -246,6 +246,17 @@ def held_bytes(door: Door) -> float:
     return float(found[1])
 
 
+@pytest.mark.parametrize("length", [0, 3, 5000])
+def test_a_request_with_two_lengths_ends_its_connection(door: Door, length: int) -> None:
+    """What follows it may be what a proxy took for a part of its body."""
+    headers = ["Transfer-Encoding: chunked", f"Content-Length: {length}"]
+    follows = door.head("GET /v1/models")
+    with closing(door.connection(door.head("POST /v1/batches", *headers) + b"0\r\n\r\n" + follows)) as connection:
+        answer = rest_of(connection)
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in answer.lower()
+
+
 def test_a_body_that_trickles_is_refused(door: Door) -> None:
     headers, body = form(b"x", 50_000)
     connection = door.connection(door.head("POST /v1/files", *headers) + body[:150])

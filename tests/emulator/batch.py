@@ -67,6 +67,7 @@ class Plan:
     shrinking_counts: int = 0
     ignores_cancel: bool = False
     has_twin: bool = False
+    does_nothing: bool = False
     files: FilePlan = field(default_factory=FilePlan)
 
 
@@ -137,6 +138,8 @@ def _put(found: Plan, fault: Fault) -> None:
             found.finalizing = inf
         case "twice":
             found.has_twin = True
+        case "does_nothing":
+            found.does_nothing = True
         case _:
             _put_files(found.files, fault)
 
@@ -274,7 +277,8 @@ class Batch:
             self.enter("gone", at)
         elif self.status == "in_progress":
             self.ran = self.has_run(at)
-            self.enter("finalizing" if self.ran == self.count else "expired", at)
+            is_done = self.ran == self.count or self.plan.does_nothing
+            self.enter("finalizing" if is_done else "expired", at)
         elif self.status == "finalizing":
             self.enter("completed", at)
         else:
@@ -283,6 +287,8 @@ class Batch:
 
     def has_run(self, at: float) -> int:
         """How many rows have run by then."""
+        if self.plan.does_nothing:
+            return 0
         if self.status != "in_progress":
             return self.ran
         if at >= self._all_done():
@@ -322,9 +328,10 @@ class Batch:
         """How many lines its result file of that kind has, now that it has ended."""
         if self.rows is None or not self.is_final:
             return 0
-        unrun = self.count - self.ran if kind == "error" else 0
+        unrun = self.count - self.ran if kind == "error" and not self.plan.does_nothing else 0
         return self.rows.tally(self.kept, lambda effect: effect.lines(kind)) + unrun
 
     def has_file(self, kind: str) -> bool:
-        is_empty_one = kind == "error" and self.plan.has_empty_error_file and self.rows is not None and self.is_final
+        has_empty_one = self.plan.does_nothing or (kind == "error" and self.plan.has_empty_error_file)
+        is_empty_one = has_empty_one and self.rows is not None and self.is_final
         return self.status != "gone" and (is_empty_one or self.file_lines(kind) > 0)

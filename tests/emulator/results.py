@@ -57,7 +57,7 @@ def openai_lines(batch: Batch, kind: str, settings: Settings) -> Iterator[bytes]
 
 def _openai_lines(batch: Batch, kind: str, settings: Settings) -> Iterator[bytes]:
     rows = batch.rows
-    if rows is None:
+    if rows is None or batch.plan.does_nothing:
         return
     for _, rank, raw in rows.lines(rows.by_rank() if batch.plan.is_shuffled else rows.in_order()):
         effect = outcome(batch, rank)

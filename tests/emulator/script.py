@@ -83,6 +83,7 @@ OF_BATCHES: dict[str, Json] = {
     "shrinking_counts": {"by": 1},
     "cancel_ignored": {},
     "stuck_finalizing": {},
+    "does_nothing": {},
     "zero_byte_error_file": {},
     "shuffled": {},
     "cut_tail": {},

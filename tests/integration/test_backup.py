@@ -286,3 +286,48 @@ def test_what_is_no_backup_is_told(years: Years, target: Path, tmp_path: Path) -
         edited(target, lambda name, data, label=label: label if name == "backup.json" else data)
         with pytest.raises(InputError, match=r"has no backup\.json"):
             backup.check(target)
+
+
+def altered(target: Path, member: tarfile.TarInfo) -> Path:
+    """The same backup with one member more, ahead of its label."""
+    found = target.with_name("altered.tar")
+    with tarfile.open(target) as old, tarfile.open(found, "w") as new:
+        new.addfile(member, io.BytesIO(b"x" * member.size) if member.isreg() else None)
+        for each in old.getmembers():
+            new.addfile(each, old.extractfile(each) if each.isreg() else None)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "mode"),
+    [
+        ("../up", tarfile.REGTYPE, 0o600),
+        ("jobs/../../up", tarfile.REGTYPE, 0o600),
+        ("../folder", tarfile.DIRTYPE, 0o700),
+        ("/etc/cron.d/x", tarfile.REGTYPE, 0o600),
+        ("jobs/link", tarfile.SYMTYPE, 0o600),
+        ("jobs/hard", tarfile.LNKTYPE, 0o600),
+        ("jobs/disk", tarfile.BLKTYPE, 0o600),
+        ("jobs/tty", tarfile.CHRTYPE, 0o600),
+        ("jobs/pipe", tarfile.FIFOTYPE, 0o600),
+        ("jobs/run", tarfile.REGTYPE, 0o4755),
+        ("jobs/run", tarfile.REGTYPE, 0o2755),
+        ("jobs/folder", tarfile.DIRTYPE, 0o4700),
+    ],
+)
+def test_a_member_that_could_harm_who_unpacks_it_is_found(
+    years: Years, target: Path, name: str, kind: bytes, mode: int
+) -> None:
+    years.run(9, "one")
+    make(years, target)
+    member = tarfile.TarInfo(name)
+    member.type, member.mode, member.linkname = kind, mode, "/etc/passwd" if kind != tarfile.REGTYPE else ""
+    [problem] = backup.check(altered(target, member)).problems
+    assert problem.startswith(f"{name}: ")
+
+
+def test_a_home_in_a_folder_of_a_group_makes_a_backup_that_is_whole(years: Years, target: Path) -> None:
+    years.run(9, "one")
+    (years.home.root / "jobs").chmod(0o2770)
+    make(years, target)
+    assert backup.check(target).problems == []

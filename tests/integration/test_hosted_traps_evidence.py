@@ -191,6 +191,39 @@ def test_trap_g2_a_content_that_is_not_whole_for_an_hour_is_read_until_it_is(
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.parametrize("name", ["openai", "azure"])
+def test_trap_g2_a_batch_that_did_nothing_gives_its_rows_back_within_the_hour(desk: Desk, name: str) -> None:
+    desk.backend(name)
+    script(desk, "does_nothing")
+    script(desk, "turnaround", seconds=60.0)
+    job = desk.submit(plain(5))
+    desk.later(10 * MINUTE, job)
+    desk.later(10 * MINUTE, job)
+    [held] = desk.held(job)
+    assert held.startswith(f"{name} says that the batch is completed and did nothing: 0 of 5 rows, no usage, empty")
+    desk.later(30 * MINUTE, job)
+    assert len(desk.batches()) == 1, "its files may be late"
+    for _ in range(4):
+        desk.later(10 * MINUTE, job)
+    assert len(desk.batches()) == 2
+    assert desk.uncertain(job) > 0
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 5)
+    paid_once(desk, 5)
+    assert desk.cost(job) - desk.uncertain(job) == cost_of(desk.provider.bill())
+
+
+def test_trap_g2_a_batch_that_did_nothing_is_given_up_sooner_where_files_are_never_late(desk: Desk) -> None:
+    desk.run(plain(2))
+    script(desk, "does_nothing")
+    job = desk.submit([row(f"again{number}") for number in range(3)])
+    for _ in range(3):
+        desk.later(15 * MINUTE, job)
+    assert len(desk.batches()) == 3
+    desk.finish(job)
+    assert desk.ends(job) == {f"again{number}": "succeeded" for number in range(3)}
+
+
 def test_trap_g2_a_file_whose_length_is_told_wrong_for_ever_is_believed_by_its_rows(desk: Desk) -> None:
     script(desk, "long_length", verb="content", times=None)
     job = desk.run(plain(10))

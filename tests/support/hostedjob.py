@@ -267,6 +267,10 @@ class Desk:
     def cost(self, job: Job) -> Decimal:
         return self.store.ledger.spent(job.id)
 
+    def uncertain(self, job: Job) -> Decimal:
+        """What may have been billed without an answer."""
+        return sum((total.uncertain for total in self.store.ledger.totals("job", job_id=job.id)), Decimal(0))
+
     def billed(self) -> dict[str, int]:
         """How often the provider has billed each row."""
         return dict(self.provider.bill(rows=True)["rows"])

@@ -330,3 +330,28 @@ def test_a_password_in_an_address_is_refused_and_not_told(tmp_path: Path, user: 
         loaded(tmp_path, LOCAL.replace("http://", f"http://{user}"))
     assert "geheim" not in str(raised.value)
     assert raised.value.line == 2
+
+
+@pytest.mark.parametrize("port", ["99999", "80a", "0", "-1", "８０a", "9" * 5000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[backends.l]\nupstreams = ["URL"]\nidle = true\n',
+        '[backends.l]\nkind = "openai"\napi_key_env = "K"\nbase_url = "URL"\n',
+        '[telemetry]\nendpoint = "URL"\n',
+    ],
+)
+def test_a_port_that_is_none_is_told_with_its_field(tmp_path: Path, text: str, port: str) -> None:
+    path = tmp_path / "orch.toml"
+    path.write_text(text.replace("URL", f"http://host:{port}/v1"))
+    with pytest.raises(InputError, match="is not an http"):
+        config.load(Place(path, tmp_path, "sqlite:///x.db", 1.0))
+
+
+@pytest.mark.parametrize("text", ["[KEY]\n", '["KEY"]\n', "[[KEY]]\n", "KEY = 1\n", "x = {KEY = 1}\n"])
+def test_a_key_without_end_is_told_in_a_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "orch.toml"
+    path.write_text("# settings\n" + text.replace("KEY", "a" * 200_000))
+    with pytest.raises(InputError) as caught:
+        config.load(Place(path, tmp_path, "sqlite:///x.db", 1.0))
+    assert (caught.value.line, len(str(caught.value)) < 500) == (2, True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,3 +125,24 @@ def test_compose_mounts_what_it_names() -> None:
             assert source in found["volumes"] or source.startswith("..")
         assert {one["source"] for one in service.get("configs", ())} <= found["configs"].keys()
         assert service.get("depends_on", {}).keys() <= found["services"].keys()
+
+
+MOST_EXPOSED = 30
+"""Tenths, as `systemd-analyze security` scores a unit: from 0 to 100."""
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_the_service_is_confined() -> None:
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSED}"]
+    done = subprocess.run([*command, str(DEPLOY / "orch.service")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-200:]
+
+
+def test_the_service_can_do_its_work() -> None:
+    """It writes its own folder, reads documents, and starts engines, which compile code and use GPUs."""
+    lines = (DEPLOY / "orch.service").read_text().splitlines()
+    told = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    assert (told["StateDirectory"], told["Environment"]) == ("orch", "ORCH_CONFIG=/etc/orch/orch.toml")
+    assert "Environment=ORCH_HOME=/var/lib/orch" in lines
+    assert {"AF_UNIX", "AF_INET", "AF_INET6"} <= set(told["RestrictAddressFamilies"].split())
+    assert not {"MemoryDenyWriteExecute", "PrivateDevices", "PrivateNetwork", "DeviceAllow"} & told.keys()

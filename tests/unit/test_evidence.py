@@ -16,6 +16,8 @@ from orchestrator.policy.evidence import (
     answers_until,
     gone,
     named,
+    nothing,
+    nothing_until,
     whole,
 )
 
@@ -156,3 +158,16 @@ def test_lost(course: BatchLife, after: timedelta | None) -> None:
         return
     assert course.lost(T + after - SECOND) is None
     assert course.lost(T + after) is not None
+
+
+@pytest.mark.parametrize(
+    ("late", "waits"),
+    [(None, HOUR), (timedelta(0), 15 * MINUTE), (-HOUR, 15 * MINUTE), (40 * MINUTE, 40 * MINUTE), (DAY, HOUR)],
+)
+def test_a_batch_that_did_nothing_is_waited_for_as_long_as_files_were_ever_late(
+    late: timedelta | None, waits: timedelta
+) -> None:
+    until = nothing_until(T, late)
+    assert until == T + waits
+    assert not nothing("openai", 3, until, until - SECOND).holds
+    assert nothing("openai", 3, until, until).holds

@@ -29,8 +29,8 @@ def keys() -> Keys:
     return Keys()
 
 
-def access(folder: Path, keys: Keys, *, links: bool = True) -> PageAccess:
-    return PageAccess(folder, HOME, keys.ring(), links=links, right=KeyRight.VIEW)
+def access(folder: Path, keys: Keys, *, links: bool = True, port: int = 8091) -> PageAccess:
+    return PageAccess(folder, HOME, keys.ring(), port=port, links=links, right=KeyRight.VIEW)
 
 
 def entered(at: PageAccess) -> str:
@@ -46,6 +46,16 @@ def test_a_link_opens_once_and_its_cookie_outlives_a_restart(tmp_path: Path, key
     assert at.enter(token) is None
     assert access(tmp_path, keys).visitor(cookie) is not None
     assert access(tmp_path, keys, links=False).visitor(cookie) is None, "beyond loopback only keys count"
+
+
+def test_a_cookie_is_good_at_its_own_port_alone(tmp_path: Path, keys: Keys) -> None:
+    """Another program of this machine gets the cookie too: its port is the same host."""
+    here, there = access(tmp_path, keys), access(tmp_path, keys, port=8092)
+    by_link, by_key = entered(here), here.sign_in("right")
+    assert here.cookie != there.cookie
+    for cookie in (by_link, by_key):
+        assert here.visitor(cookie) is not None
+        assert there.visitor(cookie) is None
 
 
 def test_a_keys_cookie_ends_with_the_key_and_with_its_right(tmp_path: Path, keys: Keys) -> None:

@@ -29,10 +29,12 @@ GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 @dataclass(frozen=True, slots=True)
 class FetchedFiles:
     """The files are there. `lost` are those that the backend has named and does not have; `short` is how many rows
-    they lack of those that it counts."""
+    they lack of those that it counts. `did_nothing`: the batch is completed and, by its backend's word, no row of it
+    ran."""
 
     lost: tuple[str, ...] = ()
     short: int = 0
+    did_nothing: bool = False
 
 
 def fetch(
@@ -43,8 +45,11 @@ def fetch(
     watched: PolledShard,
     until: datetime,
     now: datetime,
+    nothing_until: Callable[[], datetime],
 ) -> FetchedFiles | str:
     """Bring a batch's result files, or say what is waited for; `rows` gives the ids of the shard's rows.
+
+    `nothing_until` says until when a batch that did nothing is looked at.
 
     Raises BackendError where our own server fails, AccountError, StorageError.
     """
@@ -59,14 +64,26 @@ def fetch(
         reading = replace(reading, told=told, has_grown=watched.has_grown(told))
     if reading.is_more_than(watched.reading):
         watched.reading, watched.unchanged_since = reading, now
-    verdict = evidence.whole(reading, expected, watched.unchanged_since or now, until, now)
+    did_nothing = expected > 0 and reading.is_empty and _did_nothing(handle, shard)
+    if did_nothing:
+        verdict = evidence.nothing(shard.backend, shard.rows, min(until, nothing_until()), now)
+    else:
+        verdict = evidence.whole(reading, expected, watched.unchanged_since or now, until, now)
     if verdict.why is not None:
         return verdict.why
     for kind in KINDS:
         path = home.results(shard.id, kind)
         with suppress(FileNotFoundError):
             _beside(path).replace(path)
-    return FetchedFiles(reading.absent, max(0, expected - reading.rows))
+    return FetchedFiles(reading.absent, max(0, expected - reading.rows), did_nothing)
+
+
+def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
+    """True if the backend says that no row of a completed batch ran; asked again, for counts lag."""
+    batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
+    if batch is None or batch.status is not BatchStatus.COMPLETED or not batch.is_counted:
+        return False
+    return not (batch.completed or batch.failed or batch.input_tokens or batch.output_tokens)
 
 
 def expected_rows(shard: Shard) -> int:

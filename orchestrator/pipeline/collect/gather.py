@@ -79,6 +79,7 @@ class Gather:
             self._work.polls.of(shard, now),
             until,
             now,
+            lambda: self._nothing_until(shard),
         )
         return fetched if isinstance(fetched, str) else (fetched, self._problems(shard, handle, until))
 
@@ -110,6 +111,10 @@ class Gather:
         ended = shard.ended_at or shard.created_at
         until = self._work.until(job, shard, shard.status_at or ended)
         return max(until, ended + evidence.FILES_APPEAR) if shard.output_file_id or shard.error_file_id else until
+
+    def _nothing_until(self, shard: Shard) -> datetime:
+        ended = shard.ended_at or shard.created_at
+        return evidence.nothing_until(ended, self._work.store.shards.longest_file_wait(shard.backend))
 
     def _problems(self, shard: Shard, handle: BackendHandle, until: datetime) -> tuple[LineProblem, ...]:
         """Why a backend refused a shard's batch; nothing where it did not, or does not say so in time."""

@@ -156,6 +156,7 @@ def take(
         taken += store.rows.settle(shard.id, job.id, shard.backend, good, now, model, anywhere=True)
         bad = {one.outcome.seq: one.price for one in answers if one not in good and one.price is not None}
         store.ledger.book(shard, "late", bad, now)
+        store.ledger.settle_uncertain(shard, [one.outcome.seq for one in answers])
         booked += sum(one.price is not None and one.price.cost > 0 for one in answers)
     return Late(taken, max(0, booked - taken))
 

@@ -82,6 +82,8 @@ def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
             settle()
     settle()
     _book_rerouted(store, ended, rest)
+    if ended.fetched.did_nothing:
+        _book_uncertain(store, ended, [row for row in rows.values() if row.state is RequestState.PENDING])
     _book_unfinished(store, ended, rest)
     _book_nobodys(store, ended, rest)
     tally.released = release(store, ended, rest, tally)
@@ -134,6 +136,13 @@ def _book_rerouted(store: Store, ended: EndedShard, rest: Rest) -> None:
             sent[row.seq] = cost
     store.ledger.book(shard, "rerouted", spent, ended.now)
     store.ledger.book(shard, "uncertain", sent, ended.now)
+
+
+def _book_uncertain(store: Store, ended: EndedShard, rows: list[InShard]) -> None:
+    """Book what rows may cost of which their provider says that they did not run: its bill is not seen."""
+    prices = {row.seq: ended.handle.price.of_uncertain(ended.model, 1, _expected(row)) for row in rows}
+    known = {seq: price for seq, price in prices.items() if price is not None}
+    store.ledger.book(ended.shard, "uncertain", known, ended.now)
 
 
 def _book_unfinished(store: Store, ended: EndedShard, rest: Rest) -> None:

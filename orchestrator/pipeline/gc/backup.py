@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import tarfile
 import tempfile
 import uuid
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import msgspec
@@ -165,6 +166,7 @@ def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress
         for path in sorted(stage.rglob("*")):
             info = archive.gettarinfo(path, path.relative_to(stage).as_posix())
             info.uname = info.gname = ""
+            info.mode &= 0o777
             if path.is_dir():
                 archive.addfile(info)
                 continue
@@ -194,13 +196,14 @@ def check(path: Path) -> BackupContents:
         found = BackupContents(
             _label(path, archive), len(members) - 1, sum(member.size for member in members.values())
         )
+        found.problems += filter(None, map(_danger, archive.getmembers()))
         folder = Path(name)
-        for member in members.values():
+        for member in () if found.problems else members.values():
             if member.name == DATABASE or Path(member.name).name == SERVER_DATABASE:
                 archive.extract(member, folder, filter="data")
                 if (wrong := check_sqlite(folder / member.name)) is not None:
                     found.problems.append(f"{member.name}: {wrong}")
-        if found.label.database and DATABASE not in members:
+        if not found.problems and found.label.database and DATABASE not in members:
             found.problems.append(f"{DATABASE} is not there")
         if not found.problems:
             sizes = {member.name: member.size for member in members.values()}
@@ -209,6 +212,18 @@ def check(path: Path) -> BackupContents:
             found.problems += _broken_lines(folder, file, members, found)
     del found.problems[MOST_TOLD:]
     return found
+
+
+def _danger(member: tarfile.TarInfo) -> str | None:
+    """What a member could do to who unpacks the archive; None for a plain file or folder below it."""
+    name = PurePosixPath(member.name)
+    if name.is_absolute() or ".." in name.parts:
+        return f"{member.name}: would be unpacked outside the folder"
+    if not (member.isreg() or member.isdir()):
+        return f"{member.name}: is a link, a device or a pipe; a backup has files and folders only"
+    if member.mode & stat.S_ISUID or (member.isreg() and member.mode & stat.S_ISGID):
+        return f"{member.name}: would run with the rights of its owner or group"
+    return None
 
 
 @contextmanager

@@ -25,6 +25,8 @@ IDLE_SECONDS = 4.0
 ADDRESS_SECONDS = 60.0
 """For how long the addresses of a name are taken to be the same."""
 MAX_HEAD_BYTES = 256 * 1024
+MOST_DIGITS = 18
+"""Of a length; Python takes long to read thousands of digits, and refuses more."""
 JOINED_BYTES = 64 * 1024
 """A body up to this length goes out in one piece with the head; a longer one is not copied for it."""
 LATEST_LOOK = 1.0
@@ -157,7 +159,7 @@ class _Connection(asyncio.Protocol):
         self._in_body = True
         named = dict(self._headers)
         if length := named.get(b"content-length"):
-            if int(length) > self._max_body:
+            if len(length) > MOST_DIGITS or int(length) > self._max_body:
                 self.give_up(TooLongError(status))
         elif b"transfer-encoding" not in named and status not in (204, 304):
             self._until_close = True

@@ -6,7 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.core.errors import UsageError
+from orchestrator.core.sanitize import shortened
 from orchestrator.web.reader import HomeReader
+
+MOST_DIGITS = 18
+"""A database takes no place of more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,13 @@ class PageAddress:
         """A number of the query; None where it is not there, or is none."""
         text = self.query.get(name, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+    def place(self, name: str) -> int:
+        """A number of the path. Raises UsageError for anything else, and for one that no row can have."""
+        text = str(self.path[name])
+        if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+            raise UsageError(f"{shortened(text, MOST_DIGITS)} is not the number of a row or picture")
+        return int(text)
 
 
 @dataclass(frozen=True, slots=True)

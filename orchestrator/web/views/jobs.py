@@ -217,7 +217,7 @@ def row(reader: HomeReader, address: PageAddress) -> View:
 
 def _exchange(reader: HomeReader, address: PageAddress) -> tuple[Job, Exchange]:
     job = found_job(reader, address)
-    found = exchange_at(reader.store, reader.home, job, int(address.path["seq"]))
+    found = exchange_at(reader.store, reader.home, job, address.place("seq"))
     if found is None:
         raise UsageError(f"job {job.id} has no such row")
     return job, found
@@ -257,7 +257,7 @@ def picture(reader: HomeReader, address: PageAddress) -> tuple[str, bytes] | Non
         for part in message["content"]
         if isinstance(part, dict) and (found := _address_of(part)) is not None
     ]
-    number = int(address.path["number"])
+    number = address.place("number")
     head, _, data = held[number].partition(";base64,") if number < len(held) else ("", "", "")
     kind = head.removeprefix("data:")
     if kind not in PICTURES:
