@@ -187,7 +187,7 @@ def test_a_page_needs_a_cookie_our_name_and_our_own_origin(view: Shown, client: 
     assert client.post("/jobs/x").status_code == 403, "no form of ours"
 
 
-def test_what_every_answer_carries(client: httpx2.Client, view: Shown) -> None:
+def test_what_every_answer_carries(client: httpx2.Client, view: Shown, home: WebHome) -> None:
     with httpx2.Client(base_url=view.url) as other:
         entered = other.get(view.links[-1])
     view.link()
