@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc as collector  # `orchestrator.cli.gc` is a command
 import importlib
+import logging
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -17,7 +19,7 @@ from orchestrator import __version__
 from orchestrator.cli import failures
 from orchestrator.cli.terminal import make_output_safe, safe_output
 from orchestrator.core import permissions
-from orchestrator.core.errors import OrchError
+from orchestrator.core.errors import OrchError, StorageError
 
 # Imports make a hundred thousand objects that live to the end: collecting among them costs a quick command a tenth
 # of its time. `root` turns collection on again before a command does its work.
@@ -119,7 +121,25 @@ def run(argv: list[str] | None = None) -> int:
             return failures.failed(error, as_json=as_json)
         except failures.CommandInterrupted as error:
             return failures.interrupted(error, as_json=as_json)
+        except OSError as error:
+            return unusable(error, as_json=as_json)
         return result if isinstance(result, int) else 0
+
+
+def unusable(error: OSError, *, as_json: bool) -> int:
+    """Tell a fault of a disk, socket or stream that nobody has put into words of its own; its exit code."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            drop_output(number)  # it is what cannot be written to
+    name = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    if logging.getLogger().hasHandlers():  # else it would go to the terminal
+        logging.getLogger(__name__).error("a command ended", exc_info=error)
+    told = StorageError(f"{name}{error.strerror or error}")
+    with suppress(OSError):  # what cannot be written to may be where this goes
+        failures.failed(told, as_json=as_json)
+    return told.exit_code
 
 
 def drop_output(*streams: int) -> None:

@@ -265,9 +265,27 @@ class _SafeLines(logging.Formatter):
         return escape_controls(super().format(record)).replace("\n", "\n  ")
 
 
+class _LogFile(logging.FileHandler):
+    """A log that cannot be written, on a full disk for one, is said once until it can be again."""
+
+    is_failing = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        was_failing, self.is_failing = self.is_failing, False
+        try:
+            super().emit(record)
+        except OSError:  # it cannot be opened
+            self.handleError(record)
+        if self.is_failing and not was_failing:
+            say(f"orch: cannot write the log {self.baseFilename}; going on without it")
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
+        self.is_failing = True
+
+
 def log_to(home: Home) -> None:
     """Send the log to the home's file: stderr is for the user."""
-    handler = logging.FileHandler(home.log, delay=True)
+    handler = _LogFile(home.log, delay=True)
     handler.setFormatter(_SafeLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for noisy in ("httpx2", "httpcore", "openai", "anthropic", "uvicorn.access", "alembic"):

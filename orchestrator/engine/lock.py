@@ -10,8 +10,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import IO
 
 from orchestrator.core.errors import StorageError
 from orchestrator.settings.home import Home
@@ -38,7 +39,7 @@ def engine_lock(home: Home) -> Iterator[Holder | None]:
     """Hold a home's engine lock: gives None where it is ours now, or who has it."""
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = home.lock.open("a+")
+        lock = home.lock.open("a+b", buffering=0)
     except OSError as error:
         raise StorageError(f"cannot use {home.lock}: {error.strerror}", hint="set ORCH_HOME elsewhere") from error
     with lock:
@@ -47,23 +48,32 @@ def engine_lock(home: Home) -> Iterator[Holder | None]:
         except BlockingIOError:
             yield _holder(home)
             return
-        lock.seek(0)
-        lock.truncate()
-        command = " ".join(["orch", *sys.argv[1:]])
-        lock.write(json.dumps({"pid": os.getpid(), "command": command}))
-        lock.flush()
+        try:
+            _write(lock, json.dumps({"pid": os.getpid(), "command": " ".join(["orch", *sys.argv[1:]])}))
+        except OSError as error:
+            raise StorageError(f"cannot write {home.lock}: {error.strerror}", hint="free disk space") from error
         try:
             yield None
         finally:
-            lock.seek(0)
-            lock.truncate()
+            with suppress(OSError):  # nobody reads it once the lock is free
+                _write(lock, "")
+
+
+def _write(lock: IO[bytes], text: str) -> None:
+    lock.seek(0)
+    lock.truncate()
+    lock.write(text.encode())
 
 
 def running_engine(home: Home) -> Holder | None:
     """Who has a home's engine now, or None. Takes no lock that another could be refused by for long."""
-    if not home.lock.exists():
+    try:
+        lock = home.lock.open("rb")  # a home may be read where it cannot be written
+    except FileNotFoundError:
         return None
-    with home.lock.open("r+") as lock:
+    except OSError as error:
+        raise StorageError(f"cannot read {home.lock}: {error.strerror}") from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -651,3 +652,22 @@ def test_a_storage_that_overwrites_is_refused(server: str, monkeypatch: pytest.M
         bucket._fs.pipe_file = lambda path, data, mode="": type(bucket._fs).pipe_file(bucket._fs, path, data)
         with pytest.raises(UsageError, match="overwrites"):
             bucket.require_conditions()
+
+
+def test_a_standby_that_finds_the_replica_full_waits_until_it_is_not(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'replica'}"
+    open_storage(url)
+    before, messages = resource.getrlimit(resource.RLIMIT_FSIZE), list[str]()
+
+    def tell(text: str) -> None:
+        messages.append(text)
+        if "trying again" in text:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        found = take_turn(url, tmp_path / "a", LAYOUT, lambda: len(messages) > 9, tell, 0.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert found is not None
+    assert [text for text in messages if "trying again" in text] == [messages[0]]

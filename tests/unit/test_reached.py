@@ -20,6 +20,8 @@ OTHERS = {
     "get_col_spec", "missing_host_key", "_decode_stat",
     # What a worker process does, named in a text.
     "main",
+    # logging calls it.
+    "emit",
     # Whether a worker has been started shows in no other way.
     "is_started",
 }  # fmt: skip

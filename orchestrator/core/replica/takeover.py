@@ -98,6 +98,7 @@ def take_turn(
     Raises UsageError, StorageError.
     """
     turns = _Turns(open_storage(url), root, layout, is_over, tell, lapse)
+    told = ""
     try:
         while True:
             last = turns.wait()
@@ -105,8 +106,17 @@ def take_turn(
                 return turns.take(last)
             except Superseded as error:
                 tell(error.message)
+            except _CannotWrite as error:
+                if error.message != told:
+                    tell(f"{error.message}; trying again")
+                told = error.message
+                time.sleep(LOOK_SECONDS)
     except CopyStopped:
         return None
+
+
+class _CannotWrite(StorageError):
+    """The replica is full or away just when a process would take over: it waits, as the active one does."""
 
 
 class _Turns:
@@ -211,16 +221,31 @@ class _Turns:
             manifest="" if last is None else last.manifest,
             nonce=os.urandom(4).hex(),
         )
-        generation = Generation(self._heads, self._heads.write(head), began)
+        try:
+            written = self._heads.write(head)
+        except (Superseded, DamagedReplica):
+            raise
+        except StorageError as error:
+            raise _CannotWrite(error.message, hint=error.hint) from error
+        generation = Generation(self._heads, written, began)
         if not is_ahead:
             self._folder.begin(head.replica, 0)
         manifest = self._restored(generation, is_ahead=is_ahead)
         self._folder.begin(head.replica, head.generation, head.manifest)
-        generation.renew(RENEW_SECONDS)
-        _remove_unnamed(self._storage, manifest, generation)
+        self._tidied(manifest, generation)
         source = "from this folder" if is_ahead else f"from {self._storage.url}"
         self._tell(f"active, generation {head.generation}, {source}")
         return Replica(self._storage, generation, manifest, self._folder, is_restored=not is_ahead)
+
+    def _tidied(self, manifest: Manifest, generation: Generation) -> None:
+        """Remove what nobody names, where the replica lets us: it has room again then."""
+        try:
+            _remove_unnamed(self._storage, manifest, generation)
+            generation.renew(RENEW_SECONDS)
+        except (Superseded, DamagedReplica):
+            raise
+        except StorageError as error:
+            self._tell(f"{error.message}; going on")
 
     def _restored(self, generation: Generation, *, is_ahead: bool) -> Manifest:
         """The manifest that holds, with the folder as it says; what passes is waited for."""
