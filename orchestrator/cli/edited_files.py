@@ -39,8 +39,8 @@ def of_edited(context: Context, file: Path, options: Options, view: LiveProgress
     say("orch: beside: both are finished; what is the same and under way is asked once")
     choice = click.prompt(
         "orch: what should become of it?",
-        type=click.Choice([Edited.SUPERSEDE, _FINISH, Edited.BESIDE]),
-        default=Edited.SUPERSEDE,
+        type=click.Choice([Edited.SUPERSEDE.value, _FINISH, Edited.BESIDE.value]),
+        default=Edited.SUPERSEDE.value,
         err=True,
     )
     if choice == _FINISH:
