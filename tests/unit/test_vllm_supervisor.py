@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,19 @@ def test_one_that_dies_comes_back_at_the_same_address(tmp_path: Path) -> None:
         assert report["starts"] == 5
     assert sum("killed by SIGKILL; started again in" in line for line in told) == 4
     assert len({" ".join(start["options"]) for start in starts(tmp_path)}) == 1
+
+
+def test_one_that_hangs_is_ended_and_comes_back(tmp_path: Path) -> None:
+    """A vLLM that was told to stop was seen to hang in its shutdown, and nothing took its place."""
+    told: list[str] = []
+    with supervised(planned(tmp_path), told, replace(SOON, deaf=0.4)) as supervisor:
+        assert supervisor.wait_ready()
+        first = starts(tmp_path)[-1]["pid"]
+        os.kill(first, signal.SIGSTOP)
+        wait_until(lambda: len(starts(tmp_path)) == 2)
+        wait_until(lambda: states(supervisor) == ["ready"])
+        assert not is_running(first)
+    assert "has answered no health check for 0 s; started again in" in told[1]
 
 
 def test_one_that_never_gets_ready_is_given_up_with_the_reason(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ TAIL_LINES = 25
 TAIL_BYTES = 16_384
 CAUSE_BYTES = 262_144
 POLL_S = 0.25
+LOOK_S = 5.0
 KILL_MARGIN_S = 10.0
 
 ENVIRONMENT = {
@@ -147,12 +148,14 @@ class VllmProcess:
         log: Path,
         ready_timeout: float = 300.0,
         stop_timeout: float = 30.0,
+        deaf_timeout: float = 120.0,
         held: Sequence[int] = (),
     ) -> None:
         self.launch = launch
         self.log = log
         self._ready_timeout = ready_timeout
         self._stop_timeout = stop_timeout
+        self._deaf_timeout = deaf_timeout
         self._held = tuple(held)
         self._leash: subprocess.Popen[bytes] | None = None
         self._log_start = 0
@@ -254,9 +257,19 @@ class VllmProcess:
             raise self._error("the engine is not running" if code is None else f"the engine ended with code {code}")
 
     def wait(self) -> int:
-        """Return the exit code when the engine ends by itself."""
+        """Return the exit code when the engine, which was ready, ends by itself.
+
+        Raises EngineUnavailable where it was never started, and where for `deaf_timeout` it answers no health check
+        and does not end: vLLM may hang in its shutdown.
+        """
         if self._leash is None:
             raise EngineUnavailable("this engine was never started", hint=None)
+        heard = time.monotonic()
+        while not self._wait_for_end(min(LOOK_S, self._deaf_timeout / 4)):
+            if self.healthy():
+                heard = time.monotonic()
+            elif time.monotonic() - heard >= self._deaf_timeout and not self._wait_for_end(0):
+                raise self._error(f"the engine has answered no health check for {self._deaf_timeout:.0f} s")
         return self._leash.wait()
 
     def stop(self) -> None:

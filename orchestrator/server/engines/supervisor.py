@@ -44,7 +44,7 @@ class RestartPolicy:
     """How long to wait before an engine that died is started again, and when to give it up. Times in seconds.
 
     The pause doubles with every death in a row; an engine that was ready for `well` begins anew. It is given up after
-    `tries` starts in a row that did not get as far as ready.
+    `tries` starts in a row that did not get as far as ready. One that answers no health check for `deaf` is ended.
     """
 
     first: float = 1.0
@@ -52,6 +52,7 @@ class RestartPolicy:
     well: float = 60.0
     tries: int = 3
     ready: float = 3600.0
+    deaf: float = 120.0
 
     def pause(self, deaths: int) -> float:
         """After that many deaths in a row (from 1)."""
@@ -88,7 +89,9 @@ class _Engine:
         self.problem: str | None = None
         self.tail = ""
         self.starts = 0
-        self.process = VllmProcess(planned.launch, log=planned.log, ready_timeout=patience.ready, held=held)
+        self.process = VllmProcess(
+            planned.launch, log=planned.log, ready_timeout=patience.ready, deaf_timeout=patience.deaf, held=held
+        )
         self._patience = patience
         self._tell = tell
         self._record = _Record()
