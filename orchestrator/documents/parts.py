@@ -16,7 +16,7 @@ from orchestrator.documents import files, tables
 from orchestrator.documents.archives import Member, UnpackLimit, tar_parts, zip_parts
 from orchestrator.documents.content import Content
 from orchestrator.documents.ignored import IgnoredReason, is_lock
-from orchestrator.documents.keys import printable, shortened
+from orchestrator.documents.keys import DistinctKeys, printable, shortened
 from orchestrator.documents.kinds import IMAGE, RENDERED, UNKNOWN, Holds, Kind, kind_of, split_name
 from orchestrator.documents.mail import mail_parts, mbox_parts
 from orchestrator.documents.msg_mail import msg_parts
@@ -81,7 +81,7 @@ class _Walk:
         self._file = file
         self._unpacking = unpacking
         self._plugins = {plugin.ending: plugin for plugin in file.plugins}
-        self._keys: set[str] = set()
+        self._keys = DistinctKeys()
         self.is_empty = True
 
     def parts(self, content: Content, kind: str) -> Iterator[Member]:
@@ -93,11 +93,7 @@ class _Walk:
 
     def key(self, outer: str, part: Member) -> str:
         """The key of a part; a name that an earlier part has already is marked."""
-        key = shortened(f"{outer}#{printable(part.name)}")
-        while key in self._keys:
-            key = shortened(f"{key}'")
-        self._keys.add(key)
-        return key
+        return self._keys.distinct(shortened(f"{outer}#{printable(part.name)}"))
 
     def found(self, key: str, part: Member, depth: int) -> Iterator[Document | UnreadableDocument | Passed]:
         """What a part gives."""

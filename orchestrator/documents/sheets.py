@@ -10,7 +10,6 @@ import datetime
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
 
 from orchestrator.documents.content import Content
 from orchestrator.documents.encoding import clean
@@ -95,8 +94,10 @@ def _sheets(data: bytes) -> Iterator[tuple[str, list[list[str]]]]:
             data = _opened(data)
         data = repaired(data) if data.startswith(b"PK") else without_empty_rows(data)
         book = calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
+        cells = calamine.SheetTypeEnum.WorkSheet
+        kinds = {one.name: one.typ for one in book.sheets_metadata}  # made anew at each call
         for name in book.sheet_names:
-            if _is_of_cells(calamine, book, name):
+            if kinds.get(name, cells) == cells:
                 sheet = book.get_sheet_by_name(name)
                 yield name, [[_shown(cell) for cell in row] for row in sheet.to_python(skip_empty_area=False)]
     except (ExtractionError, MemoryError, GeneratorExit):
@@ -127,11 +128,6 @@ def _opened(data: bytes) -> bytes:
     except Exception as error:
         raise encrypted() from error
     return out.getvalue()
-
-
-def _is_of_cells(calamine: Any, book: Any, name: str) -> bool:
-    kinds = {one.name: one.typ for one in book.sheets_metadata}
-    return bool(kinds.get(name, calamine.SheetTypeEnum.WorkSheet) == calamine.SheetTypeEnum.WorkSheet)
 
 
 def _shown(cell: object) -> str:

@@ -6,7 +6,8 @@ import hashlib
 import heapq
 import os
 import stat
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,8 +214,10 @@ class _Opened:
 def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | None) -> Iterator[Listed]:
     source, skipped = opened.source, ignored or Ignored()
     wanted = None
+    in_order: list[str] = []
     if source.sample is not None:
         wanted = frozenset(heapq.nsmallest(source.sample, _keys(opened, readers), key=_rank))
+        in_order = sorted(wanted)
     ways: dict[tuple[str, str], str] = {}
 
     def stamp(found: FoundFile, kind: Kind) -> str | None:
@@ -237,7 +240,7 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
             table = opened.table(entry, kind)
             # Which rows a sample holds, only the table itself can tell.
             marked = stamp(entry, kind) if wanted is None else None
-            rows = None if wanted is None else frozenset(one for one in wanted if one.startswith(f"{table.key}#"))
+            rows = None if wanted is None else frozenset(_inside(in_order, table.key))
             yield Listed(key, marked, is_table=True, order=_order(entry, TableRows(table, rows, skipped)))
         elif wanted is None or key in wanted:
             file = opened.file(entry, kind, relative, key)
@@ -266,6 +269,15 @@ def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
             yield from readers.keys(opened.table(entry, kind), entry.remote)
         else:
             yield opened.key(printable(entry.relative))
+
+
+def _inside(keys: Sequence[str], table: str) -> Iterator[str]:
+    """Those of the sorted `keys` that are of rows or parts of a table. A folder may have as many tables as keys."""
+    prefix = f"{table}#"
+    for index in range(bisect_left(keys, prefix), len(keys)):
+        if not keys[index].startswith(prefix):
+            return
+        yield keys[index]
 
 
 def _rank(key: str) -> bytes:
