@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.cli import run
 from orchestrator.core.shards import ShardState
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.cli import Orch, write_config
 from tests.support.stored import job, row, settle, sharded, succeeded
@@ -34,7 +35,7 @@ def spend(orch: Orch, job_id: str, cost: str, at: datetime) -> None:
     """Book a row of a job of team legal in the home's database."""
     orch.home.mkdir(exist_ok=True)
     with Store.open(f"sqlite:///{orch.home / 'orch.db'}") as store:
-        new = job(job_id)
+        new = job(job_id, home=Home(orch.home).identity())
         store.jobs.add(new, {"team": "legal"})
         store.rows.add(new.id, [row(0)], {}, at)
         settle(store, sharded(store, new, state=ShardState.COLLECTED), succeeded(0, cost), now=at)

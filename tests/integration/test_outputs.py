@@ -33,7 +33,8 @@ def job_file(desk: Desk, output: Output_, text: str = "Letter.", **spec: Any) ->
     folder.mkdir(exist_ok=True)
     for name in ("a", "b"):
         (folder / f"{name}.txt").write_text(f"{text} {name}", encoding="utf-8")
-    path = desk.folder / "job.yaml"
+    # A file of its own for each job: another content of the same one is an edit.
+    path = desk.folder / f"{spec.get('name', 'job')}.yaml"
     given = {
         "name": "night", "documents": "documents", "models": {"m": "m"}, "output": output,
         "tasks": [{"id": "t", "prompt": "What of it?", "model": "m", "max_tokens": 60}], **spec,

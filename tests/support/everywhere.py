@@ -134,8 +134,9 @@ quarantine list | quarantine release ! | budget | engines | engines start ! | en
 reconcile ! | gc --dry-run | backup b!.tar | backup b!.tar --check | keys list --dir serve | keys add !
 keys revoke ! | schedule add JOB --cron ! | schedule add JOB --cron EVENING --tz UTC | schedule list | schedule nights
 schedule run ! | schedule remove ! | up --webhooks ! | view ! | view 203.0.113.1:1
-report backends | serve --upstream ! | serve --upstream http://h --gpus ! | bench no!.yaml | bench JOB --backend !
-bench JOB --modes ! | bench JOB --vs !:x | cluster status ! | cluster status | cluster up ! | cluster down
+report backends | adopt ! | serve --upstream ! | serve --upstream http://h --gpus ! | bench no!.yaml
+bench JOB --backend ! | bench JOB --modes ! | bench JOB --vs !:x | cluster status ! | cluster status | cluster up !
+cluster down
 """
 """Command lines of every command, those that fail among them; `!` stands for hostile text."""
 

@@ -7,6 +7,7 @@ might ask. A request that asks for sampling, or whose task says `cache: false`, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -48,7 +49,8 @@ class Sharing:
             if other is None or other.id == job.id or other.built_at is None:
                 continue
             is_superseded = other.options.get(SUPERSEDED_BY) == job.id
-            self._sources[name] = _Source(models(other), other.series == job.series, is_superseded)
+            with suppress(ValueError):  # a job whose stored file is damaged shares nothing, and keeps no other one
+                self._sources[name] = _Source(models(other), other.series == job.series, is_superseded)
         self._is_in_time = cache(self._in_time)
 
     def of(self, made: list[Built]) -> dict[int, RowInFlight]:
