@@ -257,6 +257,36 @@ def test_what_nobody_used_for_long_is_known_less_and_a_probe_tells_more() -> Non
     assert usual(used).rate > 1.4, "one night among many is not believed as it is"
 
 
+@pytest.mark.parametrize("many", [1, 2, 10])
+@pytest.mark.parametrize(
+    "assumed", [Assumed(0.6, 1.0), Assumed(6.0, 0.35, "stated"), Assumed(2.5, 0.12, "from a bench")]
+)
+def test_what_idle_time_makes_unsure_is_as_sure_as_what_is_assumed_at_least(many: int, assumed: Assumed) -> None:
+    """From night to night of idle time the forecast comes nearer to the assumed one, and never passes it."""
+    before = nights(lambda days, hour: 2.0, many, hours=1.0)
+    fresh = pace(learn(before, NIGHT), assumed, now=NIGHT)
+    low, high = sorted((assumed.rate, fresh.rate))
+    narrow, wide = sorted((assumed.spread, fresh.spread))
+    apart = math.inf
+    for idle in (1, 7, 14, 30, 60, 90, 150, 180, 365, 3650, 36_500):
+        now = NIGHT + timedelta(days=idle)
+        told = pace(learn(before, now), assumed, now=now)
+        assert low * 0.999 <= told.rate <= high * 1.001
+        assert narrow * 0.999 <= told.spread <= wide * 1.001
+        now_apart = abs(math.log(told.rate / assumed.rate)) + abs(told.spread - assumed.spread)
+        assert now_apart <= apart + 0.001
+        apart = now_apart
+    assert (told.rate, told.spread) == (pytest.approx(assumed.rate), pytest.approx(assumed.spread))
+
+
+def test_nights_that_differ_widely_are_not_made_alike_by_what_is_assumed() -> None:
+    """Fresh nights that say that a rate is wild are believed, whatever is stated."""
+    chance = random.Random(3)
+    drawn = [chance.lognormvariate(math.log(2.0), 0.8) for _ in range(31)]
+    told = pace(learn(nights(lambda days, hour: drawn[days], 30), NIGHT), Assumed(2.0, 0.2, "stated"), now=NIGHT)
+    assert told.spread > 0.5
+
+
 # --- standstills
 
 

@@ -38,6 +38,9 @@ _FADE = 0.88
 _RARE_FADE = 0.97
 _IDLE_HALF_LIFE = 14.0
 """Nights without rows after which a night before them weighs half: what nobody used may have changed."""
+_ASSUMED_WEIGHT = 0.01
+"""The weight of the assumed rate, in nights: it counts only once idle time has left next to nothing of them."""
+_LEAST_WEIGHT = 1e-9
 _UNLIKE = 0.3
 """What a night of other rows weighs, and how much less sure it makes."""
 _OUTLYING, _LEAST_SCALE = 2.5, 0.1
@@ -65,11 +68,13 @@ class Speeds:
     """What was learned of an engine: the rate of each night, newest first, with its weight, in work a second as if it
     were the usual hour; the factor of each hour of the day (UTC); how far it moves in a night.
 
+    `unfaded` is what the nights would weigh together had there been no idle time after them.
     `outages` were seen in so many `watched` hours, `out` seconds long together; `over` of them ended. With `counted`,
     work is tokens, else rows.
     """
 
     nights: tuple[tuple[float, float], ...] = ()
+    unfaded: float = 0.0
     hours: tuple[float, ...] = (1.0,) * 24
     drift: float = ASSUMED_DRIFT
     outages: float = 0.0
@@ -116,7 +121,8 @@ def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
     rates, bad = _levels(well, [age for age, one in zip(aged, told, strict=True) if one.rate > 0])
     weighed = sum(weight for _, weight in rates)
     alike = sum(one.alike * weight for one, (_, weight) in zip(well, rates, strict=True)) / weighed if well else 1.0
-    speeds = Speeds(tuple(rates), hours, _drift(well), alike=alike, counted=counted)
+    unfaded = sum(_weight(one, newer) for newer, one in enumerate(well))
+    speeds = Speeds(tuple(rates), unfaded, hours, _drift(well), alike=alike, counted=counted)
     is_bad = iter(bad)
     for newer, night in enumerate(told):
         speeds = _with(speeds, night, _RARE_FADE**newer, is_bad=night.rate > 0 and next(is_bad))
@@ -183,17 +189,29 @@ def _usual(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, ahead:
         )  # fmt: skip
     whole = sum(weight for _, weight in speeds.nights)
     mean = sum(weight * math.log(rate) for rate, weight in speeds.nights) / whole
-    off = sum(weight * (math.log(rate) - mean) ** 2 for rate, weight in speeds.nights)
-    counted = _PRIOR_NIGHTS + whole
-    # Of so few nights neither the mean nor the spread is sure: about that of Student's distribution.
-    variance = (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + off) / counted * (1 + 1 / whole) * (1 + 2 / counted)
-    variance += (1.0 - speeds.alike) * _UNLIKE**2
+    off = sum(weight * (math.log(rate) - mean) ** 2 for rate, weight in speeds.nights) / whole
+    unlike = (1.0 - speeds.alike) * _UNLIKE**2
+    # Idle time makes nights less sure, but no less sure than a rate that nobody has seen.
+    bound = max(_variance(off, speeds.unfaded), assumed.spread**2)
+    variance = min(_variance(off, whole), bound) + unlike
+    left = whole / (whole + _ASSUMED_WEIGHT)
+    level = left * mean + (1.0 - left) * math.log(assumed.rate * a_row) if assumed.rate > 0 else mean
+    variance = left * variance + (1.0 - left) * assumed.spread**2
     count = len(speeds.nights)
-    rate = math.exp(mean) * speeds.hours[now.hour] / a_row
+    rate = math.exp(level) * speeds.hours[now.hour] / a_row
     return Pace(
         rate, max(LEAST_SPREAD, math.sqrt(variance)), source(count, "nights", ENOUGH_NIGHTS), ahead, start,
         speeds.hazard, speeds.outage, steps, count >= ENOUGH_NIGHTS,
     )  # fmt: skip
+
+
+def _variance(off: float, whole: float) -> float:
+    """The variance of the next night's logarithm, where nights that weigh `whole` have one of `off`.
+
+    Of so few nights neither the mean nor the spread is sure: about that of Student's distribution.
+    """
+    counted = _PRIOR_NIGHTS + whole
+    return (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + whole * off) / counted * (1 + 1 / whole) * (1 + 2 / counted)
 
 
 def _steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, float], ...]:
@@ -252,7 +270,12 @@ def _drift(told: Sequence[NightSeen]) -> float:
 
 def _aged(idle: int) -> float:
     """What a night still weighs after which an engine was not used on so many."""
-    return math.pow(0.5, idle / _IDLE_HALF_LIFE)
+    return max(_LEAST_WEIGHT, math.pow(0.5, idle / _IDLE_HALF_LIFE))
+
+
+def _weight(night: NightSeen, newer: int) -> float:
+    """What a night weighs that so many newer ones follow, without idle time."""
+    return math.pow(_FADE, newer) * (_UNLIKE + (1.0 - _UNLIKE) * night.alike)
 
 
 def _levels(told: Sequence[NightSeen], aged: Sequence[float]) -> tuple[list[tuple[float, float]], list[bool]]:
@@ -260,10 +283,7 @@ def _levels(told: Sequence[NightSeen], aged: Sequence[float]) -> tuple[list[tupl
     nights were bad: far slower than the others."""
     if not told:
         return [], []
-    weights = [
-        age * _FADE**newer * (_UNLIKE + (1.0 - _UNLIKE) * one.alike)
-        for newer, (one, age) in enumerate(zip(told, aged, strict=True))
-    ]
+    weights = [age * _weight(one, newer) for newer, (one, age) in enumerate(zip(told, aged, strict=True))]
     logs = [math.log(one.rate) for one in told]
     middle = median(list(zip(logs, weights, strict=True)))
     apart = median([(abs(log - middle), weight) for log, weight in zip(logs, weights, strict=True)])
