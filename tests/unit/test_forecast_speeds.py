@@ -352,3 +352,9 @@ def test_hours_never_make_it_faster(rate: float, rows: float, hours: float) -> N
     assert within.seconds_for(rows) >= pace.seconds_for(rows) - 1e-6
     for limit in (HOUR, 10 * HOUR, 40 * HOUR):
         assert rows_within(within, limit) <= rows_within(pace, limit) + 1e-6
+
+
+@given(st.floats(1e-4, 1e4), st.floats(0.05, 1.0), st.integers(1, 12))
+def test_a_rate_measured_last_night_does_not_depend_on_a_guess(rate: float, spread: float, many: int) -> None:
+    told = learn(nights(lambda days, hour: 2.0, many, hours=1.0), NIGHT)
+    assert pace(told, Assumed(rate, spread), now=NIGHT).rate == pytest.approx(2.0)

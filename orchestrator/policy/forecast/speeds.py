@@ -39,7 +39,7 @@ _RARE_FADE = 0.97
 _IDLE_HALF_LIFE = 14.0
 """Nights without rows after which a night before them weighs half: what nobody used may have changed."""
 _ASSUMED_WEIGHT = 0.01
-"""The weight of the assumed rate, in nights: it counts only once idle time has left next to nothing of them."""
+"""The weight of the assumed rate, in nights, where idle time has left nothing of them; 0 where there was none."""
 _LEAST_WEIGHT = 1e-9
 _UNLIKE = 0.3
 """What a night of other rows weighs, and how much less sure it makes."""
@@ -194,7 +194,7 @@ def _usual(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, ahead:
     # Idle time makes nights less sure, but no less sure than a rate that nobody has seen.
     bound = max(_variance(off, speeds.unfaded), assumed.spread**2)
     variance = min(_variance(off, whole), bound) + unlike
-    left = whole / (whole + _ASSUMED_WEIGHT)
+    left = whole / (whole + _ASSUMED_WEIGHT * max(0.0, 1.0 - whole / speeds.unfaded))
     level = left * mean + (1.0 - left) * math.log(assumed.rate * a_row) if assumed.rate > 0 else mean
     variance = left * variance + (1.0 - left) * assumed.spread**2
     count = len(speeds.nights)
