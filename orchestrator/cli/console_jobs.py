@@ -13,7 +13,7 @@ from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import JobState
 from orchestrator.core.money import money
-from orchestrator.reports.words import STATE_STYLE, tokens
+from orchestrator.reports.words import STATE_STYLE, marked_words, tokens
 
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Cost, FirstRow, Outlook, Plan, Refusal, Route
@@ -102,12 +102,8 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     ended = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired", "pending")]
     of_them = ", ".join(f"{number:,} {name}" for name, number in ended if number)
     told.append(("rows", f"{counts.total:,}: {of_them}" if of_them else "0"))
-    if counts.cut:
-        told.append(("cut", f"{counts.cut:,} of the answers ended at max_tokens; raise it if they must be complete"))
-    if counts.odd_ends:
-        told.append(("odd ends", f"{counts.odd_ends:,} of the answers ended for a reason that is not known"))
-    if counts.repaired:
-        told.append(("repaired", f"{counts.repaired:,} of the answers had their JSON among other text"))
+    advice = {"cut": "; raise it if they must be complete"}
+    told += [(name, words + advice.get(name, "")) for name, words in marked_words(counts).items()]
     if line.failing.known or line.failing.acknowledged:
         told.append(("failures", str(line.failing)))
     if line.failed_so_far > counts.failed:

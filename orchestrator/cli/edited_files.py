@@ -13,11 +13,10 @@ from orchestrator.cli.context import Context
 from orchestrator.cli.output import say
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job
-from orchestrator.core.shards import ShardState
+from orchestrator.core.shards import AT_BACKEND
 from orchestrator.pipeline.build.intake import How, Intake, Options, earlier_content
 from orchestrator.pipeline.succession import Edited
 
-_SENT = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
 _FINISH = "finish"
 
 
@@ -51,7 +50,7 @@ def of_edited(context: Context, file: Path, options: Options, view: LiveProgress
 
 def _under_way(context: Context, job: Job) -> str:
     counts = context.store.jobs.counts([job.id])[job.id]
-    sent = [shard for shard in context.store.shards.of_job(job.id) if shard.state in _SENT]
+    sent = [shard for shard in context.store.shards.of_job(job.id) if shard.state in AT_BACKEND]
     rows, names = sum(shard.rows for shard in sent), ", ".join(sorted({shard.backend for shard in sent}))
     batches = "1 batch" if len(sent) == 1 else f"{len(sent):,} batches"
     at = f"{batches} of {rows:,} rows at {names}" if sent else "no batch"

@@ -38,6 +38,10 @@ TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
     ShardState.COLLECTED: frozenset(),
     ShardState.CANCELLED: frozenset(),
 }
+AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
+"""States of a shard that was sent, or may have been, and is not collected: what it costs is not booked."""
+AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
+"""States of a shard whose backend has work to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import Ignored, IgnoredReason, told
 from orchestrator.documents.keys import MOST_KEY, printable, shortened
 from orchestrator.documents.kinds import RENDERED, SUFFIXES, Holds, Kind, is_supported, kind_of, split_name
-from orchestrator.documents.plugins import installed
+from orchestrator.documents.plugins import Plugin, installed
 from orchestrator.documents.readers import Order, Readers, RemoteOrder, TableRows
 from orchestrator.documents.remote import AddressList, RemoteRoot, RemoteWalk
 from orchestrator.documents.safe_open import is_system
@@ -218,13 +219,13 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
     if source.sample is not None:
         wanted = frozenset(heapq.nsmallest(source.sample, _keys(opened, readers), key=_rank))
         in_order = sorted(wanted)
-    ways: dict[tuple[str, str], str] = {}
+
+    @cache
+    def way(kind: str, plugin: Plugin | None) -> str:
+        return unchanged_files.way_of(source, kind, plugin)
 
     def stamp(found: FoundFile, kind: Kind) -> str | None:
-        ending = "" if kind.plugin is None else kind.plugin.ending
-        if (kind.name, ending) not in ways:
-            ways[kind.name, ending] = unchanged_files.way_of(source, kind.name, kind.plugin)
-        return _stamp(found, ways[kind.name, ending], now_ns)
+        return _stamp(found, way(kind.name, kind.plugin), now_ns)
 
     is_empty = True
     for entry in opened.entries(with_info=True):

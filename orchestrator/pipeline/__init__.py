@@ -32,7 +32,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.events import PROBE, EventKind
 from orchestrator.core.model import CancelCode, Job, RequestState
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.pipeline import succession
 from orchestrator.pipeline.backend_handles import BackendHandles
 from orchestrator.pipeline.build import builder
@@ -294,7 +294,7 @@ class Pipeline:
             return False
         if shard.state is ShardState.PENDING:
             self._batches.dissolve(job, shard, reason)
-        elif shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED):
+        elif shard.state in AT_BACKEND:
             self._store.shards.note(shard, rerouted_at=self._now(), rerouted_for=reason)
         else:
             return False

@@ -27,7 +27,7 @@ class Edited(StrEnum):
 
 def open_jobs(store: Store, home: str) -> list[JobId]:
     """The jobs of a home that are unfinished and not only rehearsed."""
-    return [job.id for job in store.jobs.unfinished(home) if not job.options.get("dry_run")]
+    return [job.id for job in _open(store, home)]
 
 
 def successor(store: Store, job: Job) -> Job | None:
@@ -40,11 +40,10 @@ def edited(store: Store, job: Job) -> list[Job]:
     """The unfinished jobs of the same file and the same part of it, with other content; oldest first."""
     found = [
         other
-        for other in store.jobs.unfinished(job.home)
+        for other in _open(store, job.home)
         if other.series == job.series
         and other.id != job.id
         and other.created_at <= job.created_at
-        and not other.options.get("dry_run")
         and _scope(other.options) == _scope(job.options)
         and (other.identity != job.identity or other.options.get(SUPERSEDED_BY) is not None)
     ]
@@ -58,6 +57,10 @@ def supersede(store: Store, job: Job, now: datetime) -> None:
     for other in edited(store, job):
         store.jobs.allow(other.id, **{SUPERSEDED_BY: job.id})
         store.jobs.note(other.id, EventKind.SUPERSEDED, f"its file was edited: job {job.id} supersedes it", now)
+
+
+def _open(store: Store, home: str) -> list[Job]:
+    return [job for job in store.jobs.unfinished(home) if not job.options.get("dry_run")]
 
 
 def _scope(options: Mapping[str, Any]) -> list[Any]:

@@ -178,8 +178,9 @@ def outcome(
         return replace(failed, status=response.status_code) if any(head.tokens) else failed
     is_read = check is not None or not any(head.tokens) or not head.is_complete
     answer = answer_of(body) if is_read else None
-    problem: tuple[str, str] | None = (UNFINISHED, head.not_an_answer or "")
-    if head.not_an_answer is None:
+    if head.not_an_answer is not None:
+        problem: tuple[str, str] | None = (UNFINISHED, head.not_an_answer)
+    else:
         problem = _problem(answer, check, head.tokens.output, bound)
     ended = _ended(seq, kind, found, head, problem, response.status_code)
     if used := unpriced(body):

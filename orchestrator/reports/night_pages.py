@@ -22,6 +22,7 @@ from orchestrator.policy.night_figures import DeadlineResult
 from orchestrator.reports.bars import Bar, bars
 from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
 from orchestrator.reports.pages import LIST, PAID, page_template
+from orchestrator.reports.words import marked_words
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -76,7 +77,7 @@ def headline(report: NightReport) -> str:
         if not needs
         else f"{needs} {'thing needs' if needs == 1 else 'things need'} a person"
     )
-    answered = [answered_words(report.counts), *marked_words(report.counts)]
+    answered = [answered_words(report.counts), *marked_words(report.counts).values()]
     return "; ".join([*answered, jobs, f"{money(paid)} paid", see_to, *known_words(report)])
 
 
@@ -97,16 +98,6 @@ def answered_words(counts: Counts) -> str:
     rest = [(name, getattr(counts, name)) for name in ("failed", "cancelled", "expired", "pending")]
     told = ", ".join(f"{number:,} {name}" for name, number in rest if number)
     return f"{counts.succeeded:,} of {counts.total:,} rows answered" + (f" ({told})" if told else "")
-
-
-def marked_words(counts: Counts) -> list[str]:
-    """Phrases about accepted answers that may be incomplete, or were not quite what was asked for."""
-    told = (
-        (counts.cut, "ended at max_tokens"),
-        (counts.odd_ends, "ended for a reason that is not known"),
-        (counts.repaired, "had their JSON among other text"),
-    )
-    return [f"{number:,} of the answers {words}" for number, words in told if number]
 
 
 def subject_of(report: NightReport) -> str:
@@ -138,7 +129,7 @@ def blocks(job: JobReport) -> list[Block]:
 
 
 def _rows(job: JobReport) -> Block:
-    notes = [answered_words(job.facts.counts), *marked_words(job.facts.counts)]
+    notes = [answered_words(job.facts.counts), *marked_words(job.facts.counts).values()]
     if job.due is not None:
         notes.append(due_words(job.due))
     return Block("Answers", notes=notes)

@@ -11,6 +11,7 @@ from orchestrator.core.money import money
 from orchestrator.settings.model_lists import alias_words
 
 if TYPE_CHECKING:
+    from orchestrator.core.counts import Counts
     from orchestrator.policy.calibration import Calibration
     from orchestrator.reports.cost import CostLine, CostReport, Estimate
 
@@ -128,3 +129,13 @@ def _or_dash(dollars: Decimal | None) -> str:
 
 def _share(share: float | None) -> str:
     return "—" if share is None else f"{share:.0%}"
+
+
+def marked_words(counts: Counts) -> dict[str, str]:
+    """Phrases about accepted answers that may be incomplete or are not quite what was asked for, by short names."""
+    told = (
+        ("cut", counts.cut, "ended at max_tokens"),
+        ("odd ends", counts.odd_ends, "ended for a reason that is not known"),
+        ("repaired", counts.repaired, "had their JSON among other text"),
+    )
+    return {name: f"{number:,} of the answers {words}" for name, number, words in told if number}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select, true
 
 from orchestrator.core.model import JobId, RequestState
-from orchestrator.core.shards import ShardId, ShardState
+from orchestrator.core.shards import AT_BACKEND, ShardId
 from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
 from orchestrator.store.records import Earlier, earlier
 from orchestrator.store.rows import open_rows
 from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, requests, shards
-
-_SENT = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class AwaitedRows:
             ]
             s, ids = shards.c, {row.shard_id for row in rows}
             of_ids = bulk.each(select(s.id, s.backend, s.model, s.state), s.id, sorted(ids), tx.dialect)
-            sent = {row.id: row for row in tx.execute(of_ids) if row.state in _SENT} if ids else {}
+            sent = {row.id: row for row in tx.execute(of_ids) if row.state in AT_BACKEND} if ids else {}
         rows.sort(key=lambda row: (row.job_id, row.seq))
         return [
             (
@@ -144,12 +142,9 @@ class AwaitedRows:
         """Rows of a job whose awaited row has an outcome or is gone, so many at most."""
         mine = requests.alias("mine").c
 
-        def awaited(there: Any) -> ColumnElement[bool]:
-            return and_(there.job_id == mine.carried_from, there.seq == _mark(mine.twin_of))
-
         columns = (mine.seq, mine.custom_id, mine.fingerprint, mine.model, mine.cache_key, mine.carried_from)
         with self._db.read() as tx:
-            theirs, on = bulk.beside(requests.alias("theirs"), awaited, tx.dialect)
+            theirs, on = bulk.beside(requests.alias("theirs"), _awaited_by(mine), tx.dialect)
             over = or_(theirs.c.state.is_(None), theirs.c.state != RequestState.PENDING)
             query = (
                 select(*columns, _mark(mine.twin_of).label("of_seq"))
@@ -176,11 +171,8 @@ class AwaitedRows:
         """The shards of another job in which rows are that a job awaits."""
         mine = requests.alias("mine").c
 
-        def awaited(there: Any) -> ColumnElement[bool]:
-            return and_(there.job_id == mine.carried_from, there.seq == _mark(mine.twin_of))
-
         with self._db.read() as tx:
-            theirs, on = bulk.beside(requests.alias("theirs"), awaited, tx.dialect)
+            theirs, on = bulk.beside(requests.alias("theirs"), _awaited_by(mine), tx.dialect)
             query = (
                 select(theirs.c.shard_id)
                 .distinct()
@@ -230,6 +222,11 @@ def awaits(row: RowInFlight) -> tuple[int, str]:
 def _mark(place: Any) -> Any:
     """Turn the place of another job's row into `twin_of`, which is negative then, and back."""
     return -1 - place
+
+
+def _awaited_by(mine: Any) -> Callable[[Any], ColumnElement[bool]]:
+    """The condition under which a row is the one that another awaits."""
+    return lambda theirs: and_(theirs.job_id == mine.carried_from, theirs.seq == _mark(mine.twin_of))
 
 
 _BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard).scalar_subquery().label("backend")

@@ -12,14 +12,13 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, delete, func, literal, or_, select
 
 from orchestrator.core.model import PICO, JobId, Price, RequestState, Usage
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.store.database import Database
 from orchestrator.store.records import COUNTS
 from orchestrator.store.tables import ledger, requests, shards, tags
 
 _NOTHING = Usage()
 DAY = 86_400_000_000  # microseconds
-UNPAID = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class Ledger:
 
     def unpaid(self, tag: tuple[str, str] | None) -> list[Shard]:
         """The shards that may be booked yet: from the intent to send one until it is collected, of every home."""
-        query = select(shards).where(shards.c.state.in_(UNPAID)).order_by(shards.c.created_at, shards.c.id)
+        query = select(shards).where(shards.c.state.in_(AT_BACKEND)).order_by(shards.c.created_at, shards.c.id)
         if tag is not None:
             query = query.where(shards.c.job_id.in_(_tagged(tag)))
         with self._db.read() as tx:

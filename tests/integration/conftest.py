@@ -22,3 +22,13 @@ def desk(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """A home before the provider: `desk.run(plain(6))`, `desk.ends(job)`."""
     with desk_of(emulator, tmp_path, monkeypatch) as desk:
         yield desk
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def desk_on_each(
+    request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Desk]:
+    """The same on each database in turn."""
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
+    with desk_of(emulator, tmp_path, monkeypatch, url) as desk:
+        yield desk

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.emulator.driving import chat_line, jsonl
 from tests.support.cli import CONFIG, Orch, kill_group
-from tests.support.hostedjob import KEY, MODEL, Desk, cost_of, desk_of, settings_of, write_toml
+from tests.support.hostedjob import KEY, MODEL, Desk, cost_of, settings_of, write_toml
 from tests.support.process import wait_until
 
 ROWS, EDITS, KILLS = 9, 6, 5
@@ -24,14 +23,10 @@ SPEED = 900.0
 """Virtual seconds a second: a batch of minutes takes less than one."""
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def desk(
-    request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Desk]:
-    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
-    with desk_of(emulator, tmp_path, monkeypatch, url) as desk:
-        desk.backend(limits={"max_rows": 4})
-        yield desk
+@pytest.fixture
+def desk(desk_on_each: Desk) -> Desk:
+    desk_on_each.backend(limits={"max_rows": 4})
+    return desk_on_each
 
 
 def content(version: list[int]) -> bytes:

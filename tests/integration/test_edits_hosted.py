@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,15 @@ from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.succession import Edited
-from tests.emulator.client import Emulator
 from tests.emulator.driving import chat_line, jsonl
-from tests.support.hostedjob import HOUR, MINUTE, MODEL, Desk, cost_of, desk_of, script
+from tests.support.hostedjob import HOUR, MINUTE, MODEL, Desk, cost_of, script
 
 ROWS = 4
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def desk(
-    request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Desk]:
-    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
-    with desk_of(emulator, tmp_path, monkeypatch, url) as desk:
-        yield desk
+@pytest.fixture
+def desk(desk_on_each: Desk) -> Desk:
+    return desk_on_each
 
 
 def job_file(

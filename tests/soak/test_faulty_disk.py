@@ -9,8 +9,6 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from tests.conftest import MakeUpstream
 from tests.emulator.client import Emulator
 from tests.support import hosted_kills, killing
 from tests.support.cli import Orch, write_config
+from tests.support.databases import database
 from tests.support.faulty_disk import FaultyDisk, compiled
 from tests.support.postgres import PostgresServer
 
@@ -30,15 +29,6 @@ LOCAL_ROWS, HOSTED_ROWS = 300, 40
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("disk"))
-
-
-@contextmanager
-def database(kind: str, home: Path, postgres: PostgresServer) -> Iterator[str]:
-    if kind == "sqlite":
-        yield f"sqlite:///{home}/orch.db"
-    else:
-        with postgres.database() as url:
-            yield url
 
 
 @pytest.mark.soak

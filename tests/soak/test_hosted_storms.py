@@ -11,7 +11,6 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from sqlalchemy import make_url
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.support.cli import Orch
+from tests.support.databases import database
 from tests.support.hosted_crashes import Providers, Report, providers, run
 from tests.support.hosted_kills import SPEED, KillRun, hosted_schedule, odd_hosted_schedule, sync_schedule
 from tests.support.postgres import PostgresServer
@@ -94,15 +94,6 @@ def test_killed_once_at_every_point(there: Providers, order: tuple[str, ...]) ->
     for nth in range(1, whole.points + 1):
         sums.add(run(there, plain(1, order, Kills(most=1, nth=nth))))
     sums.tell()
-
-
-@contextmanager
-def database(kind: str, folder: Path, postgres: PostgresServer) -> Iterator[str]:
-    if kind == "sqlite":
-        yield f"sqlite:///{folder}/orch.db"
-    else:
-        with postgres.database() as url:
-            yield url
 
 
 @pytest.mark.soak

@@ -34,3 +34,13 @@ def postgres_template(server: PostgresServer) -> Iterator[str]:
     with server.database() as url:
         Store.open(url).close()
         yield str(make_url(url).database)
+
+
+@contextmanager
+def database(kind: str, folder: Path, server: PostgresServer) -> Iterator[str]:
+    """The URL of a database of a kind, `sqlite` (in the folder) or `postgres`, for the length of a block."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/orch.db"
+    else:
+        with server.database() as url:
+            yield url

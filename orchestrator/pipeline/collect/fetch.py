@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from http import HTTPStatus
 from pathlib import Path
 
 from orchestrator.backends import Download
@@ -18,12 +17,12 @@ from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.track import Came, PolledShard
+from orchestrator.pipeline.lost_answers import GONE
 from orchestrator.policy import evidence, results
 from orchestrator.policy.evidence import FileReading
 from orchestrator.settings.home import Home
 
 KINDS = ("output", "error")
-GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, Usage
 from orchestrator.core.money import amount, money, up_to
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import AHEAD, AT_BACKEND, Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle, Prices
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
@@ -34,9 +34,7 @@ MARGIN = Decimal("1.5")
 SETTLED_AFTER = timedelta(days=1)
 """A line of the ledger says when its batch was polled; it is written a while later, and no day later."""
 _NO_BOUND = "set `max_tokens` on every row of the batch file, or run it without a budget"
-_AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 _UNBOOKED = (ShardState.SUBMITTED, ShardState.ENDED)
-_AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
 
 HandleOf = Callable[[Shard], BackendHandle]
 ModelOf = Callable[[Job, Shard], str]
@@ -49,10 +47,10 @@ def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: Handl
     """
     if job.budget is None or job.cancel_requested_at is not None:
         return None
-    handles = {shard.backend: handle_of(shard) for shard in shards if shard.state in _AHEAD}
+    handles = {shard.backend: handle_of(shard) for shard in shards if shard.state in AHEAD}
     spent = booked + _by_time((shard for shard in shards if shard.state in _UNBOOKED), handle_of)
     spent += sum(
-        (_at_most(job, one, handle_of, model_of) or Decimal(0) for one in shards if one.state in _AT_BACKEND),
+        (_at_most(job, one, handle_of, model_of) or Decimal(0) for one in shards if one.state in AT_BACKEND),
         Decimal(0),
     )
     ahead = sum(
@@ -72,7 +70,7 @@ def no_room(
     """
     if job.budget is None or (wanted := _at_most(job, shard, handle_of, model_of)) is None:
         return None
-    flying = [other for other in others if other.state in _AT_BACKEND]
+    flying = [other for other in others if other.state in AT_BACKEND]
     bounds = [_at_most(job, other, handle_of, model_of) or Decimal(0) for other in flying]
     in_flight = sum(bounds, _by_time(flying, handle_of))
     if booked + in_flight + wanted <= job.budget:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from orchestrator.core.shards import Shard
-from orchestrator.policy.planner.observed import AHEAD
+from orchestrator.core.shards import AHEAD, Shard
 from orchestrator.policy.planner.stints import unfinished, waits_for_answers
 from orchestrator.policy.planner.types import Claim, Decision, Open, Running
 

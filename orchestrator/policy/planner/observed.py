@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.core.durations import MINUTE
 from orchestrator.core.model import Job, JobId
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import AHEAD, AT_BACKEND, Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy import forecast
 from orchestrator.policy.forecast import Assumed, Pace, SeenBatch, Speeds, Turnaround, Wait
@@ -38,8 +38,6 @@ SURE, LIKELY = 0.99, 0.95
 """What a finish, and a cancel or a start, do not exceed as they are planned."""
 FAR = 1.5
 """What takes so many times as long as planned comes too late."""
-AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
-AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 
 
 @dataclass(frozen=True, slots=True)
