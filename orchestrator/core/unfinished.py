@@ -16,7 +16,7 @@ FAILED_ENDS = frozenset(
         "engine_error", "interrupted", "preempted", "load", "unload",
     }
 )  # fmt: skip
-"""Values of `finish_reason` with which a server says that it stopped before the answer was complete.
+"""Kinds of ends with which a server says that it stopped before the answer was complete.
 
 vLLM and SGLang: `abort`, `error`. DeepSeek: `insufficient_system_resource`. OpenRouter and Mistral: `error`. Z.ai:
 `network_error`. Cohere: `timeout`, `user_cancel`. TensorRT-LLM: `cancelled`, `not_finished`. Ollama: `load`.
@@ -25,10 +25,13 @@ _FAILED_STATUSES = frozenset({"failed", "cancelled", "canceled", "in_progress", 
 """Values of a response's `status` under which it has no answer, or not a whole one."""
 _BOUNDED = frozenset({"max_output_tokens", "max_tokens", "content_filter"})
 """Reasons for which a response is incomplete, and an answer all the same: it was cut where its request says."""
-WINDOW_FULL = frozenset({"model_context_window_exceeded", "context_window_exceeded", "model_length", "error_limit"})
-"""Words for an answer that ended because the context window was full, in lower case: sending it again does not help.
+WINDOW_FULL = frozenset(
+    {"model_context_window_exceeded", "context_window_exceeded", "model_length", "error_limit", "token_limit"}
+)
+"""Kinds of ends that say that the context window was full: sending it again does not help.
 
-Anthropic and Bedrock: `model_context_window_exceeded`. Mistral: `model_length`. Cohere: `ERROR_LIMIT`.
+Anthropic and Bedrock: `model_context_window_exceeded`. Mistral: `model_length`. Cohere: `ERROR_LIMIT`. watsonx:
+`token_limit`.
 """
 MAX_WORDS = 200
 """Characters of a server's own words that a reason quotes."""
@@ -61,6 +64,17 @@ def end_word(reason: Any) -> str | None:
     return reason if reason is None or isinstance(reason, str) else str(reason)[:MAX_WORDS]
 
 
+def end_kind(reason: str | None) -> str:
+    """A word for how an answer ended as it is compared; empty if there is none.
+
+    `FINISH_REASON_MAX_TOKENS` (Vertex), `FinishReason.MAX_TOKENS` (its enum as text) and `max-tokens` are one kind.
+    """
+    if reason in _USUAL_ENDS:
+        return reason
+    kind = (reason or "").strip().lower().rpartition(".")[2]
+    return kind.removeprefix("finish_reason_").replace("-", "_").replace(" ", "_")
+
+
 def why_unfinished(choices: list[ChoiceEnd] | None, kind: Any, status: Any, details: Any) -> str | None:
     """Why a body is not a whole answer, None if it is one.
 
@@ -72,7 +86,7 @@ def why_unfinished(choices: list[ChoiceEnd] | None, kind: Any, status: Any, deta
         if choice.finish_reason in _USUAL_ENDS:
             continue
         end = end_word(choice.finish_reason)
-        if end and end.lower() in FAILED_ENDS:
+        if end_kind(end) in FAILED_ENDS:
             return f"the server stopped before the answer was complete (finish_reason {end})"
         if end is None and kind == _PIECE:
             return "the answer is a piece of a stream"
@@ -89,7 +103,8 @@ def _unfinished_response(status: Any, details: Any) -> str | None:
     if status != "incomplete":
         return None
     reason = end_word(details)
-    is_final = reason is not None and (reason in _BOUNDED or reason.lower() in WINDOW_FULL)
+    kind = end_kind(reason)
+    is_final = kind in _BOUNDED or kind in WINDOW_FULL
     return None if is_final else f"the response is incomplete ({reason or 'no reason given'})"
 
 

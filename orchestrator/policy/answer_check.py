@@ -87,13 +87,13 @@ class OutputCheck:
                 return None
             if answer_ends.is_cut(answer):
                 return "truncated", "the answer reached max_tokens before it began; raise max_tokens"
-            if answer.finish_reason == "content_filter":
+            if answer_ends.is_withheld(answer):
                 return "content_filter", "the provider's content filter withheld the answer"
             if answer.is_missing:
                 return "empty_answer", "there is no completion in the answer: it has no choices and no output"
             return "empty_answer", "the model returned an empty answer"
         if self._check is None:
-            return _WITHHELD if answer.finish_reason == "content_filter" else None
+            return _WITHHELD if answer_ends.is_withheld(answer) else None
         return self._read(answer, repair=self._repair).problem
 
     def is_repaired(self, answer: Answer) -> bool:
@@ -131,7 +131,7 @@ class OutputCheck:
         if answer_ends.is_cut(answer):
             message = "the answer reached max_tokens before its JSON was complete; raise max_tokens"
             return _Reading(answer, repair, problem=("truncated", message))
-        if answer.finish_reason == "content_filter":
+        if answer_ends.is_withheld(answer):
             return _Reading(answer, repair, problem=_WITHHELD)
         if repair and answer_ends.full_window(answer) is None:
             with suppress(answer_json.NotOneValue):

@@ -1,17 +1,29 @@
-"""Ends of answers that are not complete: at `max_tokens`, or where the context window was full. Pure."""
+"""How answers ended: complete, at `max_tokens`, withheld, or where the context window was full. Pure."""
 
 from __future__ import annotations
 
-from orchestrator.core.unfinished import WINDOW_FULL
+from orchestrator.core.unfinished import WINDOW_FULL, end_kind
 from orchestrator.policy.answer_text import Answer
 
-_AT_BOUND = frozenset({"length", "max_tokens", "max_output_tokens"})
+_AT_BOUND = frozenset(
+    {"length", "max_tokens", "max_output_tokens", "max_completion_tokens", "max_new_tokens", "max_length"}
+)
+_WITHHELD = frozenset(
+    {
+        "content_filter", "content_filtered", "guardrail_intervened", "safety", "image_safety", "recitation",
+        "prohibited_content", "blocklist", "spii", "error_toxic", "sensitive",
+    }
+)  # fmt: skip
+"""Ends of answers that a provider's filter stopped.
 
-_KNOWN = _AT_BOUND | {
-    "stop", "tool_calls", "function_call", "content_filter", "end_turn", "stop_sequence", "tool_use", "refusal",
-    "complete", "completed",
+Bedrock: `content_filtered`, `guardrail_intervened`. Gemini: `safety` to `spii`. Cohere: `ERROR_TOXIC`. Z.ai:
+`sensitive`.
+"""
+_KNOWN = _AT_BOUND | _WITHHELD | {
+    "stop", "tool_calls", "function_call", "end_turn", "stop_sequence", "tool_use", "refusal", "complete",
+    "completed",
 }  # fmt: skip
-"""Ends of answers that are complete, or are judged for what they are, in lower case."""
+"""Ends of answers that are complete, or are judged for what they are."""
 
 CONTEXT_FULL = "context_full"
 """The code of an answer that ended because the model's context window was full."""
@@ -20,12 +32,17 @@ _FULL = CONTEXT_FULL, "the answer ended because the model's context window was f
 
 def is_cut(answer: Answer) -> bool:
     """True if the answer ended at `max_tokens`."""
-    return (answer.finish_reason or "").lower() in _AT_BOUND
+    return end_kind(answer.finish_reason) in _AT_BOUND
+
+
+def is_withheld(answer: Answer) -> bool:
+    """True if a filter of the provider's stopped the answer."""
+    return end_kind(answer.finish_reason) in _WITHHELD
 
 
 def is_odd(answer: Answer) -> bool:
     """True if nobody knows the reason for which the answer ended, or there is none: `""`, null, `eos` were seen."""
-    return answer.data is None and (answer.finish_reason or "").lower() not in _KNOWN
+    return answer.data is None and end_kind(answer.finish_reason) not in _KNOWN
 
 
 def full_window(answer: Answer, output_tokens: int = 0, bound: int | None = None) -> tuple[str, str] | None:
@@ -33,7 +50,7 @@ def full_window(answer: Answer, output_tokens: int = 0, bound: int | None = None
 
     One that ends for its length before it has the `bound` of tokens that it may have (None: not known) met another.
     """
-    if (answer.finish_reason or "").lower() in WINDOW_FULL:
+    if end_kind(answer.finish_reason) in WINDOW_FULL:
         return _FULL
     if bound is None or not 0 < output_tokens < bound or not is_cut(answer):
         return None

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
 import msgspec
 
 from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.policy.thoughts import EndlessThoughts, marks_in, without_thoughts
 
 _OPENS, _CLOSES = "{[", "}]"
-_THOUGHTS = re.compile(r"<(think|thinking|thought|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
-_THOUGHT_ENDS = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
-_THOUGHT_BEGINS = re.compile(r"<(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _FENCE = re.compile(r"\A(`{3,}|~{3,})[\w+.-]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*\1\Z", re.DOTALL)
 _BLANK = " \t\r\n\ufeff"
+_NONE = object()
 
 
 class NotOneValue(ValueError):
@@ -41,18 +41,39 @@ _decoder = json.JSONDecoder(strict=False, parse_constant=_no_number, parse_float
 
 def value_in(text: str) -> Any:
     """The one JSON value in a text. Raises NotOneValue."""
-    said = _without_thoughts(text).strip(_BLANK)
-    if (fence := _FENCE.match(said)) is not None:
-        said = fence[2].strip(_BLANK)
-    try:
-        value = _whole(said)
-    except ValueError:
-        value = _only_one(said)
+    value = _around_marks(text)
+    if value is _NONE:
+        try:
+            value = _said_value(without_thoughts(text))
+        except EndlessThoughts as error:
+            raise NotOneValue(str(error)) from None
     try:
         # As any other answer is decoded: the two readers take large numbers differently.
         return msgspec.json.decode(json.dumps(value))
     except (*JSON_ERRORS, ValueError):
         raise NotOneValue("the value cannot be represented") from None
+
+
+def _around_marks(text: str) -> Any:
+    """The value in whose texts all marks of thoughts stand, _NONE if there is none: a document may speak of them."""
+    marks = marks_in(text)
+    if not marks:
+        return _NONE
+    with suppress(NotOneValue):
+        value, start, end = _only_one(text)
+        if start < marks[0][0] and marks[-1][1] < end:
+            return value
+    return _NONE
+
+
+def _said_value(text: str) -> Any:
+    said = text.strip(_BLANK)
+    if (fence := _FENCE.match(said)) is not None:
+        said = fence[2].strip(_BLANK)
+    try:
+        return _whole(said)
+    except ValueError:
+        return _only_one(said)[0]
 
 
 def _whole(text: str) -> Any:
@@ -65,24 +86,15 @@ def _whole(text: str) -> Any:
     return value
 
 
-def _without_thoughts(text: str) -> str:
-    """What a model says outside of its thoughts. A server may have cut off the mark with which they begin."""
-    said = _THOUGHTS.sub("", text)
-    if (ends := list(_THOUGHT_ENDS.finditer(said))) and not _THOUGHT_BEGINS.search(said, 0, ends[-1].start()):
-        said = said[ends[-1].end() :]
-    if _THOUGHT_BEGINS.search(said):
-        raise NotOneValue("the thoughts do not end")
-    return said
-
-
-def _only_one(text: str) -> Any:
-    """The one object or list among other text."""
-    found: list[Any] = []
+def _only_one(text: str) -> tuple[Any, int, int]:
+    """The one object or list among other text, where it begins and where it ends."""
+    found: list[tuple[Any, int, int]] = []
     at = _next(text, 0)
     while at < len(text):
         try:
-            value, at = _decoder.raw_decode(text, at)
-            found.append(value)
+            value, end = _decoder.raw_decode(text, at)
+            found.append((value, at, end))
+            at = end
         except NotOneValue:
             raise
         except (ValueError, RecursionError):

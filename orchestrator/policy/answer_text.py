@@ -74,6 +74,12 @@ class _Body(msgspec.Struct):
     data: msgspec.Raw = wire.NO_BODY
     output: msgspec.Raw = wire.NO_BODY
     incomplete_details: msgspec.Raw = wire.NO_BODY
+    # Ollama's and Cohere's own endpoints answer with the one choice itself.
+    message: msgspec.Raw = wire.NO_BODY
+    response: msgspec.Raw = wire.NO_BODY
+    finish_reason: msgspec.Raw = wire.NO_BODY
+    done_reason: msgspec.Raw = wire.NO_BODY
+    done: msgspec.Raw = wire.NO_BODY
 
 
 class _OddChoice(msgspec.Struct):
@@ -129,6 +135,10 @@ def _odd_answer(body: msgspec.Raw) -> Answer:
     if isinstance(output, list):
         return _of_response(output, answer_parts.read(parts.incomplete_details))
     data = None if bytes(parts.data) in (b"", b"null") else parts.data
+    has_choice = _fields(parts.message) or isinstance(answer_parts.read(parts.response), str)
+    if data is None and has_choice and bytes(parts.done) != b"false":
+        end = parts.done_reason if parts.finish_reason is wire.NO_BODY else parts.finish_reason
+        return _of_choice(_OddChoice(parts.message, text=parts.response, finish_reason=end))
     return Answer(None, None, data is not None, data=data, is_missing=data is None)
 
 

@@ -72,11 +72,20 @@ def test_tokens_are_those_that_were_recorded() -> None:
             "input": tokens.input, "cached": tokens.cached, "cache_write": tokens.cache_write,
             "cache_write_1h": tokens.cache_write_1h, "output": tokens.output, "reasoning": tokens.reasoning,
         }  # fmt: skip
-        # Of one shape at xAI itself the thoughts are expected in the output, and elsewhere they are left out.
-        beside = {**wanted, "output": wanted["output"] + wanted["reasoning"]}
-        if found not in (wanted, beside):
+        if found != wanted and not is_billed_as(pair, found):
             wrong.append((number, found, wanted))
     assert wrong == []
+
+
+def is_billed_as(pair: Mapping[str, Any], found: Mapping[str, int]) -> bool:
+    """True if xAI's own bill in the answer has the thoughts in the output, which two `expected` of a gateway's leave
+    out, against two of xAI's own of the same shape."""
+    ticks = pair["response"]["usage"].get("cost_in_usd_ticks")
+    if ticks is None or found["output"] != pair["expected"]["tokens"]["output"] + found["reasoning"]:
+        return False
+    usage = Usage(input_tokens=found["input"], cached_tokens=found["cached"], output_tokens=found["output"])
+    price = rates("x-ai", pair["model"], tier=Tier.STANDARD, at=EVENING).price(usage)
+    return abs(price.cost - ticks * Decimal("1e-10")) < NEAR
 
 
 @pytest.mark.parametrize("tier", [Tier.STANDARD, Tier.BATCH])
@@ -84,7 +93,8 @@ def test_money_is_what_the_price_table_makes_of_what_was_recorded(tier: Tier) ->
     wrong = []
     for number, pair in pairs():
         wanted = (pair["expected"]["usd"] or {}).get(tier)
-        if wanted is None or Decimal(wanted) == 0:  # a model of which the list has no price
+        # The list names qwen-3-coder at Cerebras without any price, which is $0 there; here it is an error.
+        if wanted is None or (Decimal(wanted) == 0 and pair["provider"] == "cerebras"):
             continue
         head, _ = read(pair)
         found = price_of(pair, head, tier)

@@ -46,11 +46,17 @@ CUT = {
     "anthropic": anthropic("max_tokens"),
     "a gateway that translates nothing": chat("max_tokens"),
     "in capitals": chat("MAX_TOKENS"),
+    "vertex": chat("FINISH_REASON_MAX_TOKENS"),
+    "an enum as text": chat("FinishReason.MAX_TOKENS"),
+    "with a hyphen": chat("max-tokens"),
+    "an older engine": chat("max_new_tokens"),
 }
 FULL = {
     "anthropic": anthropic("model_context_window_exceeded"),
     "mistral": chat("model_length"),
     "cohere": chat("ERROR_LIMIT"),
+    "watsonx": chat("TOKEN_LIMIT"),
+    "an enum as text": chat("FinishReason.MODEL_LENGTH"),
     "responses": responses("model_context_window_exceeded"),
 }
 CHECKS = {"a task": OutputCheck(None), "a ready batch file": None}
@@ -67,6 +73,14 @@ def test_text_that_ended_at_max_tokens_is_an_answer_and_counted(body: Any, check
 @pytest.mark.parametrize("reason", ["stop", "tool_calls", "", "eos"])
 def test_a_complete_answer_is_not_counted_whatever_its_words(reason: str, check: AnswerCheck | None) -> None:
     assert not outcome(chat(reason, 'the "length" of max_tokens'), check).cut
+
+
+@pytest.mark.parametrize(
+    "reason", ["CONTENT_FILTER", "content_filtered", "SAFETY", "FINISH_REASON_RECITATION", "ERROR_TOXIC", "sensitive"]
+)
+def test_an_answer_that_a_filter_stopped_is_not_a_success_however_it_is_spelled(reason: str) -> None:
+    for check in (OutputCheck(None), OutputCheck(SCHEMA)):
+        assert outcome(chat(reason), check).error_code == "content_filter"
 
 
 def test_json_that_fits_its_schema_is_complete_wherever_it_ends() -> None:

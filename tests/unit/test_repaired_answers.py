@@ -13,6 +13,7 @@ from orchestrator.policy.answer_text import Answer
 from orchestrator.settings.task_spec import Task
 
 GOOD = '{"months": 12}'
+DRAFT = '{"months": 11}'
 SCHEMA = {
     "type": "object",
     "properties": {"months": {"type": "integer"}, "note": {"type": "string"}},
@@ -35,6 +36,18 @@ REPAIRED = {
     "thoughts": f"<think>Is it {{}}? Perhaps 12.</think>\n{GOOD}",
     "thoughts whose mark was cut off": f"Is it {{}}? Perhaps 12.</think>{GOOD}",
     "thoughts and a fence": f"<think>\nhm\n</think>\n```json\n{GOOD}\n```",
+    "nested thoughts": f"<think>a<think>{DRAFT}</think>b {DRAFT}</think>{GOOD}",
+    "thoughts twice": f"<think>{DRAFT}</think>Well.<think>{DRAFT}</think>{GOOD}",
+    "thoughts of kimi": f"◁think▷{DRAFT}◁/think▷{GOOD}",
+    "thoughts of magistral": f"[THINK]{DRAFT}[/THINK]{GOOD}",
+    "thoughts of seed": f"<seed:think>{DRAFT}</seed:think>{GOOD}",
+    "thoughts of command": f"<|START_THINKING|>{DRAFT}<|END_THINKING|><|START_RESPONSE|>{GOOD}<|END_RESPONSE|>",
+    "thoughts of gemma": f"<|channel>thought\n{DRAFT}<channel|>{GOOD}",
+    "thoughts of granite": f"Here is my thought process: {DRAFT} Here is my response: {GOOD}",
+    "a sentence that granite ends thoughts with": f"{GOOD} Here is my response: as above.",
+    "thoughts in a channel": f"<|channel|>analysis<|message|>{DRAFT}<|end|><|start|>assistant"
+    f"<|channel|>final <|constrain|>json<|message|>{GOOD}<|return|>",
+    "thoughts in a channel without its marks": f"analysisPerhaps {DRAFT}.assistantfinal{GOOD}",
     "a mark of the byte order": f"\ufeff{GOOD}",
     "brackets in the text": f"As [the note] says: {GOOD}",
 }
@@ -47,6 +60,9 @@ NOT_REPAIRED = {
     "cut list around a whole object": '[{"months": 12}, {"mon',
     "a broken object before a good one": f"{{months: 12}} {GOOD}",
     "thoughts that do not end": f"<think>it is {GOOD}",
+    "a channel of thoughts alone": f"<|channel|>analysis<|message|>it is {GOOD}",
+    "thoughts that begin again": f"<think>hm</think><think>it is {GOOD}",
+    "thoughts with another's end": f"<think>it is {GOOD}</reasoning>",
     "a number that is none": 'so {"months": NaN}',
     "too large a number": 'so {"months": 1e999}',
 }
@@ -67,6 +83,14 @@ def test_nothing_is_completed_and_nothing_is_guessed(text: str) -> None:
     assert problem is not None
     assert problem[0] == "invalid_json"
     assert not check.is_repaired(said(text))
+
+
+@pytest.mark.parametrize("mark", ["<think>", "</think>", "◁think▷", "[/THINK]"])
+@pytest.mark.parametrize("around", ["so: {}", "```json\n{}\n```", "<x>{}</x>"])
+def test_a_mark_of_thoughts_in_a_text_of_the_answer_is_text(around: str, mark: str) -> None:
+    check, answer = OutputCheck(SCHEMA), said(around.replace("{}", f'{{"months": 12, "note": "see {mark} there"}}'))
+    assert check.problem(answer) is None
+    assert check.output(answer, BODY) == {"months": 12, "note": f"see {mark} there"}
 
 
 def test_a_raw_tab_or_line_break_in_a_string_is_taken() -> None:
