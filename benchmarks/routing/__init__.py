@@ -13,13 +13,14 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.routing.coverage import added, spelled_coverage
+from benchmarks.routing.judged import JUDGED
 from benchmarks.routing.scenarios import SCENARIOS
 from benchmarks.routing.table import GOAL_COST, GOAL_IN_TIME, Result, run, spelled, together
 from benchmarks.routing.unseen import UNSEEN
 from benchmarks.routing.unused import UNUSED
 
 ALL = {**SCENARIOS, **UNSEEN}
-KNOWN = {**ALL, **UNUSED}
+KNOWN = {**ALL, **UNUSED, **JUDGED}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -30,13 +31,13 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--scenarios",
         default=",".join(ALL),
-        help="names with commas between, `seen`, `unseen`, `unused`; the first two",
+        help="names with commas between, `seen`, `unseen`, `unused`, `judged`; the first two",
     )
     parser.add_argument("--alone", action="store_true", help="without the simple rules")
     parser.add_argument("--probe", action="store_true", help="ours sends probes to routes long unused")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
     chosen = parser.parse_args(argv)
-    groups = {"seen": list(SCENARIOS), "unseen": list(UNSEEN), "unused": list(UNUSED)}
+    groups = {"seen": list(SCENARIOS), "unseen": list(UNSEEN), "unused": list(UNUSED), "judged": list(JUDGED)}
     names = [name for given in chosen.scenarios.split(",") for name in groups.get(given, [given])]
     if unknown := [name for name in names if name not in KNOWN]:
         parser.error(f"no scenario {unknown[0]!r}; there are: {', '.join(KNOWN)}")
@@ -60,6 +61,7 @@ def _table(result: Result) -> str:
         f"  {row.policy:28}{row.in_time:>10.2%}{row.cost:>19.3f}x{row.late_hours:>17.2f}\n" for row in result.rows
     )
     told = spelled(result.told) + spelled_coverage(result.coverage)
+    told += f"  cost no more than told: {result.within:,} of {result.priced:,} jobs\n"
     return head + rows + told + "".join(f"  loses: {text}\n" for text in result.lost)
 
 

@@ -65,7 +65,7 @@ class SynchronousNight:
     """A synchronous route tonight: `rate` rows a second times its `speed`; others' `ahead` rows come first.
 
     After `cools` seconds without work it needs `start` seconds to begin. `nominal` is the rate that its operator
-    states, None where he states none.
+    states, None where he states none. Where it costs `hourly` dollars an hour, a policy knows no other price of it.
     """
 
     name: str
@@ -77,6 +77,7 @@ class SynchronousNight:
     cools: float = math.inf
     speed: Speed = FULL
     location: str = "hosted"
+    hourly: float | None = None
 
     def rate_at(self, at: float) -> float:
         """Rows a second then."""
@@ -142,7 +143,8 @@ class Night:
 
 @dataclass(slots=True)
 class Score:
-    """What a policy made of a job. `told` has the chances that it gave: when, and P(in time)."""
+    """What a policy made of a job. `told` has the chances that it gave: when, and P(in time); `at_most` is what it
+    told at first that the job would not exceed."""
 
     job: Job
     in_time: bool
@@ -150,6 +152,7 @@ class Score:
     done_at: float
     told: list[tuple[float, float]] = field(default_factory=list)
     by_route: dict[str, int] = field(default_factory=dict)
+    at_most: float | None = None
 
 
 def up_between(a: float, b: float, down: Windows) -> float:

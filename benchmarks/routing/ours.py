@@ -6,6 +6,7 @@ of these by the product's own functions: where its knowledge is wrong, so is thi
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, S
 from orchestrator.core.model import Job, JobId, JobKind, ProgressSample
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
+from orchestrator.policy import forecast
 from orchestrator.policy.forecast import Assumed, Speeds
 from orchestrator.policy.planner import (
     BatchOption,
@@ -47,6 +49,7 @@ NIGHTS = 30
 MOST_LOOKS = 40
 """Of a job and synchronous option, evenly over an earlier night."""
 UNKNOWN_RATE, UNKNOWN_SPREAD, STATED_SPREAD = 1.0, 1.0, 0.35
+HOUR, P95 = 3600.0, 1.645
 
 
 class Ours:
@@ -85,7 +88,7 @@ class Ours:
             if not actions:
                 actions = [Send(min(books.options, key=lambda one: one.cost.p50).backend, view.waiting)]
             self._foreseen += books.foreseen(actions)
-            return Look(actions, 60.0, planned.chance)
+            return Look(actions, 60.0, planned.chance, float(planned.at_most))
         decision = replan(books.open, books.options, books.terms, books.now)
         actions = [*books.actions(decision)]
         self._foreseen += books.foreseen(actions)
@@ -296,7 +299,12 @@ class _Books:
         starts = observed.ASSUMED_START if sync.location == "local" else observed.QUICK_START
         pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
         leaves = observed.cancel_seconds(sight.shards, self.now, observed.OWN_CANCEL)
-        return SynchronousOption(sync.name, sync.location, _cost(sync.price), pace, cancel_seconds=leaves)
+        cost = _cost(sync.price)
+        if sync.hourly is not None:
+            usual = forecast.pace(known, assumed, now=self.now)
+            each = Decimal(repr(round(sync.hourly / HOUR / usual.rate, 12)))
+            cost = Cost(each, each * Decimal(repr(round(math.exp(P95 * usual.spread), 6))))
+        return SynchronousOption(sync.name, sync.location, cost, pace, cancel_seconds=leaves)
 
 
 def begin_of(night: Night) -> datetime:

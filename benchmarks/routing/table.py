@@ -59,6 +59,9 @@ class Result:
     rows: tuple[Row, ...]
     told: tuple[Told, ...]
     coverage: tuple[Coverage, ...]
+    priced: int
+    within: int
+    """Jobs of ours that were told what they cost at most, and those that cost no more."""
 
     @property
     def ours(self) -> Row:
@@ -114,16 +117,29 @@ def run(scenario: Scenario, seed: int, count: int, *, alone: bool = False, probe
     bounds = [_bounds(night) for night in nights]
     policies: Sequence[Policy] = (Ours(probe=probe),) if alone else (Ours(probe=probe), *rules(nights[0]))
     rows, told = [], ()
+    priced: list[Score] = []
     covered: list[Coverage] = []
     for policy in policies:
         lived = list(_live(policy, scenario, nights, bounds, covered))
         rows.append(_row(policy.name, [one for one in lived if one.least is not None]))
         told = told or tuple(reliability(lived))
+        priced = priced or [one.score for one in lived if one.score.at_most is not None]
     least = [each for night in bounds for each in night if each is not None]
     jobs = sum(len(night.jobs) for night in nights)
     mean = sum(least) / max(1, len(least))
     return Result(
-        scenario.name, scenario.about, seed, count, jobs, len(least), mean, tuple(rows), told, tuple(covered)
+        scenario.name,
+        scenario.about,
+        seed,
+        count,
+        jobs,
+        len(least),
+        mean,
+        tuple(rows),
+        told,
+        tuple(covered),
+        len(priced),
+        sum(one.cost <= (one.at_most or 0.0) + 1e-9 for one in priced),
     )
 
 

@@ -106,11 +106,13 @@ Action = Send | Cancel
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a policy does, in how many seconds it looks again, and the P(in time) that it tells (None: nothing)."""
+    """What a policy does, in how many seconds it looks again, and the P(in time) that it tells (None: nothing); and,
+    as a job begins, what that is told to cost at most."""
 
     actions: list[Action]
     wait: float
     chance: float | None = None
+    at_most: float | None = None
 
 
 class Policy(Protocol):
@@ -143,6 +145,7 @@ class _Job:
     done_at: float | None = None
     told: list[tuple[float, float]] = field(default_factory=list)
     by_route: dict[str, int] = field(default_factory=dict)
+    at_most: float | None = None
 
 
 @dataclass(slots=True)
@@ -198,7 +201,7 @@ class World:
     @staticmethod
     def _score(job: _Job) -> Score:
         at = math.inf if job.done_at is None else job.done_at
-        return Score(job.terms, at <= job.terms.deadline, job.cost, at, job.told, job.by_route)
+        return Score(job.terms, at <= job.terms.deadline, job.cost, at, job.told, job.by_route, job.at_most)
 
     def _look(self, policy: Policy, job: _Job) -> None:
         view = View(
@@ -215,6 +218,8 @@ class World:
         look = policy.look(view)
         if look.chance is not None:
             job.told.append((self.now, look.chance))
+        if job.at_most is None:
+            job.at_most = look.at_most
         for action in look.actions:
             self._act(job, action)
         job.look = self.now + max(SOONEST, look.wait)
