@@ -182,6 +182,7 @@ class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
     """How our server got a result: an extension of the result line, given when the batch asks for it.
 
     `uncertain` counts how often the row was sent and no answer came; the upstream may bill that all the same.
+    `window_full`: prompt and answer fill the context window that the upstream states, whatever it says of the end.
     """
 
     upstream: str
@@ -189,6 +190,7 @@ class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
     upstream_seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
     attempts: Count
     uncertain: Count = 0
+    window_full: bool = False
 
 
 class ResultResponse(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ _KNOWN = _AT_BOUND | _WITHHELD | {
 
 CONTEXT_FULL = "context_full"
 """The code of an answer that ended because the model's context window was full."""
-_FULL = CONTEXT_FULL, "the answer ended because the model's context window was full"
+FULL = CONTEXT_FULL, "the answer ended because the model's context window was full"
 
 
 def is_cut(answer: Answer) -> bool:
@@ -51,7 +51,7 @@ def full_window(answer: Answer, output_tokens: int = 0, bound: int | None = None
     One that ends for its length before it has the `bound` of tokens that it may have (None: not known) met another.
     """
     if end_kind(answer.finish_reason) in WINDOW_FULL:
-        return _FULL
+        return FULL
     if bound is None or not 0 < output_tokens < bound or not is_cut(answer):
         return None
     return CONTEXT_FULL, (

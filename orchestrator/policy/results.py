@@ -181,7 +181,8 @@ def outcome(
     if head.not_an_answer is not None:
         problem: tuple[str, str] | None = (UNFINISHED, head.not_an_answer)
     else:
-        problem = _problem(answer, check, head.tokens.output, bound)
+        is_full = line.orch is not None and line.orch.window_full
+        problem = _problem(answer, check, head.tokens.output, bound, is_full=is_full)
     ended = _ended(seq, kind, found, head, problem, response.status_code)
     if used := unpriced(body):
         ended = replace(ended, unpriced=used)
@@ -196,15 +197,17 @@ def outcome(
 
 
 def _problem(
-    answer: Answer | None, check: AnswerCheck | None, output_tokens: int, bound: int | None
+    answer: Answer | None, check: AnswerCheck | None, output_tokens: int, bound: int | None, *, is_full: bool
 ) -> tuple[str, str] | None:
     """What is wrong with an answer; without a check only a full context window is."""
     if answer is None:
-        return None
+        return answer_ends.FULL if is_full else None
     found = None if check is None else check.problem(answer)
     # The model's own refusal says more than where its text ended.
     if found is not None and found[0] == "refusal":
         return found
+    if is_full:
+        return answer_ends.FULL
     return answer_ends.full_window(answer, output_tokens, bound) or found
 
 

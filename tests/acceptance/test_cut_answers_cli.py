@@ -57,6 +57,15 @@ def test_fail_on_cut_is_for_scripts_that_need_whole_answers(letters: Path, run_o
     assert run_orch("run", str(letters), "--fail-on", "cut").returncode == 0
 
 
+def test_a_full_window_is_no_complete_answer_though_the_server_says_stop(letters: Path, run_orch: Orch) -> None:
+    for number in range(5):
+        (letters.parent / "documents" / f"{number}.txt").write_text("[[fault:full]]" * (number == 2) or "Whole.")
+    assert run_orch("run", str(letters)).returncode == 1
+    told = json.loads(run_orch("status", "cut", "--json").stdout)
+    assert (told["requests"]["succeeded"], told["requests"]["failed"]) == (4, 1)
+    assert [one["code"] for one in told["reasons"]] == ["context_full"]
+
+
 def test_answers_with_other_marks_are_counted_too(letters: Path, run_orch: Orch) -> None:
     texts = ["Whole.", "[[fault:eos]]", "[[fault:window]]", "[[fault:fenced]]", "[[fault:eos]]"]
     for number, text in enumerate(texts):

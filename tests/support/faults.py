@@ -38,7 +38,7 @@ _DIRECTIVE = re.compile(r"\[\[fault:([a-z]+)((?::[^\]:]+)*)\]\]")
 # Answered at the door, as a gateway or the request validation does: no slot, no wait.
 IMMEDIATE = frozenset({"status", "context", "html"})
 ON_THE_WIRE = frozenset({"truncated", "short", "cut", "reset", "garbage", "die"})
-IN_THE_ANSWER = frozenset({"hang", "slow", "empty", "length", "window", "eos", "fenced", "notjson"})
+IN_THE_ANSWER = frozenset({"hang", "slow", "empty", "length", "window", "full", "eos", "fenced", "notjson"})
 _NAMES = IMMEDIATE | ON_THE_WIRE | IN_THE_ANSWER
 
 

@@ -317,7 +317,7 @@ class Server:
             content = _spoilt("" if fault is None else fault.name, exchange.contents[0])
             kind = "" if fault is None else fault.name
             finish = _FINISHES.get(kind, "stop")
-            used = self._count_tokens(exchange.prompt.whole, _told(kind, content, exchange.body), finish)
+            used = self._count_tokens(exchange.prompt.whole, self._told(kind, content, exchange), finish)
             stream.finish(finish, used if wanted.get("include_usage") else None)
         exchange.connection.answered()
 
@@ -335,13 +335,21 @@ class Server:
         finish = _FINISHES.get(kind, "stop")
         if exchange.path == CHAT:
             content = _spoilt(kind, exchange.contents[0])
-            used = self._count_tokens(prompt.whole, _told(kind, content, body), finish)
+            used = self._count_tokens(prompt.whole, self._told(kind, content, exchange), finish)
             return answers.chat(
                 exchange.name, model, created, content, finish, used, logprobs=body.get("logprobs") is True
             )
         texts = [_spoilt(kind, content) for content in exchange.contents]
         used = self._count_tokens(prompt.whole, sum(map(count_tokens, texts)), finish)
         return answers.completion(exchange.name, model, created, texts, finish, used)
+
+    def _told(self, kind: str, content: str, exchange: Exchange) -> int:
+        """The tokens of an answer: one that ends for its length has as many as it may, unless the window was full;
+        `full` is one that fills the window and says `stop` all the same."""
+        if kind == "full":
+            return self.settings.max_model_len - count_tokens(exchange.prompt.whole)
+        most = exchange.body.get("max_tokens") or exchange.body.get("max_completion_tokens")
+        return most if kind == "length" and isinstance(most, int) else count_tokens(content)
 
     def _count_tokens(self, whole: str, completion: int, finish: str) -> answers.Json:
         cached = self.engine.cache.look_up(whole)
@@ -360,12 +368,6 @@ def _contents(path: str, body: answers.Json, prompt: Prompt) -> list[str]:
     if path == CHAT:
         return [answers.content_for(body, prompt.last)]
     return [answers.content_for(body, text) for text in prompt.inputs] if path == COMPLETIONS else []
-
-
-def _told(kind: str, content: str, body: answers.Json) -> int:
-    """The tokens of an answer: one that ends for its length has as many as it may, unless the window was full."""
-    most = body.get("max_tokens") or body.get("max_completion_tokens")
-    return most if kind == "length" and isinstance(most, int) else count_tokens(content)
 
 
 def _spoilt(kind: str, content: str) -> str:

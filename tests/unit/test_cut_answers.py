@@ -14,6 +14,7 @@ from orchestrator.core.wire import ResultLine
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck, OutputCheck, VectorCheck
 from orchestrator.policy.results import FoundLine
+from orchestrator.server.dispatch.pages import context_window
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
@@ -32,8 +33,9 @@ def anthropic(reason: str) -> dict[str, Any]:
     return completion({"content": [{"type": "text", "text": "half"}], "stop_reason": reason, "usage": {}})
 
 
-def outcome(body: dict[str, Any], check: AnswerCheck | None) -> Outcome:
-    line = {"custom_id": "a", "response": {"status_code": 200, "body": body}}
+def outcome(body: dict[str, Any], check: AnswerCheck | None, *, window_full: bool = False) -> Outcome:
+    orch = {"upstream": "u", "latency_ms": 1, "upstream_seconds": 1, "attempts": 1, "window_full": window_full}
+    line = {"custom_id": "a", "response": {"status_code": 200, "body": body}, "orch": orch}
     found = FoundLine(Span(0, 9), msgspec.json.decode(json.dumps(line), type=ResultLine))
     ended = results.outcome(0, "output", found, check)
     assert isinstance(ended, Outcome)
@@ -97,6 +99,30 @@ def test_a_full_context_window_is_never_accepted(body: Any, check: AnswerCheck |
     assert (ended.state, ended.error_code, ended.cut) == (RequestState.FAILED, "context_full", False)
     whole = outcome(chat("model_length", '{"a": 1}'), check)
     assert whole.error_code == "context_full", "nobody knows what the model still had to say"
+
+
+@pytest.mark.parametrize("check", [None, OutputCheck(None), OutputCheck(SCHEMA)], ids=["raw", "text", "schema"])
+def test_an_answer_that_fills_the_window_of_its_server_is_never_accepted(check: AnswerCheck | None) -> None:
+    ended = outcome(chat("stop", '{"a": 1}'), check, window_full=True)
+    assert (ended.state, ended.error_code) == (RequestState.FAILED, "context_full")
+
+
+MODEL = {"id": "m", "max_model_len": 4096}
+
+
+@pytest.mark.parametrize(
+    ("models", "window"),
+    [
+        ([MODEL], 4096),
+        ([MODEL, {"id": "n", "max_model_len": 8192}], 8192),
+        ([MODEL, {"id": "adapter", "parent": "m"}], 4096),
+        ([MODEL, {"id": "n"}], 0),
+        ([{"id": "m", "max_model_len": "4096"}], 0),
+        ([], 0),
+    ],
+)
+def test_a_window_is_known_if_every_model_states_its_own(models: list[dict[str, Any]], window: int) -> None:
+    assert context_window(models) == window
 
 
 def test_a_vector_is_never_cut() -> None:

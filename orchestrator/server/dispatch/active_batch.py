@@ -370,8 +370,8 @@ class ActiveBatch(RowSource):
         if self._sent is not None and reply.status < 300 and verdict.action is Action.KEEP:
             self._sent.answered(index)
         if self.options.provenance:
-            took, doubts = round(latency * 1000), self._doubts(index)
-            orch = wire.Provenance(upstream.shown, took, round(seconds, 6), work.attempts, doubts)
+            took, doubts, is_full = round(latency * 1000), self._doubts(index), upstream.served.is_full(reply.tokens)
+            orch = wire.Provenance(upstream.shown, took, round(seconds, 6), work.attempts, doubts, is_full)
         upstream.stats.latencies.observe(latency)
         self._put(index, *outcome_of(custom_id, reply, verdict, orch, upstream.stats), seconds)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from orchestrator.core.answers import TokenCounts
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL
 
@@ -55,10 +56,15 @@ class ServedModels:
         self._aliases = aliases or Aliases()
         self.learn(models)
 
-    def learn(self, models: Sequence[str]) -> None:
-        """Take over the models that the upstream lists now."""
+    def learn(self, models: Sequence[str], window: int = 0) -> None:
+        """Take over the models that the upstream lists now, and the largest context window that they state."""
         self.models = list(models)
         self._names = frozenset(models)
+        self._window = window
+
+    def is_full(self, tokens: TokenCounts | None) -> bool:
+        """True if a prompt and its answer fill the context window."""
+        return tokens is not None and tokens.output > 0 and 0 < self._window <= tokens.input + tokens.output
 
     def may_be(self, model: str | None) -> bool:
         """True if the upstream may have a model: it lists none, or this one."""

@@ -38,6 +38,16 @@ def models_in(page: bytes) -> list[dict[str, Any]]:
     return [model for model in _decode_models(page).data[:MAX_MODELS] if _is_name(model.get("id"))]
 
 
+def context_window(models: list[dict[str, Any]]) -> int:
+    """The largest context window of these models in tokens, as vLLM and SGLang state it; 0 if one states none.
+
+    An adapter has that of its parent.
+    """
+    stated = [model.get("max_model_len") for model in models if not model.get("parent")]
+    windows = [window for window in stated if type(window) is int]
+    return max(windows, default=0) if len(windows) == len(stated) else 0
+
+
 def models_problem(status: int, body: bytes) -> str | None:
     """Why a server gets no rows, by its answer to `/v1/models`; None if it gets them.
 

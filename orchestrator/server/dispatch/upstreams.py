@@ -18,7 +18,7 @@ from orchestrator.server.dispatch.client import Client, Reply
 from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
 from orchestrator.server.dispatch.outage import Outage
-from orchestrator.server.dispatch.pages import UpstreamPages, models_in, models_problem, said
+from orchestrator.server.dispatch.pages import UpstreamPages, context_window, models_in, models_problem, said
 from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats
@@ -368,7 +368,8 @@ class Upstream:
                 return False
             if status < 300:
                 self.model_objects = models_in(body)
-                self.served.learn([model["id"] for model in self.model_objects])
+                names = [model["id"] for model in self.model_objects]
+                self.served.learn(names, context_window(self.model_objects))
                 self.paths = await self._pages.read_paths(self.paths)
                 self._has_gauges = True
             return True
