@@ -14,7 +14,7 @@
     ├── StorageError         4  the disk is full, the database is locked, read-only or of another version
     │   └── JobFilesError    4  the same of one job's own files: other jobs are none the worse for it
     │       ├── OutputError  4  the rows cannot be put where the job file wants them
-    │       └── NoRoom       4  the home may not take in another job now; those that are there go on
+    │       └── NoRoom       4  there is no room for the job's requests; those that are there go on
     ├── DataRefused          4  the database cannot hold a value: what it belongs to is harmed, the home is not
     └── StateConflict        1  a compare-and-set move found another state than it expected
 
@@ -220,7 +220,7 @@ class OutputError(JobFilesError):
 
 
 class NoRoom(JobFilesError):
-    """`[retention]` lets the home take in no other job now."""
+    """The requests of a job have no room: by `[retention]`, or as the disk or database is full. Others go on."""
 
     kind = "no_room"
 

@@ -126,7 +126,7 @@ class JobFault(StrEnum):
     INPUT = "bad_input"  # its file or its documents, and a person can mend them
     INTERNAL = "internal_error"  # a defect of orch; the log has the traceback
     FILES = "job_files"  # its own files in the home are gone, or cannot be written
-    NO_ROOM = "no_room"  # [retention] lets the home take in no other job
+    NO_ROOM = "no_room"  # [retention] leaves no room for its requests, or the disk is full
     AFTER = "after_failed"  # the job that it comes after did not finish well
     REFUSED = "refused"  # no plan holds its deadline or its budget, or no backend may have it
 

@@ -14,13 +14,8 @@ from orchestrator.documents.ignored import IgnoredReason
 from orchestrator.documents.kinds import Kind
 from orchestrator.documents.lines import CHUNK, too_large
 from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.unpacking import UnpackLimit
 
-MAX_PARTS = 200_000
-MAX_UNPACKED = 20_000_000_000
-"""Bytes of all parts together; archives in archives count too."""
-MAX_RATIO = 200
-"""Of all parts to the file; up to RATIO_FROM bytes it may be as repetitive as it likes."""
-RATIO_FROM = 1_000_000_000
 _LOCKED = 1  # the flag of an entry that opens with a password
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, tarfile.TarError)
 
@@ -38,40 +33,6 @@ class Member(NamedTuple):
     fields: Mapping[str, Any] = {}
     kind: Kind | None = None
     passed: IgnoredReason | None = None
-
-
-class UnpackLimit:
-    """What a file may unpack to, with all archives in it."""
-
-    def __init__(self, size: int) -> None:
-        """`size` is that of the file, in bytes."""
-        self._parts = MAX_PARTS
-        self._bytes = self._most = min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * size))
-
-    def count(self) -> None:
-        """One more part. Raises ExtractionError."""
-        if self._bytes <= 0:
-            raise self._spent()
-        self._parts -= 1
-        if self._parts < 0:
-            raise ExtractionError(
-                DocumentProblem.TOO_LARGE, f"There are more than {MAX_PARTS:,} files in it; split it, or exclude it."
-            )
-
-    def take(self, pieces: Iterator[bytes], limit: int) -> bytes:
-        """The bytes of a part, `limit` of them at most. Raises ExtractionError."""
-        if self._bytes <= 0:
-            raise self._spent()
-        data = joined(pieces, limit)
-        self._bytes -= len(data)
-        return data
-
-    def _spent(self) -> ExtractionError:
-        return ExtractionError(
-            DocumentProblem.TOO_LARGE,
-            f"It unpacks to more than {self._most:,} bytes, as an archive bomb does; the files from there on are not "
-            "read. Unpack it yourself if that is meant, or exclude it.",
-        )
 
 
 def zip_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
@@ -97,7 +58,7 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpack
         raise too_large_inside(limit, entry.file_size)
     try:
         with archive.open(entry) as stream:
-            return unpacking.take(_pieces(stream), limit)
+            return _taken(stream, limit, unpacking)
     except _DAMAGE as error:
         raise _damaged_part() from error
 
@@ -127,16 +88,19 @@ def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, unpa
         stream = archive.extractfile(entry)
         assert stream is not None  # it is a regular file
         try:
-            return unpacking.take(_pieces(stream), limit)
+            return _taken(stream, limit, unpacking)
         except _DAMAGE as error:
             raise _damaged_part() from error
 
     return Member(name, read)
 
 
-def _pieces(stream: IO[bytes]) -> Iterator[bytes]:
-    while piece := stream.read(CHUNK):
-        yield piece
+def _taken(stream: IO[bytes], limit: int, unpacking: UnpackLimit) -> bytes:
+    """The bytes of a part, `limit` of them at most. Raises ExtractionError."""
+    unpacking.check()
+    data = joined(iter(partial(stream.read, CHUNK), b""), limit)
+    unpacking.add_part(len(data))
+    return data
 
 
 def _damaged_part() -> ExtractionError:

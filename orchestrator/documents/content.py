@@ -16,23 +16,21 @@ from typing import IO, Any, NamedTuple
 from orchestrator.documents.lines import CHUNK, chunks, too_large
 from orchestrator.documents.safe_open import open_file
 from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.unpacking import LEAST_UNPACKED, MAX_RATIO, spent
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-MAX_RATIO = 200
-"""Of what is unpacked to what is packed. Text has 3 to 10; a log of one line over and over may have more."""
-RATIO_FROM = 200_000_000
-"""Bytes unpacked; up to there it may be as repetitive as it likes."""
 _DAMAGE = (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile, zstd.ZstdError, ValueError)
 
 
 class Content(NamedTuple):
     """A file on disk, or `data` that is in memory already. `packing` is a value of `kinds.PACKINGS`, or empty.
 
-    `limit` is in bytes: what is in memory at once has no more. All methods raise OSError and ExtractionError.
+    `limit` is in bytes: what is in memory at once has no more. Up to `max_unpacked` bytes, what is packed may be as
+    repetitive as it likes. All methods raise OSError and ExtractionError.
     """
 
     path: str
@@ -40,12 +38,13 @@ class Content(NamedTuple):
     packing: str
     limit: int
     data: bytes | None = None
+    max_unpacked: int = LEAST_UNPACKED
 
     def pieces(self) -> Iterator[bytes]:
         """What is in it, from front to back, however much that is."""
         if self.packing:
             with self._raw() as raw:
-                yield from unpacked(raw, self.packing)
+                yield from unpacked(raw, self.packing, self.max_unpacked)
         elif self.data is not None:
             yield self.data
         else:
@@ -114,24 +113,20 @@ class _Pieces(io.RawIOBase):
         return size
 
 
-def unpack(data: bytes, packing: str, limit: int) -> bytes:
+def unpack(data: bytes, packing: str, limit: int, max_unpacked: int) -> bytes:
     """What `data` unpacks to. Raises ExtractionError (too_large, unreadable)."""
-    return joined(unpacked(io.BytesIO(data), packing), limit)
+    return joined(unpacked(io.BytesIO(data), packing, max_unpacked), limit)
 
 
-def unpacked(raw: IO[bytes], packing: str) -> Iterator[bytes]:
+def unpacked(raw: IO[bytes], packing: str, max_unpacked: int) -> Iterator[bytes]:
     """What a packed file holds, a piece at a time. Raises ExtractionError."""
     size = 0
     try:
         with _unpacking(raw, packing) as stream:
             while piece := stream.read(CHUNK):
                 size += len(piece)
-                if size > RATIO_FROM and size > MAX_RATIO * max(1, raw.tell()):
-                    raise ExtractionError(
-                        DocumentProblem.TOO_LARGE,
-                        f"It unpacks to more than {MAX_RATIO} times its bytes, as an archive bomb does; unpack it "
-                        "yourself if that is meant, or exclude it.",
-                    )
+                if size > (most := max(max_unpacked, MAX_RATIO * raw.tell())):
+                    raise spent(most)
                 yield piece
     except _DAMAGE as error:
         raise _damaged(packing) from error

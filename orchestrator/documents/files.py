@@ -21,6 +21,7 @@ from orchestrator.documents.types import (
     Render,
     UnreadableDocument,
 )
+from orchestrator.documents.unpacking import LEAST_UNPACKED
 
 FIELDS = frozenset({"name", "path", "stem", "suffix", "folder", "size"})
 _MORE_FIELDS = {
@@ -53,6 +54,7 @@ class DocumentFile(NamedTuple):
     max_bytes: int
     within: str | None = None
     packing: str = ""
+    max_unpacked: int = LEAST_UNPACKED
     plugin: Plugin | None = None
     render: Render | None = None
 
@@ -115,7 +117,7 @@ def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
     if file.packing:
         from orchestrator.documents.content import unpack
 
-        inside = unpack(data, file.packing, file.max_bytes)
+        inside = unpack(data, file.packing, file.max_bytes, file.max_unpacked)
     else:
         inside = data
     pictures: tuple[Picture, ...] = ()

@@ -11,12 +11,13 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
-from orchestrator.documents.archives import Member, UnpackLimit
+from orchestrator.documents.archives import Member
 from orchestrator.documents.content import Content
 from orchestrator.documents.encoding import clean, decode, decode_declared
 from orchestrator.documents.kinds import Holds, Kind, split_name
 from orchestrator.documents.lines import Blanks, TooLong, lines, too_large
 from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.unpacking import UnpackLimit
 
 MESSAGE = "message"
 """The name of the mail's own text among its parts."""

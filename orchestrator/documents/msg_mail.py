@@ -6,12 +6,13 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.documents.archives import Member, UnpackLimit
+from orchestrator.documents.archives import Member
 from orchestrator.documents.content import Content
 from orchestrator.documents.extras import require
 from orchestrator.documents.kinds import Holds, Kind
 from orchestrator.documents.mail import MESSAGE, message_fields, message_text
 from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.unpacking import UnpackLimit
 
 
 def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:

@@ -5,15 +5,13 @@ A part's key is that of its file, `#`, and its name in there: `in/mail.zip#offer
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.documents import files, tables
-from orchestrator.documents.archives import Member, UnpackLimit, tar_parts, zip_parts
+from orchestrator.documents.archives import Member, tar_parts, zip_parts
 from orchestrator.documents.content import Content
 from orchestrator.documents.ignored import IgnoredReason, is_lock
 from orchestrator.documents.keys import DistinctKeys, printable, shortened
@@ -22,6 +20,7 @@ from orchestrator.documents.mail import mail_parts, mbox_parts
 from orchestrator.documents.msg_mail import msg_parts
 from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+from orchestrator.documents.unpacking import UnpackLimit
 
 MAX_DEPTH = 4
 """Archives in archives: what is deeper was made to be unpacked for ever."""
@@ -52,7 +51,7 @@ def documents(
 
     Raises OSError, MemoryError; ExtractionError for what concerns the file as a whole.
     """
-    walk = _Walk(file, _unpack_limit(file))
+    walk = _Walk(file)
     for index, part in enumerate(walk.parts(file.content, file.kind)):
         if end is not None and index >= end:
             return
@@ -69,7 +68,7 @@ def documents(
 
 def keys(file: TableFile) -> Iterator[str]:
     """The keys of its parts, none of which is read."""
-    walk = _Walk(file, _unpack_limit(file))
+    walk = _Walk(file)
     for part in walk.parts(file.content, file.kind):
         yield walk.key(file.key, part)
 
@@ -77,9 +76,9 @@ def keys(file: TableFile) -> Iterator[str]:
 class _Walk:
     """Goes through a file, and through the archives in it."""
 
-    def __init__(self, file: TableFile, unpacking: UnpackLimit) -> None:
+    def __init__(self, file: TableFile) -> None:
         self._file = file
-        self._unpacking = unpacking
+        self._unpacking = UnpackLimit.of_file(file.path, file.max_unpacked)
         self._plugins = {plugin.ending: plugin for plugin in file.plugins}
         self._keys = DistinctKeys()
         self.is_empty = True
@@ -87,7 +86,7 @@ class _Walk:
     def parts(self, content: Content, kind: str) -> Iterator[Member]:
         """The parts of a file. Raises OSError, ExtractionError."""
         for part in _READ[kind](content, self._unpacking):
-            self._unpacking.count()
+            self._unpacking.count_part()
             self.is_empty = False
             yield part
 
@@ -117,7 +116,7 @@ class _Walk:
         self, key: str, part: Member, kind: Kind, data: bytes, depth: int
     ) -> Iterator[Document | UnreadableDocument | Passed]:
         file = self._file
-        content = Content("", None, kind.packing, file.max_bytes, data)
+        content = Content("", None, kind.packing, file.max_bytes, data, file.max_unpacked)
         if kind.holds is Holds.PARTS:
             if depth >= MAX_DEPTH:
                 raise ExtractionError(
@@ -131,7 +130,7 @@ class _Walk:
         if kind.holds is Holds.ROWS:
             name = part.name.rpartition("/")[2]
             table = file._replace(kind=kind.name, key=key, name=name, packing=kind.packing)
-            yield from filter(None, tables.documents(table, content=content))
+            yield from filter(None, tables.documents(table, content=content, unpacking=self._unpacking))
             return
         one = files.DocumentFile(
             path="",
@@ -141,23 +140,19 @@ class _Walk:
             encoding=file.encoding,
             max_bytes=file.max_bytes,
             packing=kind.packing,
+            max_unpacked=file.max_unpacked,
             plugin=kind.plugin,
             render=file.render if kind.name in RENDERED else None,
         )
         found = files.read_bytes(one, data)
         if isinstance(found, Document):
+            self._unpacking.add(len(found.text) + sum(len(picture.data) for picture in found.pictures))
             found = replace(found, fields={**found.fields, **part.fields, "inside": file.name})
         yield found
 
 
 def _is_hidden(path: str) -> bool:
     return any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.split("/"))
-
-
-def _unpack_limit(file: TableFile) -> UnpackLimit:
-    with suppress(OSError):  # reported where the file is opened
-        return UnpackLimit(os.stat(file.path).st_size)
-    return UnpackLimit(0)
 
 
 _READ = {"zip": zip_parts, "tar": tar_parts, "eml": mail_parts, "mbox": mbox_parts, "msg": msg_parts}

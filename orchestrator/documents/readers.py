@@ -25,6 +25,7 @@ from orchestrator.documents.part_by_part import PartByPart, Values
 from orchestrator.documents.safe_open import Opener, open_file
 from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+from orchestrator.documents.unpacking import LEAST_UNPACKED
 
 if TYPE_CHECKING:
     from orchestrator.core.bounded.cluster_pool import ClusterPool, ClusterTask
@@ -94,7 +95,7 @@ class Readers:
 
     With a `cluster`, files of one document each are read on its nodes. For one thread; all of it raises StorageError
     where no process can be started or the cluster cannot be used, and what `check` raises, which is called while
-    documents are waited for.
+    documents are waited for. `max_unpacked` is what any file may unpack to (`unpacking`).
     """
 
     def __init__(
@@ -103,10 +104,12 @@ class Readers:
         limits: WorkerLimits | None = None,
         check: Callable[[], None] = lambda: None,
         cluster: ClusterPool | None = None,
+        max_unpacked: int = LEAST_UNPACKED,
     ) -> None:
         self._limits = limits or WorkerLimits(more_memory=OCR_MEMORY)
         self._pool = WorkerPool(workers, self._limits, check)
         self._cluster = cluster
+        self._max_unpacked = max_unpacked
         self._opener = Opener()
         self._odd = 0
         self._check = check
@@ -117,7 +120,7 @@ class Readers:
         """As orch.toml has it; reading ends where this process is asked to end."""
         limits = WorkerLimits(settings.max_memory, settings.max_seconds, more_memory=settings.ocr_memory)
         cluster = None if settings.ray_python is None else _cluster_pool(settings, settings.ray_python, limits)
-        return cls(settings.workers, limits, interrupts.check, cluster)
+        return cls(settings.workers, limits, interrupts.check, cluster, settings.max_unpacked)
 
     def __enter__(self) -> Readers:
         return self
@@ -144,7 +147,7 @@ class Readers:
         """
         self._odd = 0
         under_way: deque[tuple[LocalOrder, Task | None]] = deque()
-        for order in self._here(orders):
+        for order in map(self._limited, self._here(orders)):
             under_way.append((order, self._begun(order)))
             while under_way and (len(under_way) > self._most_ahead or not self._has_room):
                 yield from self._taken(*under_way.popleft())
@@ -161,7 +164,7 @@ class Readers:
 
     def rows(self, rows: TableRows | RemoteOrder, first: int) -> Documents:
         """The documents of a table from its row with the index `first` on, ahead of all that is under way."""
-        order = rows if isinstance(rows, TableRows) else self._fetched(rows)
+        order = self._limited(rows if isinstance(rows, TableRows) else self._fetched(rows))
         if not isinstance(order, TableRows):
             return self._documents(order, None)
         return self._given(order, self._pool.call(_call(order, first)), first)
@@ -181,6 +184,14 @@ class Readers:
                 yield one.at(path)
             else:
                 yield one
+
+    def _limited(self, order: LocalOrder) -> LocalOrder:
+        """The order, with what a file may unpack to here."""
+        if self._max_unpacked == LEAST_UNPACKED or isinstance(order, UnreadableDocument):
+            return order
+        if isinstance(order, DocumentFile):
+            return order._replace(max_unpacked=self._max_unpacked)
+        return replace(order, table=order.table._replace(max_unpacked=self._max_unpacked))
 
     def _fetched(self, order: RemoteOrder) -> LocalOrder:
         return order.at(self._downloading.one(order.remote, order.limit))
@@ -215,6 +226,7 @@ class Readers:
             if isinstance(path, ExtractionError):
                 return
             table = table._replace(path=path)
+        table = table._replace(max_unpacked=self._max_unpacked)
         try:
             for some in self._pool.call(WorkerCall(_HERE + "keys", _plain(table))):
                 yield from some

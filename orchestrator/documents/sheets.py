@@ -11,7 +11,7 @@ import io
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from orchestrator.documents.content import Content
+from orchestrator.documents.content import Content, too_large_inside
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.extras import require
 from orchestrator.documents.files import text_too_large
@@ -51,6 +51,8 @@ class SheetTable:
         """Raises OSError, ExtractionError."""
         with content.opened() as handle:
             data = handle.read(content.limit + 1)
+        if len(data) > content.limit:
+            raise too_large_inside(content.limit)
         self._sheets = [(name, *_header(rows, expected)) for name, rows in _sheets(data)]
         fitting = [sheet for sheet in self._sheets if set(expected) <= set(sheet[2])]
         self._fitting = fitting

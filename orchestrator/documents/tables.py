@@ -15,6 +15,7 @@ from orchestrator.documents.lines import too_large
 from orchestrator.documents.plugins import Plugin
 from orchestrator.documents.rows import Table, TableRow, bad_row
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, Render, UnreadableDocument
+from orchestrator.documents.unpacking import LEAST_UNPACKED, ROW_BYTES, UnpackLimit
 
 MOST_VALUES = 100_000
 """Of a row, with those in lists and objects."""
@@ -39,13 +40,14 @@ class TableFile(NamedTuple):
     max_bytes: int
     within: str | None = None
     packing: str = ""
+    max_unpacked: int = LEAST_UNPACKED  # bytes, or a multiple of its own: see `unpacking`
     plugins: tuple[Plugin, ...] = ()  # that may read what is in it
     render: Render | None = None
 
     @property
     def content(self) -> Content:
         """Its bytes."""
-        return Content(self.path, self.within, self.packing, self.max_bytes)
+        return Content(self.path, self.within, self.packing, self.max_bytes, None, self.max_unpacked)
 
 
 class _Keyed(NamedTuple):
@@ -57,27 +59,38 @@ class _Keyed(NamedTuple):
 
 
 def documents(
-    file: TableFile, wanted: AbstractSet[str] | None = None, first: int = 0, content: Content | None = None
+    file: TableFile,
+    wanted: AbstractSet[str] | None = None,
+    first: int = 0,
+    content: Content | None = None,
+    unpacking: UnpackLimit | None = None,
 ) -> Iterator[Document | UnreadableDocument | None]:
     """A document or a problem for each row from the one with the index `first` on; of those alone whose key is in
     `wanted`, unless that is None. None is a sign of life while rows are passed over. `content` is what is read in
-    place of the file.
+    place of the file, and counts in `unpacking`.
 
     Raises OSError, MemoryError, ExtractionError for what concerns the file as a whole.
     """
     table = open_table(file, keys_only=False, content=content)
     _check_columns(table, file)
+    unpacking = unpacking or UnpackLimit.of_file(file.path, file.max_unpacked)
+    # Of a row that is passed over, too: what a file comes to does not depend on where its reading begins.
+    beside = ROW_BYTES + sum(map(len, table.columns or ()))
     is_empty = True
     for index, keyed in enumerate(_keyed(table, file)):
         is_empty = False
+        unpacking.add(keyed.row.size + beside)
         if index < first or (wanted is not None and keyed.key not in wanted):
             if not index % ALIVE_ROWS:
                 yield None
             continue
         try:
-            yield _document(table, file, keyed)
+            document = _document(table, file, keyed)
         except ExtractionError as error:
             yield UnreadableDocument(keyed.key, keyed.name, error.code, error.message, keyed.row.size)
+            continue
+        unpacking.add(max(0, document.size - keyed.row.size - beside))
+        yield document
     if is_empty:
         raise ExtractionError(DocumentProblem.EMPTY, "The table has no rows; add some, or exclude it.")
 
@@ -174,7 +187,7 @@ def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
     cells = _cells(table, row) if keyed.cells is None else keyed.cells
     text = _text(cells, file.text_column or "", row)
     canonical = _canonical(cells, row)
-    if file.kind == "parquet" and len(canonical) > file.max_bytes:  # the others were measured as lines
+    if file.kind in ("parquet", SHEETS) and len(canonical) > file.max_bytes:  # the others were measured as lines
         raise too_large(len(canonical), file.max_bytes)
     fields: dict[str, object] = {"row": row.number, **_without_nul(cells, canonical)}
     fields.pop("text", None)

@@ -20,6 +20,7 @@ from orchestrator.core.errors import (
     BackendRefused,
     InputError,
     JobFilesError,
+    NoRoom,
     OrchError,
     OutputError,
     OutputFault,
@@ -243,6 +244,8 @@ class Engine:
         except JobFilesError as error:
             if is_mine:
                 raise
+            if isinstance(error, NoRoom):
+                return self._caught(job, error, JobFault.NO_ROOM)
             if fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
                 self._say(job, _code_of(error), str(error))  # it goes on by itself, or ends by itself
                 return False

@@ -163,7 +163,14 @@ class Pipeline:
             asked, reading = self._handles.asked(job), self._handles.reading()
             succession.supersede(self._store, job, self._now())
             report = builder.build(
-                self._store, self._home, job, self._now(), asked=asked, models=self._handles.models, reading=reading
+                self._store,
+                self._home,
+                job,
+                self._now(),
+                asked=asked,
+                models=self._handles.models,
+                reading=reading,
+                shortage=self._handles.shortage,
             )
             # One that others may wait for ends as itself, though nothing is to be asked.
             if AFTER not in job.options and builder.same_as(self._store, job, report) is not None:

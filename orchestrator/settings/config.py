@@ -215,7 +215,8 @@ class RoutingSettings(Strict):
 class ReadingSettings(Strict):
     """What reading documents may take: `max_seconds` of CPU time and `max_memory` for each, in so many `workers`.
 
-    A worker that reads scans by OCR may have `ocr_memory`. A document that takes more is a failed row. Without
+    A worker that reads scans by OCR may have `ocr_memory`. A document that takes more is a failed row. A file may
+    unpack to `max_unpacked` or to 200 times its own bytes, whichever is more. Without
     `workers`, there is one for each core. With `pool = "ray"` the nodes of the Ray cluster at `address` read, in its
     own Python, `ray_python`.
     """
@@ -227,6 +228,7 @@ class ReadingSettings(Strict):
     max_seconds: int = Field(120, ge=1, le=86_400)
     max_memory: Bytes = 10**9
     ocr_memory: Bytes = 2 * 10**9
+    max_unpacked: Bytes = 200 * 10**6
 
     @field_validator("max_memory", "ocr_memory")
     @classmethod

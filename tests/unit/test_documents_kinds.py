@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument, archives, confined
+from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument, confined
 from orchestrator.documents.tables import TableFile
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support import bombs, office
@@ -285,13 +285,12 @@ def matryoshka(depth: int) -> bytes:
 P = DocumentProblem
 
 
-def test_an_archive_that_unpacks_to_far_more_than_it_is_ends_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_that_unpacks_to_far_more_than_it_is_ends_there(tmp_path: Path) -> None:
     inner = zipped({"a.txt": "x" * 1_000_000})
     (tmp_path / "p.zip").write_bytes(zipped({f"{n}.zip": inner for n in range(20)} | {"z.txt": "last"}))
-    monkeypatch.setattr(archives, "RATIO_FROM", 3_000_000)
-    file = TableFile(str(tmp_path / "p.zip"), "zip", "p.zip", "p.zip", None, None, None, 50_000_000)
+    file = TableFile(
+        str(tmp_path / "p.zip"), "zip", "p.zip", "p.zip", None, None, None, 50_000_000, max_unpacked=3_000_000
+    )
     (*whole, last) = [found for batch in confined.parts(file, None, 0, None) for found in batch if len(found) > 3]
     assert [found[0] for found in whole] == [f"p.zip#{n}.zip#a.txt" for n in range(len(whole))]
     assert len(whole) in (3, 4)

@@ -8,7 +8,6 @@ requests that are the same in this job one is sent.
 from __future__ import annotations
 
 import fcntl
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build import reuse
 from orchestrator.pipeline.build.old_answers import holding
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
+from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
 from orchestrator.pipeline.build.selection import Scope, Selection
 from orchestrator.pipeline.build.shared import Sharing
@@ -198,13 +198,15 @@ def build(
     remember: bool = True,
     clock_ns: Callable[[], int] = time.time_ns,
     reading: ReadingSettings | None = None,
+    shortage: Callable[[], str | None] = lambda: None,
 ) -> BuildReport:
-    """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
+    """Read the input and record every request. Raises InputError, StorageError, NoRoom; then what it wrote is gone.
 
     With `remember`, the documents count as seen. Answers of other
     jobs are taken where `asked` says that this one's rows might have got them; with `models`, the names of each job's
     models, rows that are in flight in other jobs are awaited. `clock_ns` is the time that files are
-    stamped with, which no job's `now` is. `reading` is what documents may take to be read.
+    stamped with, which no job's `now` is. `reading` is what documents may take to be read, `shortage` says why
+    nothing more may be put into the home.
     """
     report = BuildReport(limited_to=job.limited_to)
     sharing = None if models is None else Sharing(store, job, asked, models)
@@ -216,23 +218,18 @@ def build(
         )
     else:
         lines = _from_batch_file(job, report)
-    store.rows.clear(job.id)
-    path = home.requests(job.id)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # a file of this name only grows, or is another one
-        with path.open("wb") as file:
-            for chunk in made_chunks(lines):
-                recorder.record(file, chunk)
-                progress(report.documents, report.requests, report.expected)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror}",
-            hint="free disk space, then run the same command again; nothing is lost",
-        ) from error
-    memory.flush()
+    room = RoomCheck(shortage)
+
+    def write(file: BinaryIO) -> None:
+        for chunk in made_chunks(lines):
+            room.require(len(chunk), sum(len(made.built.line) for made in chunk))
+            recorder.record(file, chunk)
+            progress(report.documents, report.requests, report.expected)
+
+    with given_back(store, home, job):
+        store.rows.clear(job.id)
+        written_to(home.requests(job.id), write)
+        memory.flush()
     if report.requests >= MANY:
         store.rows.loaded()
     recorder.compare()

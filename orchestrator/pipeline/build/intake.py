@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -225,12 +226,11 @@ def submit(
             if unfinished is not None:
                 reason = f"job {unfinished.id} of this file is unfinished: resuming where it stopped"
                 return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
-            disk.require_room(home, config.retention)
             check_output(store, job, unattended=options.unattended)
             asked = reuse.asked_of(config, job)
             report = builder.build(
                 store, home, job, now(), progress, asked=asked, models=lambda one: models_of(config, one),
-                reading=config.documents,
+                reading=config.documents, shortage=partial(disk.shortage, home, config.retention),
             )  # fmt: skip
             same = builder.same_as(store, job, report)
             if same is not None:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from orchestrator.core.model import Job
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.intake import How, Intake, Options, check_deadline, draft
+from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.settings.config import Config
@@ -49,6 +51,7 @@ def rehearsed(
             report = builder.build(
                 store, home, job, now, progress, remember=False, asked=asked,
                 models=lambda one: models_of(config, one), reading=config.documents,
+                shortage=partial(disk.shortage, home, config.retention),
             )  # fmt: skip
             yield job, report
         finally:

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.errors import NoRoom, StorageError
+from orchestrator.core.errors import StorageError
 from orchestrator.policy.retention import words
 from orchestrator.settings.config import Retention
 from orchestrator.settings.home import Home
 
 SERVERS = ("servers", "serve")
 STAGE = Home(Path()).replica_stage.name
+ROOM_HINT = "`orch gc --dry-run` shows what can go; `min_free` and `max_bytes` of [retention] set the limits"
 DATABASE = Home(Path()).database.name
 
 
@@ -87,15 +88,6 @@ def shortage(home: Home, terms: Retention) -> str | None:
     if terms.max_bytes is not None and (total := size_of(home.root)) > terms.max_bytes:
         return f"{home.root} takes {words(total)}, and may take {words(terms.max_bytes)}"
     return None
-
-
-def require_room(home: Home, terms: Retention) -> None:
-    """Raises NoRoom where nothing more may be put into a home."""
-    if (why := shortage(home, terms)) is not None:
-        raise NoRoom(
-            why,
-            hint="`orch gc --dry-run` shows what can go; `min_free` and `max_bytes` of [retention] set the limits",
-        )
 
 
 def _free(home: Home) -> int:

@@ -1,0 +1,69 @@
+"""How much a file may unpack to, in all its parts and rows, against its own bytes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Self
+
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+LEAST_UNPACKED = 200_000_000
+"""Bytes that any file may unpack to, unless `max_unpacked` says otherwise."""
+MAX_RATIO = 200
+"""Of what a file unpacks to, to its own bytes. Text that people wrote packs 3 to 10 times."""
+MAX_PARTS = 200_000
+MAX_PACKED_PARTS = 20_000_000_000
+"""Bytes of the parts of one archive as they lie in it; archives in archives count too."""
+ROW_BYTES = 100
+"""What a row counts beside its text: a row of nothing still becomes a request."""
+
+
+class UnpackLimit:
+    """Counts the bytes of one file's parts, and those of the documents that parts and rows make."""
+
+    def __init__(self, size: int, least: int = LEAST_UNPACKED) -> None:
+        """`size` is that of the file, in bytes."""
+        self._most = max(least, MAX_RATIO * size)
+        self._most_of_parts = max(least, min(self._most, MAX_PACKED_PARTS))
+        self._parts = self._bytes_of_parts = self._bytes = 0
+
+    @classmethod
+    def of_file(cls, path: str, least: int) -> Self:
+        """That of the file at `path`; one that cannot be opened is reported where it is."""
+        with suppress(OSError):
+            return cls(os.stat(path).st_size, least)
+        return cls(0, least)
+
+    def count_part(self) -> None:
+        """One more part. Raises ExtractionError."""
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise ExtractionError(
+                DocumentProblem.TOO_LARGE, f"There are more than {MAX_PARTS:,} files in it; split it, or exclude it."
+            )
+        self.check()
+
+    def add_part(self, size: int) -> None:
+        """So many bytes of a part were unpacked; the next part is refused where that is too much."""
+        self._bytes_of_parts += size
+
+    def add(self, size: int) -> None:
+        """A document of so many bytes. Raises ExtractionError."""
+        self._bytes += size
+        self.check()
+
+    def check(self) -> None:
+        """Raises ExtractionError where it has unpacked to more than it may."""
+        over = self._bytes > self._most
+        if over or self._bytes_of_parts > self._most_of_parts:
+            raise spent(self._most if over else self._most_of_parts)
+
+
+def spent(most: int) -> ExtractionError:
+    """What is told of a file that unpacks to more than `most` bytes."""
+    return ExtractionError(
+        DocumentProblem.TOO_LARGE,
+        f"It unpacks to more than {most:,} bytes, over {MAX_RATIO} times its own, as a bomb does; what is in it from "
+        "there on is not read. Split or exclude it, or raise `max_unpacked` under [documents] in orch.toml.",
+    )

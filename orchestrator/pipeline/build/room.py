@@ -1,0 +1,70 @@
+"""The room that a build takes: looked at while it writes, and given back where it fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from orchestrator.core.errors import NoRoom, OutputFault, StorageError
+from orchestrator.core.model import Job
+from orchestrator.pipeline.finish.outputs.faults import fault_of
+from orchestrator.pipeline.gc import disk
+from orchestrator.policy.retention import words
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+ROOM_BYTES = 64_000_000
+"""After so many bytes a build looks whether there is room for more: less than what `min_free` leaves."""
+ROW_BYTES = 1_000
+"""Of the database for a row, roughly."""
+
+
+class RoomCheck:
+    """Looks now and then whether what a build writes still has room."""
+
+    def __init__(self, shortage: Callable[[], str | None]) -> None:
+        self._shortage = shortage
+        self._written = self._look_at = 0
+
+    def require(self, rows: int, size: int) -> None:
+        """Before so many rows, whose lines have `size` bytes, are written. Raises NoRoom."""
+        if self._written >= self._look_at:
+            self._look_at = self._written + ROOM_BYTES
+            if (why := self._shortage()) is not None:
+                told = f"; the requests of this job take {words(self._written)} so far" if self._written else ""
+                raise NoRoom(why + told, hint=disk.ROOM_HINT)
+        self._written += size + rows * ROW_BYTES
+
+
+@contextmanager
+def given_back(store: Store, home: Home, job: Job) -> Iterator[None]:
+    """Leave neither file nor rows of a build that fails. A disk or database that is full is that build's: NoRoom."""
+    try:
+        yield
+    except Exception as error:
+        with suppress(OSError):
+            home.requests(job.id).unlink(missing_ok=True)
+        with suppress(StorageError):
+            store.rows.clear(job.id)
+        if fault_of(error) is OutputFault.NO_ROOM and isinstance(error, StorageError):
+            raise NoRoom(error.message, hint=disk.ROOM_HINT) from error
+        raise
+
+
+def written_to(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Make a job's file of requests durable. Raises StorageError, and what `write` raises."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # a file of this name only grows, or is another one
+        with path.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}",
+            hint="free disk space, then run the same command again; nothing is lost",
+        ) from error

@@ -1,0 +1,101 @@
+"""A build that finds no room is that job's failure: it gives back what it wrote, and the others go on."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from orchestrator.core.errors import NoRoom
+from orchestrator.core.model import Job, JobFault, JobId
+from orchestrator.pipeline.build import intake, room
+from tests.emulator.driving import jsonl
+from tests.support.hostedjob import Desk, all_are, plain, row
+
+BIG = 120
+TEXT = "x" * 100_000
+
+
+def queued(desk: Desk) -> Job:
+    """A job of twelve megabytes that was recorded and not built, as a kill leaves it."""
+    path = desk.written(jsonl([row(f"r{number}", user=TEXT) for number in range(BIG)]))
+    job = intake.draft(path, desk.config, desk.home, intake.Options(), desk.provider.clock.now())
+    desk.store.jobs.add(job, {})
+    return job
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A write that makes a file larger fails, as on a full disk, though by another number (EFBIG)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def is_given_back(desk: Desk, job: JobId) -> bool:
+    return not desk.home.requests(job).exists() and desk.store.jobs.counts([job])[job].total == 0
+
+
+def rounds(desk: Desk, number: int) -> None:
+    left = iter(range(number))
+    assert desk.engine is not None
+    desk.engine.run(lambda: next(left, None) is None, lambda engine: desk.provider.clock.advance(300))
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SHORTEST_WAIT", "LONGEST_WAIT", "REACTION_SECONDS"):
+        monkeypatch.setattr(f"orchestrator.engine.loop.{name}", 0.0)
+
+
+@pytest.mark.parametrize("how", ["disk", "max_bytes"])
+def test_one_that_fills_the_disk_fails_by_name_and_the_others_end_well(
+    desk_on_each: Desk, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    desk = desk_on_each
+    if how == "max_bytes":
+        monkeypatch.setattr(room, "ROOM_BYTES", 1_000_000)
+        desk.backends({"openai": {}}, '[retention]\nmax_bytes = "6MB"\n')
+    good = desk.submit(plain(3))
+    big = queued(desk)
+    with files_of_at_most(3_000_000 if how == "disk" else resource.RLIM_INFINITY):
+        rounds(desk, 1)
+        assert is_given_back(desk, big.id)
+        rounds(desk, 12)
+    ended = desk.store.jobs.get(big.id)
+    assert ended.error_code == JobFault.NO_ROOM
+    assert ended.error is not None
+    told = "cannot write" if how == "disk" else "and may take 6.0 MB; the requests of this job take "
+    assert told in ended.error
+    assert is_given_back(desk, big.id)
+    desk.finish(good)
+    assert desk.ends(good) == all_are("succeeded", 3)
+    desk.start_anew()
+    rounds(desk, 3)
+    assert is_given_back(desk, big.id), "nor does another start begin it again"
+
+
+def test_one_for_which_there_is_room_again_goes_on(desk_on_each: Desk) -> None:
+    desk = desk_on_each
+    big = queued(desk)
+    with files_of_at_most(3_000_000):
+        rounds(desk, 1)
+    rounds(desk, 2)
+    assert desk.store.jobs.counts([big.id])[big.id].total == BIG
+    desk.finish(big)
+    assert set(desk.ends(big).values()) == {"succeeded"}
+
+
+def test_at_a_terminal_nothing_is_left_of_it(desk_on_each: Desk) -> None:
+    desk = desk_on_each
+    path = desk.written(jsonl([row(f"r{number}", user=TEXT) for number in range(BIG)]))
+    with files_of_at_most(3_000_000), pytest.raises(NoRoom, match="cannot write") as refused:
+        desk.submit(path)
+    assert refused.value.exit_code == 4
+    assert desk.store.jobs.newest() == []
+    assert list((desk.home.root / "jobs").glob("*/*")) == []
