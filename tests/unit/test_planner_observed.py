@@ -9,12 +9,13 @@ from decimal import Decimal
 import pytest
 
 from orchestrator.core.engines import EngineHold
-from orchestrator.core.model import Job, JobId, JobKind
+from orchestrator.core.model import Job, JobId, JobKind, ProgressSample
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Assumed
 from orchestrator.policy.planner import observed
 from orchestrator.policy.planner.stints import Sight, stints_of
+from orchestrator.policy.planner.token_weights import alone
 from tests.unit.test_planner import batch
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
@@ -223,6 +224,51 @@ def test_shards_that_were_done_in_turn_are_one_stretch_and_no_standstill() -> No
     found = observed.pace(sight, observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(8.0, rel=0.1)
     assert found.hazard < 0.02
+
+
+# --- pauses
+
+
+def two_waves(day: int, pause: timedelta, rate: float = 2.0) -> tuple[list[Shard], list[ProgressSample]]:
+    """A night on which a job has rows at an engine twice, for half an hour each, and is looked at once a minute."""
+    begin, shards, samples, before = NOW - timedelta(days=day, hours=4), [], [], 0
+    for wave in range(2):
+        sent = begin + wave * (30 * MINUTE + pause)
+        rows = int(rate * 1_790)
+        one = night_of(day, rows, 0.0)
+        shards.append(
+            replace(
+                one, id=ShardId(f"{day}.{wave}"), submitted_at=sent, first_at=sent,
+                ended_at=sent + timedelta(seconds=rows / rate),
+            )
+        )  # fmt: skip
+        for minute in range(30):
+            done = before + int(rate * 60 * minute)
+            left = before + rows - done
+            samples.append(ProgressSample(one.job_id, "s", "gpu", sent + minute * MINUTE, done, left))
+        before += rows
+    return shards, samples
+
+
+@pytest.mark.parametrize("pause", [timedelta(minutes=minutes) for minutes in (1, 5, 14, 90)], ids=str)
+def test_the_pause_between_two_waves_is_neither_an_outage_nor_a_slow_hour(pause: timedelta) -> None:
+    nights = [two_waves(day, pause) for day in range(12, 0, -1)]
+    sight = Sight("gpu", [one for found, _ in nights for one in found], [one for _, found in nights for one in found])
+    speeds = observed.speeds(sight, "s", NOW)
+    assert speeds.outages == 0
+    assert set(speeds.hours) == {1.0}
+    found = observed.pace(sight, observed.Asker(JobId("mine"), "s"), Assumed(1.0, 0.35), 0.0, NOW, speeds)
+    assert found.rate == pytest.approx(2.0, rel=0.05)
+    [fed] = {round(one.seconds) for one in alone(sight)}
+    assert fed <= 58 * 60, "and its seconds are no work of it"
+
+
+def test_a_standstill_while_rows_are_there_is_an_outage() -> None:
+    """The same looks, of rows that were there all the time."""
+    nights = [two_waves(day, timedelta(minutes=14)) for day in range(12, 0, -1)]
+    shards = [replace(first, ended_at=second.ended_at) for (first, second), _ in nights]
+    sight = Sight("gpu", shards, [one for _, found in nights for one in found])
+    assert observed.speeds(sight, "s", NOW).outages > 0
 
 
 # --- fleets whose engines come and go

@@ -71,7 +71,7 @@ def test_jobs_that_are_alike_teach_nothing_and_what_was_measured_stays() -> None
 def test_what_two_jobs_did_at_once_is_nobodys_speed() -> None:
     one = night("one", ago(1), CLASSIFY, 30.0)
     other = night("other", ago(1) + timedelta(minutes=30), EXTRACT, 30.0)
-    shared = alone(seen(one, other).progress)
+    shared = alone(seen(one, other))
     assert sum(part.seconds for part in shared) == pytest.approx(2 * 29 * 60, abs=180)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ OUTPUT_WEIGHT = 8.0
 """How much more work a token of an answer is than one of a prompt, before it was learned (see `token_weights`)."""
 GAP = timedelta(minutes=15)
 """Between two looks that are further apart nobody knows what happened."""
+NO_PAUSE = timedelta(seconds=5)
+"""Between the end of a shard and the next one that follows at once."""
 ENOUGH_LEFT = 0.3
 """The part of what was done between two looks that has to be left then."""
 _OVER = frozenset(status for status in BatchStatus if status.is_final)
@@ -107,7 +110,7 @@ def stints_of(
         shards = of_job.get(job_id, [])
         if live := _live(shards, samples, now):
             samples = [*samples, live]
-        found += _of_samples(samples, series, weight)
+        found += _of_samples(looks_at_work(samples, shards, now), series, weight)
     found = _while_working(merged(found), sight, start, now)
     idle = {sent for sent, _ in starts_of(sight)}
     unseen = [one for job_id, shards in of_job.items() if len(by_job.get(job_id, ())) < 3 for one in shards]
@@ -159,14 +162,42 @@ def _live(shards: Sequence[Shard], samples: Sequence[ProgressSample], now: datet
     )  # fmt: skip
 
 
-def _of_samples(samples: Sequence[ProgressSample], series: str, weight: float) -> Iterator[Stint]:
-    """The stretches between looks in which it had enough to do: the last few rows do not say how fast it is."""
+def looks_at_work(
+    samples: Sequence[ProgressSample], shards: Sequence[Shard], now: datetime
+) -> Iterator[tuple[ProgressSample, ProgressSample]]:
+    """Two looks in a row at a job that had enough to do all the time between them; `shards` are those it had there.
+
+    The last few rows do not say how fast an engine is, nor does a pause between two waves that it stands still.
+    """
+    at_work = _at_work(shards, now)
+    begins = [begin for begin, _ in at_work]
     for a, b in pairwise(samples):
         rows = max(0, b.done - a.done)
         # Without rows and with nothing left to work on, as in back-off, it does not stand still.
-        if a.at < b.at <= a.at + GAP and a.left and b.left and b.left >= ENOUGH_LEFT * rows:
-            work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens, weight)
-            yield Stint(a.at, b.at, rows, max(0.0, work), float(a.series == series))
+        if not (a.at < b.at <= a.at + GAP and a.left and b.left and b.left >= ENOUGH_LEFT * rows):
+            continue
+        place = bisect_right(begins, a.at) - 1
+        if place < 0 or at_work[place][1] >= b.at:  # of shards so long ago that they are forgotten nothing is known
+            yield a, b
+
+
+def _at_work(shards: Sequence[Shard], now: datetime) -> list[tuple[datetime, datetime]]:
+    """From when until when a job had rows at an engine. Between what follows at once there is no pause."""
+    found: list[tuple[datetime, datetime]] = []
+    for begin, end in sorted((one.submitted_at, one.ended_at or now) for one in shards if one.submitted_at):
+        if found and begin <= found[-1][1] + NO_PAUSE:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _of_samples(
+    looks: Iterable[tuple[ProgressSample, ProgressSample]], series: str, weight: float
+) -> Iterator[Stint]:
+    for a, b in looks:
+        work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens, weight)
+        yield Stint(a.at, b.at, max(0, b.done - a.done), max(0.0, work), float(a.series == series))
 
 
 def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float, weight: float) -> Iterator[Stint]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from orchestrator.core.model import JobId, ProgressSample
-from orchestrator.policy.planner.stints import ENOUGH_LEFT, GAP, OUTPUT_WEIGHT, Sight
+from orchestrator.core.shards import Shard
+from orchestrator.policy.planner.stints import OUTPUT_WEIGHT, Sight, looks_at_work
 
 ASSUMED_SPREAD, MEASURED_SPREAD = 0.7, 0.25
 """How far off the assumed weight may be, and one that was measured (spreads of the logarithm)."""
@@ -38,7 +38,7 @@ class JobWork:
 
 def output_weight(sight: Sight, measured: float | None = None) -> float:
     """The weight by what a backend has done; `measured` is that of a bench, None where there was none."""
-    done = [one for one in alone(sight.progress) if one.seconds >= LEAST_SECONDS and one.input_tokens > 0]
+    done = [one for one in alone(sight) if one.seconds >= LEAST_SECONDS and one.input_tokens > 0]
     prior, spread = (OUTPUT_WEIGHT, ASSUMED_SPREAD) if measured is None else (measured, MEASURED_SPREAD)
     if len(done) < 2:
         return prior
@@ -52,14 +52,21 @@ def _misfit(done: Sequence[JobWork], weight: float) -> float:
     return sum((log - mean) ** 2 for log in logs) / SPEED_SPREAD**2
 
 
-def alone(progress: Sequence[ProgressSample]) -> list[JobWork]:
+def alone(sight: Sight) -> list[JobWork]:
     """The work of each job in those stretches in which no other job was seen to work there."""
     by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
-    for one in progress:
+    for one in sight.progress:
         by_job[one.job_id].append(one)
-    stretches = sorted(
-        (pair for samples in by_job.values() for pair in _working(samples)), key=lambda pair: pair[0].at
-    )
+    of_job: dict[JobId, list[Shard]] = defaultdict(list)
+    for shard in sight.shards:
+        of_job[shard.job_id].append(shard)
+    stretches = [
+        (a, b)
+        for job_id, samples in by_job.items()
+        for a, b in looks_at_work(samples, of_job[job_id], samples[-1].at)
+        if b.done > a.done
+    ]
+    stretches.sort(key=lambda pair: pair[0].at)
     found: dict[JobId, list[JobWork]] = defaultdict(list)
     for place, (a, b) in enumerate(stretches):
         before = stretches[place - 1][1].at if place else None
@@ -72,11 +79,3 @@ def alone(progress: Sequence[ProgressSample]) -> list[JobWork]:
         JobWork(*(sum(getattr(one, name) for one in of_job) for name in JobWork.__slots__))
         for of_job in found.values()
     ]
-
-
-def _working(samples: Sequence[ProgressSample]) -> Iterator[tuple[ProgressSample, ProgressSample]]:
-    """Two looks in a row between which a job had enough to do, and something was done."""
-    for a, b in pairwise(samples):
-        rows = b.done - a.done
-        if a.at < b.at <= a.at + GAP and a.left and rows > 0 and b.left >= ENOUGH_LEFT * rows:
-            yield a, b
