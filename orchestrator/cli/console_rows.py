@@ -11,6 +11,7 @@ from orchestrator.cli.layout import Cell, Line, StyledText, pairs, sentence
 from orchestrator.core.durations import duration, moment_words
 from orchestrator.core.money import money
 from orchestrator.policy.endpoints import messages_of
+from orchestrator.reports.quote_words import quote_words
 from orchestrator.reports.requests_and_answers import Exchange
 from orchestrator.reports.words import tokens
 
@@ -39,6 +40,8 @@ def _exchange(found: Exchange, width: int | None) -> list[Line]:
         lines += [(), *sentence(role, width, "underline"), *_text(text, width)]
     if (answer := answer_text(found)) is not None:
         lines += [(), *sentence("answer", width, "underline"), *_text(answer, width)]
+    for quote in found.quotes:
+        lines += sentence(f"quote {quote.path}: {quote_words(quote)}", width, "dim")
     if not row.state.is_final:
         lines += [(), *sentence("no answer yet", width, "yellow")]
     if row.error_code is not None:

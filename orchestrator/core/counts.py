@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from orchestrator.core.clock import day
 
+MARKED = ("cut", "repaired", "odd_ends", "unverifiable")
+"""Of the accepted answers, those that are counted apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -24,6 +27,7 @@ class Counts:
     cut: int = 0
     repaired: int = 0
     odd_ends: int = 0
+    unverifiable: int = 0
 
     @property
     def total(self) -> int:

@@ -195,7 +195,8 @@ class Row:
     `trimmed_tokens` are those that the clean-up took off the document, estimated. `content` stands for the document's
     bytes and text, None where it could not be read; `wording` for the question's prompts. Of a document that is asked
     in `parts`, one row asks about their answers, and behind it there is one for each `part`, from 1. `sent_as` says
-    which pages go as pictures, None where none does.
+    which pages go as pictures, None where none does. `text_at` says where the document's text stands in the request,
+    as `grounding.TextAt` writes it, if answers have quotes of it.
     """
 
     seq: int
@@ -217,6 +218,7 @@ class Row:
     part: int | None = None
     parts: int | None = None
     sent_as: str | None = None
+    text_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,8 @@ class Outcome:
     length of an answer's text where it tells no tokens. `billed` are the tokens that are paid for, None if they are
     those of `usage`. `unpriced` names what the answer used that no price covers. `cut` is True for an accepted
     answer that ended at `max_tokens`, `repaired` for one whose JSON stood in other text, `odd_end` for one that ended
-    for a reason that nobody knows.
+    for a reason that nobody knows, `unverifiable` for one with a quote that can be neither proven nor refuted.
+    `quotes` are those of the answer with their places, as `grounding.Grounding` writes them.
     """
 
     seq: int
@@ -290,6 +293,8 @@ class Outcome:
     cut: bool = False
     repaired: bool = False
     odd_end: bool = False
+    unverifiable: bool = False
+    quotes: str | None = None
     error_code: str | None = None
     error_message: str | None = None
     billed: Usage | None = None
@@ -303,7 +308,7 @@ class Outcome:
     @property
     def is_marked(self) -> bool:
         """True for an accepted answer that is counted apart."""
-        return self.cut or self.repaired or self.odd_end
+        return self.cut or self.repaired or self.odd_end or self.unverifiable
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +342,7 @@ class FinishedRow:
     parts: int | None = None
     sent_as: str | None = None
     repaired: bool = False
+    quotes: str | None = None
 
     @property
     def stage(self) -> str | None:

@@ -11,7 +11,7 @@ from orchestrator.documents import ocr, pdf_text
 from orchestrator.documents.extras import require
 from orchestrator.documents.kinds import IMAGE
 from orchestrator.documents.office import TextLimit
-from orchestrator.documents.types import DocumentProblem, ExtractionError, Picture, Render
+from orchestrator.documents.types import BY_OCR, DocumentProblem, ExtractionError, Picture, Render
 
 MIN_LETTERS = 20
 """A page with fewer letters and digits has no usable text: page numbers and stamps."""
@@ -52,7 +52,7 @@ def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[
         limit.text(texts[-1])
     if not any(text.strip() for text in texts):
         raise ExtractionError(DocumentProblem.EMPTY, "OCR found no text on its pages; exclude it if it has none.")
-    sent_as = f"{_pages_told(by_ocr)} by OCR" if by_ocr else "text"
+    sent_as = f"{_pages_told(by_ocr)}{BY_OCR}" if by_ocr else "text"
     return pdf_text.PAGE_BREAK.join(texts), {"pages": len(texts), "sent_as": sent_as}, ()
 
 

@@ -25,6 +25,10 @@ class DocumentProblem(StrEnum):
     READER_CRASHED = "reader_crashed"  # the reader failed on it
 
 
+BY_OCR = " by OCR"
+"""How `sent_as` ends of a document that OCR has read pages of."""
+
+
 class Picture(NamedTuple):
     """A page as a picture: JPEG, in base64."""
 

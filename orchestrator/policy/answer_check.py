@@ -13,6 +13,7 @@ from orchestrator.core import schemas, wire
 from orchestrator.policy import answer_ends, answer_json
 from orchestrator.policy.answer_text import Answer
 from orchestrator.policy.confidence import ConfidenceCurve, label_probability
+from orchestrator.policy.quote_marks import QUOTES, Quote, has_marks, marked_quotes, named_quotes
 from orchestrator.policy.vectors import NoVector, vector_of
 from orchestrator.settings.task_spec import Task
 
@@ -30,6 +31,9 @@ class AnswerCheck(Protocol):
     def is_repaired(self, answer: Answer) -> bool:
         """True for an answer without a problem whose JSON stood in other text."""
 
+    def quotes(self, answer: Answer) -> list[Quote]:
+        """What an answer without a problem quotes from its document."""
+
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
         """What an answer without a problem comes to."""
 
@@ -40,7 +44,7 @@ def check_of(task: Task, calibration: ConfidenceCurve | None = None) -> AnswerCh
         return VectorCheck(task.dimensions)
     if task.logprobs and task.output_schema is not None:
         return LabelCheck(task.output_schema, calibration, repair=task.repair)
-    return OutputCheck(task.output_schema, repair=task.repair)
+    return OutputCheck(task.output_schema, repair=task.repair, has_named_quotes=task.check == QUOTES)
 
 
 def raw_output(answer: Answer, body: msgspec.Raw) -> Any:
@@ -62,10 +66,15 @@ class _Reading:
 class OutputCheck:
     """What the answers to a task must be: not empty, and where the task has a schema, JSON that fits it.
 
-    With `repair`, JSON that stands in other text is taken as well.
+    With `repair`, JSON that stands in other text is taken as well. `has_named_quotes`: properties are quotes by their
+    names, beside those that the schema marks.
     """
 
-    def __init__(self, schema: Mapping[str, Any] | None, *, repair: bool = True) -> None:
+    def __init__(
+        self, schema: Mapping[str, Any] | None, *, repair: bool = True, has_named_quotes: bool = False
+    ) -> None:
+        self._marks = schema if has_marks(schema) else None
+        self._has_named_quotes = has_named_quotes
         self._check = None if schema is None else schemas.SchemaCheck(schema)
         self._repair = repair
         self._last: _Reading | None = None
@@ -99,6 +108,15 @@ class OutputCheck:
     def is_repaired(self, answer: Answer) -> bool:
         """True for an answer without a problem whose JSON stood in other text."""
         return self._check is not None and bool(answer.text) and self._read(answer, repair=self._repair).repaired
+
+    def quotes(self, answer: Answer) -> list[Quote]:
+        """Those that the schema marks, and those that are called so."""
+        if self._marks is None and not self._has_named_quotes:
+            return []
+        value = self._read(answer, repair=self._repair).value
+        marked = [] if self._marks is None else marked_quotes(self._marks, value)
+        named = named_quotes(value) if self._has_named_quotes else []
+        return list({quote.path: quote for quote in (*marked, *named)}.values())
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
         """The parsed answer where there is a schema, its text where there is none."""
@@ -187,6 +205,10 @@ class VectorCheck:
     def is_repaired(self, answer: Answer) -> bool:
         """Never: a vector is not text."""
         return False
+
+    def quotes(self, answer: Answer) -> list[Quote]:
+        """None: a vector says nothing."""
+        return []
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
         """The numbers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.policy.quote_marks import unmarked
 from orchestrator.settings.task_spec import Task
 
 CHAT = "/v1/chat/completions"
@@ -47,7 +48,7 @@ def fixed_fields(task: Task) -> dict[str, Any]:
 def _chat_fields(task: Task) -> dict[str, Any]:
     body: dict[str, Any] = {"max_tokens": task.max_tokens, **_sampling(task)}
     if task.output_schema is not None:
-        schema = {"name": task.id, "schema": task.output_schema, "strict": True}
+        schema = {"name": task.id, "schema": unmarked(task.output_schema), "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     if task.logprobs:
         body["logprobs"] = True
@@ -59,7 +60,8 @@ def _responses_fields(task: Task) -> dict[str, Any]:
     body: dict[str, Any] = {"max_output_tokens": task.max_tokens, **_sampling(task), "store": False}
     text = {}
     if task.output_schema is not None:
-        text = {"format": {"type": "json_schema", "name": task.id, "schema": task.output_schema, "strict": True}}
+        schema = unmarked(task.output_schema)
+        text = {"format": {"type": "json_schema", "name": task.id, "schema": schema, "strict": True}}
     if task.logprobs:
         body["include"] = ["message.output_text.logprobs"]
     body |= task.extra

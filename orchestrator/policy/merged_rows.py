@@ -11,6 +11,7 @@ from orchestrator.core.jsonl import single_line
 from orchestrator.core.model import FinishedRow, RequestState, Usage
 from orchestrator.policy.answer_check import AnswerCheck, raw_output
 from orchestrator.policy.answer_text import answer_of, response_json
+from orchestrator.policy.grounding import read_quotes
 from orchestrator.policy.unpriced import may_have_unpriced, unpriced
 from orchestrator.settings.model_lists import rung_of
 
@@ -39,6 +40,7 @@ def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) 
             "error": error,
             "provenance": _provenance(row, finish_reason) | _unpriced(line),
         }
+        | _quotes(row)
     )
 
 
@@ -86,6 +88,11 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "carried_from": row.carried_from,
         "why": row.why,
     }
+
+
+def _quotes(row: FinishedRow) -> dict[str, Any]:
+    """The quotes of an answer with their places; none are named if its task asks for none."""
+    return {} if row.quotes is None else {"quotes": read_quotes(row.quotes)}
 
 
 def _unpriced(line: bytes | None) -> dict[str, Any]:

@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
-MENDABLE = frozenset({"truncated", "empty_answer", "invalid_json", "schema_mismatch"})
+from orchestrator.policy.grounding import NOT_FOUND, TOO_SHORT
+
+MENDABLE = frozenset({"truncated", "empty_answer", "invalid_json", "schema_mismatch", NOT_FOUND, TOO_SHORT})
 """What a model can mend that is shown it; one that refused, or whose answer was withheld, is not argued with."""
 MOST_ANSWER = 8000
 """So many characters of the answer are shown again."""

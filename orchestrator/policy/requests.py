@@ -22,7 +22,7 @@ from orchestrator.core.model import Row
 from orchestrator.core.templates import TemplateProblem, template
 from orchestrator.documents import cleanup, splitting
 from orchestrator.documents.splitting import Part
-from orchestrator.documents.types import Document, UnreadableDocument
+from orchestrator.documents.types import BY_OCR, Document, UnreadableDocument
 from orchestrator.policy.cache_keys import cache_key
 from orchestrator.policy.endpoints import (
     EMBEDDINGS,
@@ -33,6 +33,8 @@ from orchestrator.policy.endpoints import (
     url_of,
 )
 from orchestrator.policy.max_tokens import BoundOf, most_tokens, written_bound
+from orchestrator.policy.quote_marks import has_marks
+from orchestrator.policy.sent_text import TextAt, question_text, text_range
 from orchestrator.settings.job_spec import Clean, JobSpec
 from orchestrator.settings.task_spec import Long, Task
 
@@ -92,12 +94,16 @@ class _Question:
             about["kind"] = [task.kind, self.url]
         if task.long is not None:
             about["long"] = [task.long.part_tokens, task.long.overlap_tokens]
+        if task.check or has_marks(task.output_schema):
+            about["quotes"] = [task.check, task.output_schema]
         if cleaned.is_on:
             about["clean"] = [cleanup.RULES_VERSION, cleaned.whitespace, cleaned.boilerplate]
         # Not sorted: the order of a schema's properties is the order in which they are answered.
         digest = sha256(json.dumps(about, default=str).encode())
         self.version = digest.hexdigest()[:12]
         self.wording = sha256(f"{asked}\0{task.system or ''}".encode()).hexdigest()[:12]
+        self.has_quotes = "quotes" in about
+        self.keyed = {**self.asked, "quotes": about["quotes"]} if self.has_quotes else self.asked
         self.bound = 0 if self.url == EMBEDDINGS else bound_of(task, self.version)
         self.body = {**self.asked, **bound_field(self.url, self.bound)}
         digest.update(f"{_READERS}\0{task.model}".encode())
@@ -106,6 +112,18 @@ class _Question:
 
     def fingerprint(self, content: str) -> str:
         return _fingerprint(self.identity, content)
+
+    def text_at(
+        self, document: Document, text: str, messages: list[dict[str, Any]], pages_before: int = 0
+    ) -> str | None:
+        """Where the text stands in the messages, for a task whose answers quote it."""
+        if not self.has_quotes:
+            return None
+        asked = question_text(messages)
+        bare = "" if text in asked else question_text(self.messages(document, ""))
+        page = 1 + pages_before if "pages" in document.fields else None
+        is_by_ocr = str(document.fields.get("sent_as")).endswith(BY_OCR)
+        return str(TextAt(*text_range(asked, text, bare), page, is_by_ocr))
 
     def messages(self, document: Document, text: str) -> list[dict[str, Any]]:
         fields = {**document.fields, "text": text}
@@ -272,7 +290,10 @@ class Builder:
             if len(parts) > 1:
                 return self._in_parts(question, document, content, text, parts, cut_from, trimmed)
         messages = question.messages(document, text)
-        row = self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from)
+        row = replace(
+            self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from),
+            text_at=question.text_at(document, text, messages),
+        )
         sent_as = document.fields.get("sent_as", "text")
         sent_as = None if sent_as == "text" else str(sent_as)
         return [_asking(question, replace(row, trimmed_tokens=trimmed, sent_as=sent_as), messages)]
@@ -300,6 +321,7 @@ class Builder:
                 self._row(question, document.key, fingerprint, content, cut_from=cut_from),
                 custom_id=part_id(document.key, task.id, of_part, seen[of_part]), part=number, parts=len(parts),
                 trimmed_tokens=trimmed * (part.end - part.own) // len(text),
+                text_at=question.text_at(document, of_part, asked, text.count("\f", 0, part.start)),
             )  # fmt: skip
             seen[of_part] += 1
             built.append(_asking(question, row, asked))
@@ -341,7 +363,7 @@ def _asking(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Bu
         "url": url,
         "body": {"model": task.model, **asked, **question.body},
     }
-    key = cache_key(url, {**asked, **question.asked}) if task.cache else None
+    key = cache_key(url, {**asked, **question.keyed}) if task.cache else None
     return Built(replace(row, cache_key=key), msgspec.json.encode(line))
 
 

@@ -7,7 +7,7 @@ by `outcome`; what it does not say is the pipeline's to decide.
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from orchestrator.core.model import Outcome, RequestState, Span, Usage
 from orchestrator.policy import answer_ends
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.answer_text import Answer, answer_of, response_json
+from orchestrator.policy.grounding import SentDocument, check_quotes
 from orchestrator.policy.row_errors import BAD_ANSWERS, is_passing
 from orchestrator.policy.row_matching import Recognised
 from orchestrator.policy.unpriced import unpriced
@@ -146,11 +147,17 @@ def _has_run(line: wire.ResultLine) -> bool:
 
 
 def outcome(
-    seq: int, kind: str, found: FoundLine, check: AnswerCheck | None, bound: int | None = None
+    seq: int,
+    kind: str,
+    found: FoundLine,
+    check: AnswerCheck | None,
+    bound: int | None = None,
+    sent: Callable[[], SentDocument | None] = lambda: None,
 ) -> Outcome | NotExecuted:
     """What a result line says of its row. `found.line` must be a result line.
 
-    `bound` is the most tokens that the answer was allowed, None where that is not known for certain.
+    `bound` is the most tokens that the answer was allowed, None where that is not known for certain. `sent` gives the
+    document in which its quotes are looked for.
     """
     line = found.line
     assert line is not None
@@ -183,7 +190,14 @@ def outcome(
     else:
         is_full = line.orch is not None and line.orch.window_full
         problem = _problem(answer, check, head.tokens.output, bound, is_full=is_full)
+    grounding = None
+    if answer is not None and check is not None and problem is None and (quotes := check.quotes(answer)):
+        grounding = check_quotes(quotes, sent())
+        problem = grounding.problem
     ended = _ended(seq, kind, found, head, problem, response.status_code)
+    if grounding is not None:
+        is_unverifiable = problem is None and grounding.is_unverifiable
+        ended = replace(ended, quotes=grounding.to_json(), unverifiable=is_unverifiable)
     if used := unpriced(body):
         ended = replace(ended, unpriced=used)
     if answer is not None and check is not None and problem is None and check.is_repaired(answer):

@@ -193,6 +193,14 @@ BAD_ANSWERS = {
     "empty_answer": ("the model returned an empty answer", "another model, if it happens often"),
     "invalid_json": ("the task has a schema, and the answer is not JSON", "another model, or a simpler schema"),
     "schema_mismatch": ("the answer is JSON that does not fit the schema", "another model, or a simpler schema"),
+    "quote_not_found": (
+        "the answer quotes what the document, as it was sent, does not have",
+        "set `retries`, ask for quotes word for word, or use a stronger model",
+    ),
+    "quote_too_short": (
+        "a quote of the answer has fewer than 12 characters and fewer than three words",
+        "set `retries`, or ask for whole sentences",
+    ),
     "invalid_vector": (
         "the answer contains no vector, or not one of the size that was asked for",
         "check that the model makes embeddings, and that it takes `dimensions`",

@@ -222,6 +222,7 @@ class JobReport:
                 "cut": facts.counts.cut,
                 "repaired": facts.counts.repaired,
                 "odd_ends": facts.counts.odd_ends,
+                "unverifiable": facts.counts.unverifiable,
             },
             "documents": facts.documents.to_json(),
             "ignored": job.ignored,

@@ -15,9 +15,11 @@ from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.endpoints import messages_of
+from orchestrator.policy.grounding import GroundedQuote, read_quotes
 from orchestrator.policy.merged_rows import merged_row
 from orchestrator.policy.model_names import with_model
 from orchestrator.policy.requests import custom_id
+from orchestrator.policy.sent_text import TextAt
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
@@ -32,7 +34,8 @@ MOST_NAMES = 20_000
 class Exchange:
     """A row: the line of its request (None where it has none, or its file is gone), and of its result as it came.
 
-    `merged` is what `orch fetch` gives of it, `gone` which of its files are.
+    `merged` is what `orch fetch` gives of it, `gone` which of its files are. `text_at` says where the document's text
+    stands in its request, if answers have quotes of it.
     """
 
     row: FinishedRow
@@ -40,6 +43,12 @@ class Exchange:
     result: bytes | None
     merged: dict[str, Any]
     gone: tuple[str, ...] = ()
+    text_at: TextAt | None = None
+
+    @property
+    def quotes(self) -> tuple[GroundedQuote, ...]:
+        """The quotes of the answer, with their places in the document's text."""
+        return () if self.row.quotes is None else read_quotes(self.row.quotes)
 
     @property
     def body(self) -> dict[str, Any]:
@@ -112,8 +121,9 @@ def _exchange(
     store: Store, home: Home, job: Job, found: FoundRow, lines: ResultLines, check: AnswerCheck | None
 ) -> Exchange:
     row, gone = found.row, list[str]()
+    text_at = None
     try:
-        request = _request(store, home, job.id, found)
+        request, text_at = _request(store, home, job.id, found)
     except StorageError as error:
         request = None
         gone.append(error.message)
@@ -127,11 +137,11 @@ def _exchange(
     except RecursionError:
         gone.append("the answer is nested too deeply to be read; --raw shows it as received")
         merged = msgspec.json.decode(merged_row(row, None, None))
-    return Exchange(row, request, result, merged, tuple(gone))
+    return Exchange(row, request, result, merged, tuple(gone), text_at)
 
 
-def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> bytes | None:
-    """The line of a row's request, with the model's name at its backend where it was sent.
+def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> tuple[bytes | None, TextAt | None]:
+    """The line of a row's request, with the model's name at its backend where it was sent, and its `text_at`.
 
     A row that carries its answer over and was not read has none of its own: it is in the run that asked.
     """
@@ -141,10 +151,10 @@ def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> bytes 
         seen.add(job_id := JobId(origin))
         earlier = store.lookups.row(job_id, found.row.custom_id)
         if earlier is None:
-            return None
+            return None, None
         found, origin = earlier, earlier.row.carried_from
     if not found.request.length:
-        return None
+        return None, None
     path = home.requests(job_id)
     try:
         with path.open("rb") as file:
@@ -152,4 +162,5 @@ def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> bytes 
             line = file.read(found.request.length)
     except OSError as error:
         raise StorageError(f"the request file {path} cannot be read: {error.strerror}") from error
-    return line if sent_model is None else with_model(line, sent_model)
+    text_at = None if found.text_at is None else TextAt.read(found.text_at)
+    return (line if sent_model is None else with_model(line, sent_model)), text_at

@@ -76,6 +76,7 @@ class JobLine:
                 "cut": self.counts.cut,
                 "repaired": self.counts.repaired,
                 "odd_ends": self.counts.odd_ends,
+                "unverifiable": self.counts.unverifiable,
             },
             "failures": {
                 "new": self.failing.new,

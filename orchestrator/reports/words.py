@@ -136,6 +136,7 @@ def marked_words(counts: Counts) -> dict[str, str]:
     told = (
         ("cut", counts.cut, "ended at max_tokens"),
         ("odd ends", counts.odd_ends, "ended for a reason that is not known"),
+        ("unverifiable", counts.unverifiable, "have quotes that nothing can be said of"),
         ("repaired", counts.repaired, "had their JSON among other text"),
     )
     return {name: f"{number:,} of the answers {words}" for name, number, words in told if number}

@@ -129,6 +129,11 @@ class Task(JobFilePart):
     output_schema: dict[str, Any] | None = Field(
         None, alias="schema", description="JSON Schema that the answer must fit"
     )
+    check: Literal["quotes"] | None = Field(
+        None,
+        description="`quotes`: what the answer has under `quote` or `quotes` must stand in the document; in a "
+        "schema, `x-quote: true` says it of one property",
+    )
     extra: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body, as they are")
     retries: int = Field(
         0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
@@ -250,6 +255,13 @@ class Task(JobFilePart):
                 place = ".".join(map(str, error.path))
                 raise ValueError(f"is not a JSON Schema: {place + ': ' if place else ''}{error.message}") from None
             _check_references(value)
+        return value
+
+    @field_validator("check")
+    @classmethod
+    def _check_is_of_json(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("output_schema") is None:
+            raise ValueError("needs a `schema` that says where the quotes are")
         return value
 
     @field_validator("extra")

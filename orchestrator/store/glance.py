@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator.core.counts import Counts, Failing
+from orchestrator.core.counts import MARKED, Counts, Failing
 from orchestrator.core.model import PICO, Job, JobId, JobKind
 from orchestrator.core.schedules import Misfire, Overlap, Schedule
 from orchestrator.core.shards import Shard, ShardState
@@ -85,11 +85,11 @@ class _Jobs(_Table):
         for job_id, state, number in self.tuples(counted, job_ids):
             found[job_id][state] = number
         marked = (
-            "SELECT job_id, total(cut), total(repaired), total(odd_end) FROM requests "
+            "SELECT job_id, total(cut), total(repaired), total(odd_end), total(unverifiable) FROM requests "
             "WHERE job_id IN ({}) AND cut IS NOT NULL GROUP BY job_id"
         )
-        for job_id, cut, repaired, odd_ends in self.tuples(marked, job_ids):
-            found[job_id] |= {"cut": int(cut), "repaired": int(repaired), "odd_ends": int(odd_ends)}
+        for job_id, *numbers in self.tuples(marked, job_ids):
+            found[job_id] |= dict(zip(MARKED, map(int, numbers), strict=True))
         return {job_id: Counts(**states) for job_id, states in found.items()}
 
     def submitted(self, job_ids: Sequence[JobId]) -> frozenset[JobId]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import delete, desc, func, insert, literal, select, update
 
-from orchestrator.core.counts import Counts
+from orchestrator.core.counts import MARKED, Counts
 from orchestrator.core.errors import StateConflict, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job, JobFault, JobId, JobKind
@@ -244,14 +244,15 @@ class Jobs:
             .group_by(requests.c.job_id, requests.c.state)
         )
         c = requests.c
-        marked = select(c.job_id, *(func.count().filter(c[name]) for name in ("cut", "repaired", "odd_end")))
+        names = ("cut", "repaired", "odd_end", "unverifiable")
+        marked = select(c.job_id, *(func.count().filter(c[name]) for name in names))
         marked = marked.where(c.job_id.in_(job_ids), IS_MARKED).group_by(c.job_id)
         found: dict[str, dict[str, int]] = {job_id: {} for job_id in job_ids}
         with self._db.read() as tx:
             for job_id, state, number in tx.execute(query):
                 found[job_id][state] = number
-            for job_id, cut, repaired, odd_ends in tx.execute(marked):
-                found[job_id] |= {"cut": cut, "repaired": repaired, "odd_ends": odd_ends}
+            for job_id, *numbers in tx.execute(marked):
+                found[job_id] |= dict(zip(MARKED, numbers, strict=True))
         return {JobId(job_id): Counts(**states) for job_id, states in found.items()}
 
     def submitted(self, job_ids: Sequence[JobId]) -> frozenset[JobId]:

@@ -23,12 +23,14 @@ MAX_SEQ = 2**63 - 1
 class FoundRow:
     """A row of a job: `request` says where its line lies (of length 0: there is none), `sent_model` for whom it was.
 
-    `sent_model` is None where the row was not sent.
+    `sent_model` is None where the row was not sent. `text_at` says where the document's text stands in the request,
+    if answers have quotes of it.
     """
 
     row: FinishedRow
     request: Span
     sent_model: str | None
+    text_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Lookups:
         c = requests.c
         columns = (*(c[name] for name in FINISHED), shards.c.backend, shards.c.batch_id)
         query = (
-            select(*columns, c.offset, c.length, c.sent_model)
+            select(*columns, c.offset, c.length, c.sent_model, c.text_at)
             .outerjoin(shards, shards.c.id == c.result_shard)
             .where(condition)
             .order_by(c.seq.desc() if newest_first else c.seq)
@@ -142,4 +144,4 @@ class Lookups:
         )
         with self._db.read() as tx:
             rows = tx.execute(query).all()
-        return [FoundRow(finished(row[:-5], *row[-5:-3]), Span(row[-3], row[-2]), row[-1]) for row in rows]
+        return [FoundRow(finished(row[:-6], *row[-6:-4]), Span(row[-4], row[-3]), *row[-2:]) for row in rows]

@@ -20,14 +20,15 @@ COUNTS = (
 """The columns of what an answer used, in the order of `Usage`."""
 CARRIED = (
     "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "sent_model",
-    "answered_by", "upstream", "latency_ms", *COUNTS, "tier", "cut", "repaired", "odd_end", "error_code",
+    "answered_by", "upstream", "latency_ms", *COUNTS, "tier", "cut", "repaired", "odd_end", "unverifiable",
+    "quotes", "error_code",
     "error_message",
 )  # fmt: skip
 """The columns of an outcome."""
 _MADE = (
     "job_id", "seq", "custom_id", "document", "task", "endpoint", "model", "fingerprint", "prompt_version", "offset",
     "length", "cut_from_tokens", "inputs", "max_output", "trimmed_tokens", "cache_key", "content", "wording", "part",
-    "parts", "sent_as", "why", "twin_of", "carried_from", "attempt", "cost",
+    "parts", "sent_as", "text_at", "why", "twin_of", "carried_from", "attempt", "cost",
 )  # fmt: skip
 ADDED = (*_MADE, *CARRIED)
 """The columns of a row that is new."""
@@ -43,7 +44,7 @@ FINISHED = (
     "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream", "latency_ms",
     *COUNTS, "tier", "cost",
     "error_code", "error_message", "carried_from", "twin_of", "job_id", "settled_at", "why", "part", "parts",
-    "sent_as", "repaired",
+    "sent_as", "repaired", "quotes",
 )  # fmt: skip
 """The columns that `finished` takes, in its order."""
 STATES = {state.value: state for state in RequestState}
@@ -99,8 +100,8 @@ class Settled:
 class InShard:
     """A row of a shard: who it is, where its request line lies, and the most tokens that its answer may have.
 
-    `again` counts how often its model was shown what was wrong with its answer; then `first` is where the line lies
-    that does not show that.
+    `text_at`, `part` and `parts` are as a `Row` has them. `again` counts how often its model was shown what was wrong
+    with its answer; then `first` is where the line lies that does not show that.
     """
 
     seq: int
@@ -112,6 +113,9 @@ class InShard:
     max_output: int | None = None
     again: int = 0
     first: Span | None = None
+    text_at: str | None = None
+    part: int | None = None
+    parts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,7 @@ def added(
         job_id, row.seq, row.custom_id, row.document, row.task, row.endpoint, row.model, row.fingerprint,
         row.prompt_version, span.offset, span.length, row.cut_from_tokens, row.inputs, row.max_output,
         row.trimmed_tokens, row.cache_key, row.content, row.wording, row.part, row.parts, row.sent_as,
-        why,
+        row.text_at, why,
     )  # fmt: skip
     if known is not None:
         facts = known.facts if row.problem is None else {**known.facts, "error_message": row.problem[1]}
@@ -165,7 +169,7 @@ def added(
 
 _FREE = Decimal(0)
 _WAITS = (
-    RequestState.PENDING, *[None] * 9, *[0] * len(COUNTS), *[None] * 6,
+    RequestState.PENDING, *[None] * 9, *[0] * len(COUNTS), *[None] * 8,
 )  # fmt: skip
 
 
@@ -176,7 +180,7 @@ def settled(shard_id: ShardId, row: Settled, now: datetime, model: str | None) -
         outcome.state, now, shard_id, outcome.kind, span.offset if span else None, span.length if span else None,
         model, outcome.model, outcome.upstream, outcome.latency_ms, *_tokens(outcome.usage), outcome.tier,
         outcome.cut if outcome.is_marked else None, outcome.repaired, outcome.odd_end or None,
-        outcome.error_code, outcome.error_message,
+        outcome.unverifiable or None, outcome.quotes, outcome.error_code, outcome.error_message,
         row.price.cost if row.price else _FREE,
     )  # fmt: skip
 
@@ -203,6 +207,7 @@ def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | 
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, state, attempt, shard, kind, offset,
         length, answered_by, upstream, latency_ms, *counts, tier, cost,
         error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts, sent_as, repaired,
+        quotes,
     ) = values  # fmt: skip
     # A twin has its outcome from the job itself.
     is_twin = twin_of is not None and state != RequestState.PENDING
@@ -211,5 +216,5 @@ def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | 
         None if shard is None or kind is None else (shard, kind, Span(offset, length)),
         answered_by, upstream, latency_ms, Usage(*counts), tier, cost,
         error_code, error_message, job_id if is_twin else carried_from, backend, batch_id, settled_at,
-        None if why is None else Why(why), part, parts, sent_as, bool(repaired),
+        None if why is None else Why(why), part, parts, sent_as, bool(repaired), quotes,
     )  # fmt: skip

@@ -76,6 +76,18 @@ class Stages:
         for row in self._db.stream(query, PAGE):
             yield records.finished(row[:-2], *row[-2:])
 
+    def sent_parts(self, job_id: JobId, seq: int, parts: int) -> list[tuple[Span, str, int]]:
+        """Where the requests of a document's parts lie, and its text in each, with their numbers."""
+        c = requests.c
+        query = (
+            select(c.offset, c.length, c.text_at, c.part)
+            .where(c.job_id == job_id, c.seq > seq, c.seq <= seq + parts)
+            .order_by(c.seq)
+        )
+        with self._db.read() as tx:
+            rows = tx.execute(query).all()
+        return [(Span(row.offset, row.length), row.text_at, row.part) for row in rows if row.text_at is not None]
+
     def made(self, job_id: JobId, lines: Mapping[int, Span], faults: list[UnaskedRow], now: datetime) -> int:
         """Rows have a request line now and wait for a shard, or end without one; how many.
 

@@ -278,6 +278,8 @@ class Rows:
                 cut=None,
                 repaired=None,
                 odd_end=None,
+                unverifiable=None,
+                quotes=None,
                 avoid=(),
                 released_at=None,
                 failed_since=None,
@@ -339,7 +341,7 @@ _IN_SHARD = [
     requests.c[name]
     for name in (
         "seq", "custom_id", "task", "attempt", "offset", "length", "state", "max_output", "again", "first_offset",
-        "first_length",
+        "first_length", "text_at", "part", "parts",
     )
 ]  # fmt: skip
 _WAITS = [
@@ -352,10 +354,10 @@ _WAITS = [
 
 def _in_shard(row: Sequence[Any]) -> InShard:
     """From the values of `_IN_SHARD`."""
-    seq, custom_id, task, attempt, offset, length, state, max_output, again, first_offset, first_length = row
+    seq, custom_id, task, attempt, offset, length, state, max_output, again, first_offset, first_length, *of = row
     first = None if first_offset is None else Span(first_offset, first_length)
     return InShard(
-        seq, custom_id, task, attempt, Span(offset, length), records.STATES[state], max_output, again, first
+        seq, custom_id, task, attempt, Span(offset, length), records.STATES[state], max_output, again, first, *of
     )
 
 

@@ -176,6 +176,8 @@ requests = Table(
     Column("cut", Boolean),
     Column("repaired", Boolean),
     Column("odd_end", Boolean),
+    # A quote can be neither proven nor refuted.
+    Column("unverifiable", Boolean),
     Column("cost", Money, nullable=False, default=0),
     Column("error_code", Text),
     Column("error_message", Text),
@@ -197,6 +199,9 @@ requests = Table(
     Column("parts", Integer),
     # Which pages of its document go as pictures, as the results say it.
     Column("sent_as", Text),
+    # Where the document's text stands in the request, and the quotes of its answer with their places there.
+    Column("text_at", Text),
+    Column("quotes", Text),
     UniqueConstraint("job_id", "custom_id"),
     Index(None, "job_id", "state"),
 )

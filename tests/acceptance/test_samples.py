@@ -60,9 +60,11 @@ def test_the_inbox_is_validated_tried_and_run(
     assert (vectors.returncode, json.loads(vectors.stdout)["requests"]) == (0, 2)
 
 
-@pytest.mark.parametrize("name", [*SAMPLES, "licenses", "inbox"])
+@pytest.mark.parametrize(
+    "name", [*(f"{name}/job.yaml" for name in (*SAMPLES, "licenses", "inbox")), "contracts/quotes.yaml"]
+)
 def test_the_published_schema_accepts_the_samples(name: str) -> None:
-    spec, _ = load_yaml(ROOT / "samples" / name / "job.yaml")
+    spec, _ = load_yaml(ROOT / "samples" / name)
     Draft202012Validator(json_schema()).validate(spec)
 
 

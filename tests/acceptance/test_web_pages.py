@@ -25,6 +25,7 @@ from orchestrator.reports.night import night_of
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
 from orchestrator.store import Store
+from orchestrator.web.views.jobs import PLACES
 from tests.support.chromium import BROWSERS, Chromium, Tab, installed
 from tests.support.webhome import EVIL, WebHome, web_home
 
@@ -265,6 +266,25 @@ def test_what_a_document_or_an_answer_holds_stays_text(home: WebHome, tab: Tab, 
     assert tab.js("document.title") != "owned"
     tab.open(f"{view.url}/jobs/{home.letters.id}/rows/1")
     tab.until("document.querySelector('main img').naturalWidth === 320")
+
+
+def test_what_an_answer_quotes_is_marked_in_the_text_and_a_link_leads_there(
+    home: WebHome, tab: Tab, view: Shown
+) -> None:
+    tab.open(f"{view.url}/jobs/{home.letters.id}/rows/0")
+    marks = tab.js("[...document.querySelectorAll('pre mark')].map(one => one.innerText)")
+    assert marks == ["Dear sirs, " + EVIL, *["the contract. we herewith"] * 39]
+    links = tab.js("[...document.querySelectorAll('a[href^=\"#quote-\"]')].map(one => one.innerText)")
+    assert links[0] == f"page 1, characters 0-{len('Dear sirs, ' + EVIL)}"
+    assert len(links) == 1 + PLACES
+    tab.js("[...document.querySelectorAll('a[href^=\"#quote-\"]')].at(-1).click()")
+    tab.until("document.querySelector('pre mark:has(:target)').innerText === 'the contract. we herewith'")
+    is_seen = (
+        "(mark => mark.top < innerHeight && mark.bottom > 0)"
+        "(document.querySelector('mark:has(:target)').getBoundingClientRect())"
+    )
+    tab.until(is_seen)
+    assert "unverifiable" in tab.text()
 
 
 def test_a_large_job_is_paged_and_searched(home: WebHome, tab: Tab, view: Shown) -> None:

@@ -172,7 +172,7 @@ def test_a_file_is_read_on_from_where_it_was_left(running: Running) -> None:
     running.store.shards.add(batch, found)
     sent = replace(batch, state=ShardState.SUBMITTED, batch_id="batch_1", submitted_at=NOW)
     names = [row.custom_id for row in running.store.rows.of_shard(batch.id)]
-    files, read = Files(), failures_so_far.FailuresSoFar(running.store)
+    files, read = Files(), failures_so_far.FailuresSoFar(running.store, running.home)
 
     def look(seconds: float) -> Any:
         return read.look(job, sent, handle(files), lambda: False, NOW + timedelta(seconds=seconds))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -19,6 +20,9 @@ from orchestrator.core.clock import now
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Forecast, Job, Outcome, Price, RequestState, Span, Usage
 from orchestrator.core.shards import ShardState
+from orchestrator.policy.grounding import SentDocument, SentText, check_quotes
+from orchestrator.policy.quote_marks import Quote
+from orchestrator.policy.sent_text import TextAt
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit
@@ -28,6 +32,7 @@ from tests.support.stored import job, row, settle, sharded
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 BIG = 100_000
+LETTER_AT = len("Who signed this?\n\n")
 SETTINGS = """
 [backends.gpu]
 kind = "local"
@@ -114,6 +119,13 @@ def web_home(root: Path, big: int = BIG) -> WebHome:
     return WebHome(root, old, new, letters, running, large)
 
 
+def _quotes(question: str) -> str:
+    """Quotes of a letter: once, many times over, and one that nothing can be said of."""
+    texts = ("Dear sirs, " + EVIL, "the contract. we herewith", "not to be found in the letter")
+    sent = SentDocument((SentText(question[LETTER_AT:], 1),), has_pictures=True)
+    return check_quotes([Quote(f"reasons/{number}/quote", text) for number, text in enumerate(texts)], sent).to_json()
+
+
 def _letters(store: Store, home: Home, at: datetime) -> Job:
     """Rows with their requests and answers: one that means harm, one with a scanned page."""
     spec = {**SPEC, "name": "letters", "tasks": [{"id": "t", "prompt": "Who?", "model": "m"}]}
@@ -133,7 +145,7 @@ def _letters(store: Store, home: Home, at: datetime) -> Job:
         "type": "image_url",
         "image_url": {"url": "data:image/png;base64," + base64.b64encode(image.getvalue()).decode()},
     }
-    contents = [
+    contents: list[Any] = [
         f"Who signed this?\n\nDear sirs, {EVIL}\n\n" + "we herewith give notice of the contract. " * 40,
         [{"type": "text", "text": "What is on this page?"}, picture],
         "plain",
@@ -161,6 +173,7 @@ def _letters(store: Store, home: Home, at: datetime) -> Job:
                     span=Span(place, len(line)),
                     document=f"letters/{EVIL if seq == 0 else f'scan-{seq}.pdf'}",
                     custom_id=f"l-{seq}",
+                    text_at=str(TextAt(LETTER_AT, len(content), 1)) if seq == 0 else None,
                 )
             )
             place += len(line) + 1
@@ -185,6 +198,7 @@ def _letters(store: Store, home: Home, at: datetime) -> Job:
                 usage=Usage(1840, 1024, 61),
                 model="m",
                 latency_ms=840,
+                quotes=_quotes(contents[0]) if seq == 0 else None,
             ),
             Price(Decimal("0.00123"), "list"),
         )

@@ -13,17 +13,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import reask
+from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.policy import results
 from orchestrator.policy.reask import MENDABLE
 from orchestrator.policy.results import FoundLine
 from orchestrator.policy.row_errors import BAD_ANSWERS
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import InShard
 
@@ -47,8 +50,9 @@ class _Read:
 class FailuresSoFar:
     """What running batches have written, as far as it was read."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, home: Home) -> None:
         self._store = store
+        self._home = home
         self._by_shard: dict[str, _Read] = {}
 
     def look(
@@ -86,7 +90,8 @@ class FailuresSoFar:
     ) -> None:
         found = {one.line.custom_id: one for one in results.parsed(lines) if one.line and one.line.custom_id}
         rows = self._store.rows.named(shard, found) if found else {}
-        failed = {row.custom_id: outcome for row, outcome in _failed(job, kind, rows, found)}
+        sent = SentDocuments(self._store, self._home, job.id)
+        failed = {row.custom_id: outcome for row, outcome in _failed(job, kind, rows, found, sent)}
         if any(outcome.error_code in BAD_ANSWERS for outcome in failed.values()):
             retries, goes_up = reask.retries_of(job), has_stronger()
             failed = {name: one for name, one in failed.items() if not _goes_on(rows[name], one, retries, goes_up)}
@@ -97,11 +102,11 @@ class FailuresSoFar:
 
 
 def _failed(
-    job: Job, kind: str, rows: Mapping[str, InShard], found: Mapping[str, FoundLine]
+    job: Job, kind: str, rows: Mapping[str, InShard], found: Mapping[str, FoundLine], sent: SentDocuments
 ) -> Iterator[tuple[InShard, Outcome]]:
     checks = checks_of(job)
     for name, row in rows.items():
-        outcome = results.outcome(row.seq, kind, found[name], checks.get(row.task))
+        outcome = results.outcome(row.seq, kind, found[name], checks.get(row.task), sent=partial(sent.of, row))
         if isinstance(outcome, Outcome) and outcome.state is RequestState.FAILED:
             yield row, outcome
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.fetch import KINDS
+from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.collect.settling import abandon, settled
 from orchestrator.pipeline.lost_answers import GONE
 from orchestrator.policy import results
@@ -144,6 +146,7 @@ def take(
             store.shards.dissolve(other, f"answers of {shard.id} arrived after all")
     before = [home.results(shard.id, kind) for kind in KINDS]
     found_lines = results.read(home.results(shard.id, LATE))
+    sent = SentDocuments(store, home, job.id)
     taken = booked = 0
     while some := list(islice(found_lines, CHUNK)):
         names = {
@@ -151,7 +154,7 @@ def take(
         }
         names -= results.survey(before, names).executed
         rows = store.rows.named(shard, names, anywhere=True)
-        answers = list(_answers(some, rows, checks, handle, model))
+        answers = list(_answers(some, rows, checks, handle, model, sent))
         # An answer that fails its check is booked: its row is asked again by somebody else already.
         good = [one for one in answers if one.outcome.state is RequestState.SUCCEEDED]
         taken += store.rows.settle(shard.id, job.id, shard.backend, good, now, model, anywhere=True)
@@ -168,6 +171,7 @@ def _answers(
     checks: Mapping[str, AnswerCheck],
     handle: BackendHandle,
     model: str,
+    sent: SentDocuments,
 ) -> Iterable[Settled]:
     told: set[str] = set()
     for found in some:
@@ -175,7 +179,7 @@ def _answers(
         if row is None or row.custom_id in told:
             continue
         told.add(row.custom_id)
-        said = results.outcome(row.seq, LATE, found, checks.get(row.task))
+        said = results.outcome(row.seq, LATE, found, checks.get(row.task), sent=partial(sent.of, row))
         if isinstance(said, Outcome):
             yield settled(handle, model, row, said)
 

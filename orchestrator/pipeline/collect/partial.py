@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from orchestrator.backends import Backend
 from orchestrator.core.model import FinishedRow, Job, Outcome
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.finish import merge
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck
@@ -33,7 +35,7 @@ def partial_lines(
         found: dict[int, tuple[Shard, Outcome]] = {}
         for shard in store.shards.of_job(job.id):
             if shard.state is ShardState.SUBMITTED:
-                found.update(_of_shard(store, shard, handles(shard.backend).api, checks, folder))
+                found.update(_of_shard(store, home, shard, handles(shard.backend).api, checks, folder))
 
         def locate(shard_id: str, kind: str) -> Path:
             # A row that settles meanwhile lies elsewhere in the collected file: the copy has a key of its own.
@@ -47,9 +49,10 @@ def partial_lines(
 
 
 def _of_shard(
-    store: Store, shard: Shard, api: Backend, checks: Mapping[str, AnswerCheck], folder: Path
+    store: Store, home: Home, shard: Shard, api: Backend, checks: Mapping[str, AnswerCheck], folder: Path
 ) -> Iterator[tuple[int, tuple[Shard, Outcome]]]:
     assert shard.batch_id is not None
+    sent = SentDocuments(store, home, shard.job_id)
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
     for kind in ("output", "error"):
         path = folder / f"{shard.id}{PREVIEW}.{kind}"
@@ -59,7 +62,7 @@ def _of_shard(
             row = rows.get(line.line.custom_id or "") if line.line is not None else None
             if row is None:
                 continue
-            outcome = results.outcome(row.seq, kind, line, checks.get(row.task))
+            outcome = results.outcome(row.seq, kind, line, checks.get(row.task), sent=functools.partial(sent.of, row))
             if isinstance(outcome, Outcome):
                 yield row.seq, (shard, outcome)
 
@@ -78,6 +81,7 @@ def _with(row: FinishedRow, shard: Shard, outcome: Outcome, handles: OpenHandle)
         cost=handles(shard.backend).price.of_row(shard.model, outcome, outcome.usage).cost,
         error_code=outcome.error_code,
         error_message=outcome.error_message,
+        quotes=outcome.quotes,
         backend=shard.backend,
         batch_id=shard.batch_id,
     )

@@ -30,7 +30,7 @@ class BatchPolling:
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work
-        self._progress = FailuresSoFar(work.store)
+        self._progress = FailuresSoFar(work.store, work.home)
 
     def patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard, BackendHandle], bool]) -> bool:
         """A stage of a batch that is there: where its provider fails, it is done again later, and no other waits."""

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from orchestrator.backends import BATCH_GONE
 from orchestrator.core import tokens
@@ -21,6 +22,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import asked_first, common_refusals, reask
 from orchestrator.pipeline.collect.fetch import KINDS, discard
 from orchestrator.pipeline.collect.lessons import Lessons
+from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.collect.unanswered import (
     CHUNK,
     EndedShard,
@@ -64,7 +66,8 @@ def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
             escalating.clear()
 
     lessons = Lessons(store, home, ended.job, shard, ended.handle, ended.model, now)
-    rest = Rest(lessons, common=_common(store, home, ended, rows, lessons))
+    sent = SentDocuments(store, home, ended.job.id)
+    rest = Rest(lessons, sent, common=_common(store, home, ended, rows, lessons))
     for row, outcome in _outcomes(home, ended, rows, tally, rest):
         if outcome.is_answer:
             tally.answered.setdefault(row.task, row.custom_id)
@@ -156,7 +159,7 @@ def _book_nobodys(store: Store, ended: EndedShard, rest: Rest) -> None:
     """Book answers that were paid for and of which nobody can tell whose they are, with the rows that they may be."""
     prices = {}
     for row, (kind, found) in zip(rest.doubtful, rest.nobodys, strict=False):
-        said = _outcome(ended, row, kind, found)
+        said = _outcome(ended, row, kind, found, rest)
         if isinstance(said, Outcome) and (price := _settled(ended, row, said).price) is not None:
             prices[row.seq] = price
     store.ledger.book(ended.shard, "unmatched", prices, ended.now)
@@ -221,7 +224,7 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
             if row.custom_id in told or is_worse:
                 tally.duplicates += 1
                 continue
-            said = _outcome(ended, row, kind, found)
+            said = _outcome(ended, row, kind, found, rest)
             if isinstance(said, NotExecuted):
                 if said.upstream_seconds or said.uncertain:
                     rest.not_executed.append((row, said))
@@ -264,12 +267,13 @@ def _id(found: FoundLine) -> str:
     return (found.line.custom_id if found.line is not None else None) or ""
 
 
-def _outcome(ended: EndedShard, row: InShard, kind: str, found: FoundLine) -> Outcome | NotExecuted:
+def _outcome(ended: EndedShard, row: InShard, kind: str, found: FoundLine, rest: Rest) -> Outcome | NotExecuted:
     """What a line says of its row. Whatever is odd about it is that row's error, and no other one's."""
     try:
         # What a hosted model takes as its bound the dialect may have lowered.
         bound = row.max_output if ended.handle.is_own else None
-        return results.outcome(row.seq, kind, found, ended.checks.get(row.task), bound)
+        sent = partial(rest.sent.of, row)
+        return results.outcome(row.seq, kind, found, ended.checks.get(row.task), bound, sent)
     except Exception as error:
         log.exception("%s: the result of row %s cannot be read", ended.shard.id, row.custom_id)
         return results.unreadable(row.seq, kind, found, f"{type(error).__name__}: {error}")

@@ -17,6 +17,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.common_refusals import FEWEST, CommonRefusal, of_verdict
 from orchestrator.pipeline.collect.fetch import FetchedFiles
 from orchestrator.pipeline.collect.lessons import Lessons
+from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.policy import batch_errors, results, row_errors
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.batch_errors import INPUT_LOST, NOT_SENT, STRAY_UPLOADS, BatchFault, BatchVerdict
@@ -128,7 +129,7 @@ class EndedShard:
 class Rest:
     """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
 
-    `lessons` says what refusals teach of the model's fields.
+    `lessons` says what refusals teach of the model's fields, `sent` what was sent of the rows' documents.
 
     Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
     refused for what is not a fault of theirs, those in `elsewhere` go on at another backend, and so do those in
@@ -139,6 +140,7 @@ class Rest:
     """
 
     lessons: Lessons
+    sent: SentDocuments
     not_executed: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)

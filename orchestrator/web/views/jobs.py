@@ -20,11 +20,14 @@ from orchestrator.core.model import Forecast, Job, JobId, RequestState
 from orchestrator.core.money import money
 from orchestrator.core.shards import Shard
 from orchestrator.policy.advice import advice_for
+from orchestrator.policy.sent_text import question_text
 from orchestrator.reports.cost_reader import cost_of
+from orchestrator.reports.quote_words import place_words
 from orchestrator.reports.requests_and_answers import Exchange, exchange_at
 from orchestrator.reports.status import JobDetail
 from orchestrator.store.lookups import RowFilter
 from orchestrator.web.figures import NOTHING, CommandJson
+from orchestrator.web.marked_text import MarkedText, marked_texts
 from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader
 from orchestrator.web.views import PageAddress, View
@@ -32,6 +35,8 @@ from orchestrator.web.views import PageAddress, View
 EVENTS, SHARDS, FORECASTS = 100, 200, 40
 PAGE = 50
 PICTURES = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8", "image/gif": b"GIF8", "image/webp": b"RIFF"}
+PLACES = 20
+"""Places of a quote that have a link; all are marked."""
 MOST_SHOWN = 200_000
 """Characters of one text that a page holds; the whole of it is in the raw lines."""
 
@@ -205,6 +210,7 @@ def row(reader: HomeReader, address: PageAddress) -> View:
             "merged": CommandJson(command, {"rows": [exchange.to_json()]})["rows"][0],
             "messages": list(_messages(exchange)),
             "answer": _answer(exchange.merged["output"]),
+            "quotes": list(_quotes(exchange)),
             "error": error,
             "advice": None if error is None else advice_for(error["code"]),
             "request": _raw(exchange.request),
@@ -225,12 +231,15 @@ def _exchange(reader: HomeReader, address: PageAddress) -> tuple[Job, Exchange]:
 
 def _messages(exchange: Exchange) -> Iterator[dict[str, Any]]:
     """What was sent, message by message: texts, and pictures by their number."""
-    number = 0
+    number, question = 0, question_text(exchange.messages)
     for message in exchange.messages:
         content = message.get("content")
         parts: list[dict[str, Any]] = []
         for part in content if isinstance(content, list) else [content]:
-            if isinstance(part, str) or not isinstance(part, dict):
+            said = part.get("text", part) if isinstance(part, dict) else part
+            if message.get("role") == "user" and said == question:
+                parts.append({"marked": _marked(exchange, _pretty(said))})
+            elif isinstance(part, str) or not isinstance(part, dict):
                 parts.append({"text": _pretty(part)})
             elif _address_of(part) is not None:
                 parts.append({"picture": number})
@@ -238,6 +247,27 @@ def _messages(exchange: Exchange) -> Iterator[dict[str, Any]]:
             else:
                 parts.append({"text": _pretty(part.get("text", part))})
         yield {"role": str(message.get("role", "")), "parts": parts}
+
+
+def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
+    """The quotes of an answer, each with its places; `mark` is the number of a place that the text has marked."""
+    mark = 0
+    for quote in exchange.quotes:
+        places = []
+        for place in quote.places:
+            places.append({"mark": mark, "part": place.part, "words": place_words(place)})
+            mark += 1
+        shown, more = places[:PLACES], max(0, len(places) - PLACES)
+        yield {"path": quote.path, "status": quote.status.replace("_", " "), "places": shown, "more": more}
+
+
+def _marked(exchange: Exchange, text: str) -> list[MarkedText]:
+    """A question in pieces, of which those are marked that the answer quotes."""
+    at = exchange.text_at
+    if at is None:
+        return [MarkedText(text)]
+    places = [place for quote in exchange.quotes for place in quote.places]
+    return marked_texts(text, [(at.start + place.start, at.start + place.end) for place in places])
 
 
 def _address_of(part: dict[str, Any]) -> str | None:

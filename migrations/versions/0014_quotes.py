@@ -1,0 +1,18 @@
+"""quotes of answers: where a document's text stands in its request, and where its quotes stand there"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0014"
+down_revision = "0013"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """No task so far asked for quotes."""
+    op.add_column("requests", sa.Column("unverifiable", sa.Boolean(), nullable=True))
+    op.add_column("requests", sa.Column("text_at", sa.Text(), nullable=True))
+    op.add_column("requests", sa.Column("quotes", sa.Text(), nullable=True))

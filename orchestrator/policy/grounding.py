@@ -1,0 +1,163 @@
+"""Whether an answer's quotes stand in its document as that was sent, and where. Pure."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from orchestrator.policy.quote_folding import folded
+from orchestrator.policy.quote_marks import Quote
+from orchestrator.policy.quote_search import find_quotes
+
+FEWEST_CHARACTERS, FEWEST_WORDS = 12, 3
+"""A quote has at least one of the two: less stands anywhere."""
+NOT_FOUND, TOO_SHORT = "quote_not_found", "quote_too_short"
+_SHOWN = 80
+_MOST_TOLD = 5
+"""Quotes that a message names."""
+_WORD = re.compile(r"\w+")
+
+
+class QuoteStatus(StrEnum):
+    """Whether a quote is proven."""
+
+    FOUND = "found"
+    NOT_FOUND = "not_found"  # the whole document was sent as text, and has no such place
+    TOO_SHORT = "too_short"
+    UNVERIFIABLE = "unverifiable"  # a picture was sent, or the text is gone
+
+
+@dataclass(frozen=True, slots=True)
+class SentText:
+    """A text that a request had of its document, or of a part of it; `page` is that of its begin, if it has pages."""
+
+    text: str
+    page: int | None = None
+    part: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SentDocument:
+    """What was sent of a document: its texts, and whether pages of it went as pictures or were read by OCR."""
+
+    texts: tuple[SentText, ...]
+    has_pictures: bool = False
+    by_ocr: bool = False
+
+
+class QuotePlace(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Characters of the text as sent, from `start` up to `end`, counted from 0.
+
+    `part` is the part of a long document, `distance` how many characters OCR has wrong.
+    """
+
+    start: int
+    end: int
+    page: int | None = None
+    part: int | None = None
+    distance: int = 0
+
+
+class GroundedQuote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A quote of an answer and its places in the document."""
+
+    path: str
+    status: QuoteStatus
+    places: tuple[QuotePlace, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grounding:
+    """The quotes of an answer; `problem` is a code and a message if one of them fails its check."""
+
+    quotes: tuple[GroundedQuote, ...]
+    problem: tuple[str, str] | None = None
+
+    @property
+    def is_unverifiable(self) -> bool:
+        """True if a quote can be neither proven nor refuted."""
+        return any(quote.status is QuoteStatus.UNVERIFIABLE for quote in self.quotes)
+
+    def to_json(self) -> str:
+        """As a row keeps it."""
+        return msgspec.json.encode(self.quotes).decode()
+
+
+_decode_quotes = msgspec.json.Decoder(tuple[GroundedQuote, ...]).decode
+
+
+def read_quotes(stored: str) -> tuple[GroundedQuote, ...]:
+    """The quotes that a row keeps."""
+    return _decode_quotes(stored)
+
+
+def check_quotes(quotes: Sequence[Quote], sent: SentDocument | None) -> Grounding:
+    """Look for quotes in what was sent; None: that is gone."""
+    wanted = {quote.text for quote in quotes if not is_too_short(quote.text)}
+    places: dict[str, list[QuotePlace]] = {text: [] for text in wanted}
+    is_whole = sent is not None and not sent.has_pictures
+    for one in () if sent is None else sent.texts:
+        found = find_quotes(one.text, wanted, by_ocr=sent is not None and sent.by_ocr)
+        is_whole = is_whole and found.is_whole
+        pages = _Pages(one)
+        for text, at in found.places.items():
+            places[text] += [
+                QuotePlace(*pages.range(place.start, place.end), one.part, place.distance) for place in at
+            ]
+    grounded = tuple(_grounded(quote, places.get(quote.text), is_whole) for quote in quotes)
+    return Grounding(grounded, _problem(quotes, grounded))
+
+
+def is_too_short(quote: str) -> bool:
+    """True if a quote has too little to prove anything."""
+    text = " ".join(quote.split())
+    is_short = len(text) < FEWEST_CHARACTERS and len(_WORD.findall(text)) < FEWEST_WORDS
+    return is_short or not any(map(str.isalnum, folded(text).text))
+
+
+class _Pages:
+    """Page numbers of places, which are asked for in any order."""
+
+    def __init__(self, sent: SentText) -> None:
+        self._first = sent.page
+        self._breaks = [] if sent.page is None else [at.start() for at in re.finditer("\f", sent.text)]
+
+    def range(self, start: int, end: int) -> tuple[int, int, int | None]:
+        return start, end, None if self._first is None else self._first + bisect_right(self._breaks, start)
+
+
+def _grounded(quote: Quote, places: list[QuotePlace] | None, is_whole: bool) -> GroundedQuote:
+    if places is None:
+        return GroundedQuote(quote.path, QuoteStatus.TOO_SHORT)
+    if places:
+        return GroundedQuote(quote.path, QuoteStatus.FOUND, tuple(places))
+    return GroundedQuote(quote.path, QuoteStatus.NOT_FOUND if is_whole else QuoteStatus.UNVERIFIABLE)
+
+
+def _problem(quotes: Sequence[Quote], grounded: Sequence[GroundedQuote]) -> tuple[str, str] | None:
+    told = list(zip(quotes, grounded, strict=True))
+    missing = [quote for quote, found in told if found.status is QuoteStatus.NOT_FOUND]
+    short = [quote for quote, found in told if found.status is QuoteStatus.TOO_SHORT]
+    if missing:
+        return NOT_FOUND, _told(missing, "not in the document, to the word and digit")
+    if short:
+        needed = f"{FEWEST_CHARACTERS} characters or {FEWEST_WORDS} words"
+        return TOO_SHORT, _told(short, f"too short to prove anything: a quote has at least {needed}")
+    return None
+
+
+def _told(quotes: Sequence[Quote], fault: str) -> str:
+    """Which quotes fail, and why: for people, and for the model that is asked again."""
+    shown = [f"{quote.path or 'the answer'}: {_shown(quote.text)!r}" for quote in quotes[:_MOST_TOLD]]
+    rest = len(quotes) - len(shown)
+    more = f", and {rest:,} more" if rest else ""
+    return f"{'; '.join(shown)}{more} {'is' if len(quotes) == 1 else 'are'} {fault}"
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

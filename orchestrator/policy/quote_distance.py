@@ -1,0 +1,80 @@
+"""How far a quote is from a place of a text, in characters that OCR has wrong, left out or put in. Pure.
+
+Digits, and signs next to them, must be the same: no step changes, drops or adds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_NEVER = 1 << 30
+
+
+class OutOfSteps(Exception):
+    """A search has taken as many steps as it may."""
+
+
+class Steps:
+    """Steps that a search has left."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self, steps: int) -> None:
+        """Raises OutOfSteps."""
+        self._left -= steps
+        if self._left < 0:
+            raise OutOfSteps
+
+
+def distance_places(
+    text: str, form: str, at: int, offset: int, size: int, most: int, steps: Steps
+) -> Iterator[tuple[int, int, int]]:
+    """`(start, end, distance)` of the form where its `size` characters from `offset` on stand at `at`; or nothing."""
+    head, tail = form[:offset], form[offset + size :]
+    left = text[max(0, at - len(head) - most) : at]
+    before = _reach(head[::-1], left[::-1], most, steps)
+    if before is None:
+        return
+    right = text[at + size : at + size + len(tail) + most]
+    after = _reach(tail, right, most - before[0], steps)
+    if after is not None:
+        yield at - before[1], at + size + after[1], before[0] + after[0]
+
+
+def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | None:
+    """The least distance from the form to a beginning of the text, and how long that is; None beyond `most`."""
+    row = [0] + [_NEVER] * len(text)
+    for column in range(1, min(len(text), most) + 1):
+        row[column] = row[column - 1] + _cost(text, column - 1)
+    for index, wanted in enumerate(form, 1):
+        first, last = max(1, index - most), min(len(text), index + most)
+        steps.take(last - first + 2)
+        drop = _cost(form, index - 1)
+        next_row = [_NEVER] * len(row)
+        if index <= most:
+            next_row[0] = row[0] + drop
+        for column in range(first, last + 1):
+            is_same = text[column - 1] == wanted
+            change = 0 if is_same else max(drop, _cost(text, column - 1))
+            next_row[column] = min(
+                row[column - 1] + change, row[column] + drop, next_row[column - 1] + _cost(text, column - 1)
+            )
+        row = next_row
+        if min(row[first - 1 : last + 1], default=_NEVER) > most:
+            return None
+    best = min(row)
+    if best > most:
+        return None
+    # Of several ends the one nearest to the form's own length.
+    length = min((at for at, cost in enumerate(row) if cost == best), key=lambda at: (abs(at - len(form)), at))
+    return best, length
+
+
+def _cost(text: str, at: int) -> int:
+    """What it costs to change a character, or to leave it out: a digit is not to be had."""
+    character = text[at]
+    if character.isdecimal():
+        return _NEVER
+    is_beside = text[max(0, at - 1) : at].isdecimal() or text[at + 1 : at + 2].isdecimal()
+    return _NEVER if is_beside and not character.isalnum() else 1

@@ -1,0 +1,154 @@
+"""Which texts of an answer are quotes from its document, as the schema marks them. Pure.
+
+`x-quote: true` or `check: quotes` marks a text, or a list of texts. Both are for orch alone: nobody is sent them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.core.patterns import PatternProblem, searcher
+
+MARK, CHECK, QUOTES = "x-quote", "check", "quotes"
+NAMES = frozenset({"quote", "quotes"})
+"""Properties that are quotes where the task itself says `check: quotes`."""
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLE = (
+    "items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames",
+    "unevaluatedProperties", "unevaluatedItems",
+)  # fmt: skip
+_SAME_VALUE = ("anyOf", "oneOf", "allOf")
+_SAME_VALUE_SINGLE = ("if", "then", "else")
+_Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A quote of an answer; `path` is its place there, as `clauses/0/quote`."""
+
+    path: str
+    text: str
+
+
+def has_marks(schema: Any) -> bool:
+    """True if a schema marks any quote."""
+    return bool(schema != unmarked(schema))
+
+
+def unmarked(schema: Any) -> Any:
+    """The schema without marks. A property may have the name of a mark, and stays."""
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: value for name, value in schema.items() if not _is_mark(name, value)}
+    for name, value in found.items():
+        if name in _MAPS and isinstance(value, dict):
+            found[name] = {key: unmarked(inner) for key, inner in value.items()}
+        elif name in _LISTS and isinstance(value, list):
+            found[name] = [unmarked(inner) for inner in value]
+        elif name in _SINGLE:
+            found[name] = unmarked(value)
+    return found
+
+
+def _is_mark(name: str, value: Any) -> bool:
+    return name == MARK or (name == CHECK and value == QUOTES)
+
+
+def marked_quotes(schema: Mapping[str, Any], answer: Any) -> list[Quote]:
+    """The quotes of an answer that fits its schema. Of alternatives each one counts, whichever the answer fits."""
+    quotes: dict[_Path, str] = {}
+    seen: set[tuple[int, _Path]] = set()
+    open_nodes: list[tuple[Any, Any, _Path]] = [(schema, answer, ())]
+    while open_nodes:
+        node, value, path = open_nodes.pop()
+        if not isinstance(node, dict) or (id(node), path) in seen:
+            continue
+        seen.add((id(node), path))
+        if node.get(MARK) is True or node.get(CHECK) == QUOTES:
+            quotes.update(_texts(value, path))
+        open_nodes += [*_same_value(schema, node, value, path), *_inner(node, value, path)][::-1]
+    return [Quote("/".join(map(str, path)), text) for path, text in quotes.items()]
+
+
+def named_quotes(answer: Any) -> list[Quote]:
+    """The texts under every property that is called `quote` or `quotes`."""
+    quotes: dict[_Path, str] = {}
+    open_values: list[tuple[Any, _Path]] = [(answer, ())]
+    while open_values:
+        value, path = open_values.pop()
+        inner = _items(value)
+        for name, part in inner:
+            if name in NAMES:
+                quotes.update(_texts(part, (*path, name)))
+        open_values += [(part, (*path, name)) for name, part in inner][::-1]
+    return [Quote("/".join(map(str, path)), text) for path, text in quotes.items()]
+
+
+def _items(value: Any) -> list[tuple[str | int, Any]]:
+    if isinstance(value, dict):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, list) else []
+
+
+def _texts(value: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, list):
+        yield from (((*path, index), one) for index, one in enumerate(value) if isinstance(one, str))
+
+
+def _same_value(root: Mapping[str, Any], node: Mapping[str, Any], value: Any, path: _Path) -> Iterator[Any]:
+    """The schemas that a node applies to the same value."""
+    if isinstance(node.get("$ref"), str):
+        yield _referred(root, node["$ref"]), value, path
+    for name in _SAME_VALUE:
+        if isinstance(node.get(name), list):
+            yield from ((inner, value, path) for inner in node[name])
+    for name in _SAME_VALUE_SINGLE:
+        yield node.get(name), value, path
+
+
+def _inner(node: Mapping[str, Any], value: Any, path: _Path) -> Iterator[tuple[Any, Any, _Path]]:
+    """The parts of a value, each with the schema that a node has for it."""
+    if isinstance(value, list):
+        first = node.get("prefixItems")
+        first = first if isinstance(first, list) else []
+        for index, part in enumerate(value):
+            yield (first[index] if index < len(first) else node.get("items")), part, (*path, index)
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from ((schema, part, (*path, name)) for schema in _of_property(node, name))
+
+
+def _of_property(node: Mapping[str, Any], name: str) -> list[Any]:
+    properties, patterns = node.get("properties"), node.get("patternProperties")
+    found = [properties[name]] if isinstance(properties, dict) and name in properties else []
+    if isinstance(patterns, dict):
+        found += [inner for pattern, inner in patterns.items() if _fits(pattern, name)]
+    return found or [node.get("additionalProperties")]
+
+
+def _fits(pattern: str, name: str) -> bool:
+    try:
+        return searcher(pattern).found_in(name)
+    except PatternProblem:
+        return False
+
+
+def _referred(root: Mapping[str, Any], reference: str) -> Any:
+    """What a reference within the schema leads to, None for any other."""
+    if not reference.startswith("#"):
+        return None
+    found: Any = root
+    for step in reference[1:].split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        elif isinstance(found, dict) and name in found:
+            found = found[name]
+        else:
+            return None
+    return found

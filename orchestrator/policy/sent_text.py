@@ -1,0 +1,94 @@
+"""Where a document's text stands in its request, and what a request says of its document. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.policy.endpoints import messages_of
+from orchestrator.policy.grounding import SentDocument, SentText
+
+
+class TextAt(NamedTuple):
+    """The characters of a question from `start` up to `end` that are the document's text.
+
+    `page` is the one that it begins on, None if the document has no pages. `by_ocr`: pages of it were read by OCR.
+    """
+
+    start: int
+    end: int
+    page: int | None = None
+    by_ocr: bool = False
+
+    @staticmethod
+    def read(stored: str) -> TextAt:
+        """As a row keeps it. Raises JSON_ERRORS."""
+        return _decode_at(stored)
+
+    def __str__(self) -> str:
+        """As a row keeps it."""
+        return msgspec.json.encode(self).decode()
+
+
+_decode_at = msgspec.json.Decoder(TextAt).decode
+
+
+class _Line(msgspec.Struct):
+    body: dict[str, Any]
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def text_range(question: str, text: str, without_text: str) -> tuple[int, int]:
+    """Where a document's text stands in a question that has it; `without_text` is the question with none.
+
+    A prompt may change the text that it places: then it is what the question with it has more than that without.
+    """
+    start = question.find(text)
+    if start >= 0:
+        return start, start + len(text)
+    first = _common(question, without_text)
+    return first, len(question) - _common(question[first:][::-1], without_text[first:][::-1])
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
+
+
+def question_text(messages: list[dict[str, Any]]) -> str:
+    """The text of the first message of a user, behind its pictures; empty if there is none."""
+    for message in messages:
+        content = message.get("content")
+        if message.get("role") == "user":
+            return content if isinstance(content, str) else _last_text(content)
+    return ""
+
+
+def _last_text(parts: Any) -> str:
+    texts = [part.get("text") for part in parts or () if isinstance(part, dict)]
+    return next((text for text in reversed(texts) if isinstance(text, str)), "")
+
+
+def sent_document(line: bytes, text_at: str, part: int | None = None) -> SentDocument | None:
+    """What a request line has of its document, None if it cannot be read. `text_at` is as the row keeps it."""
+    try:
+        messages, at = messages_of(_decode_line(line).body), TextAt.read(text_at)
+    except JSON_ERRORS:
+        return None
+    text = question_text(messages)[at.start : at.end]
+    contents = (message.get("content") for message in messages)
+    parts = (one for content in contents if isinstance(content, list) for one in content)
+    has_pictures = any(isinstance(one, dict) and "image_url" in one for one in parts)
+    return SentDocument((SentText(text, at.page, part),), has_pictures, at.by_ocr)
+
+
+def joined(documents: list[SentDocument]) -> SentDocument:
+    """The parts of a document as one."""
+    texts = tuple(text for document in documents for text in document.texts)
+    has_pictures = any(document.has_pictures for document in documents)
+    return SentDocument(texts, has_pictures, any(document.by_ocr for document in documents))
