@@ -41,7 +41,7 @@ def zip_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
         try:
             archive = zipfile.ZipFile(handle)
         except _DAMAGE as error:
-            raise _damaged("ZIP") from error
+            raise damaged("ZIP") from error
         with archive:
             for entry in archive.infolist():
                 if not entry.is_dir():
@@ -60,7 +60,7 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpack
         with archive.open(entry) as stream:
             return _taken(stream, limit, unpacking)
     except _DAMAGE as error:
-        raise _damaged_part() from error
+        raise damaged_part() from error
 
 
 def tar_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
@@ -73,7 +73,7 @@ def tar_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
                     if not entry.isdir():
                         yield _tar_part(archive, entry, content.limit, unpacking)
         except _DAMAGE as error:
-            raise _damaged("TAR") from error
+            raise damaged("TAR") from error
 
 
 def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, unpacking: UnpackLimit) -> Member:
@@ -90,7 +90,7 @@ def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, unpa
         try:
             return _taken(stream, limit, unpacking)
         except _DAMAGE as error:
-            raise _damaged_part() from error
+            raise damaged_part() from error
 
     return Member(name, read)
 
@@ -103,14 +103,16 @@ def _taken(stream: IO[bytes], limit: int, unpacking: UnpackLimit) -> bytes:
     return data
 
 
-def _damaged_part() -> ExtractionError:
+def damaged_part() -> ExtractionError:
+    """For a part alone."""
     return ExtractionError(
         DocumentProblem.UNREADABLE,
         "It is damaged in the archive, or packed in a way that is not read; pack it anew, or exclude it.",
     )
 
 
-def _damaged(what: str) -> ExtractionError:
+def damaged(what: str) -> ExtractionError:
+    """For an archive as a whole."""
     return ExtractionError(
         DocumentProblem.UNREADABLE,
         f"The archive is damaged, cut off or no {what} archive; pack it anew, or exclude it.",

@@ -25,13 +25,13 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         index = _index(package)
         title, order = _contents(package, index)
         locked = _locked(package)
-        chapters = []
+        chapters, size = [], 0
         for part in order:
             if part in locked:
                 raise encrypted()
             chapters.append(html_text.extract(package.whole(part), None)[0])
-            most -= len(chapters[-1])
-            if most < 0:
+            size += len(chapters[-1])
+            if size > most:
                 raise text_too_large(most)
     except (ExtractionError, MemoryError):
         raise

@@ -29,6 +29,8 @@ _MORE_FIELDS = {
     "pdf": frozenset({"pages", "sent_as"}),
     "pptx": frozenset({"pages"}),
     "epub": frozenset({"title"}),
+    "fb2": frozenset({"title"}),
+    "mhtml": frozenset({"title"}),
     IMAGE: frozenset({"pages", "sent_as"}),
     SHEETS: frozenset({"sheets"}),
 }
@@ -187,14 +189,21 @@ _MODULES = {
     "pptx": "pptx_text",
     "odf": "odf_text",
     "epub": "epub_text",
+    "fb2": "fb2_text",
+    "folded": "chosen_text:folded",
+    "ipynb": "chosen_text:notebook",
+    "mhtml": "mhtml_text",
     "rtf": "rtf_text",
+    "svg": "chosen_text:drawing",
+    "xml": "chosen_text:markup",
     SHEETS: "sheets",
 }
 
 
 def _load(kind: str) -> Extract:
     if kind in _MODULES:
-        found: Extract = importlib.import_module(f"orchestrator.documents.{_MODULES[kind]}").extract
+        module, _, name = _MODULES[kind].partition(":")
+        found: Extract = getattr(importlib.import_module(f"orchestrator.documents.{module}"), name or "extract")
         return found
     if kind == IMAGE:
         return _image

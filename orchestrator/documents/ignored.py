@@ -20,6 +20,7 @@ class IgnoredReason(StrEnum):
     LOCK = "lock"  # what an office program leaves beside a document that is open
     LINK = "link"  # it leads out of the source's folder, or into the system's own
     SPECIAL = "special"  # a pipe, socket or device
+    SECRET = "secret"  # a key or certificate, which is never sent to a model
 
 
 class Ignored:
@@ -40,7 +41,7 @@ class Ignored:
         if reason is IgnoredReason.KIND:
             ending = ending.lower()
             self.kinds[ending if ending in self.kinds or len(self.kinds) < MOST_KINDS else OTHER] += 1
-        elif reason is not IgnoredReason.LOCK and len(self.names) < MOST_NAMES:
+        elif reason not in (IgnoredReason.LOCK, IgnoredReason.SECRET) and len(self.names) < MOST_NAMES:
             self.names.append(key)
 
     def to_json(self) -> dict[str, Any]:
@@ -51,6 +52,7 @@ class Ignored:
             "lock_files": self.counts[IgnoredReason.LOCK],
             "links": self.counts[IgnoredReason.LINK],
             "special_files": self.counts[IgnoredReason.SPECIAL],
+            "secrets": self.counts[IgnoredReason.SECRET],
             "first": list(self.names),
         }
 
@@ -67,11 +69,25 @@ def _parts(ignored: Mapping[str, Any]) -> Iterable[str]:
         ("lock_files", "lock file", "lock files"),
         ("links", "link out of the folder", "links out of the folder"),
         ("special_files", "pipe, socket or device", "pipes, sockets or devices"),
+        ("secrets", "key or certificate", "keys or certificates"),
     ):
-        if number := ignored[name]:
+        if number := ignored.get(name, 0):
             yield f"{number:,} {one if number == 1 else many}"
 
 
-def is_lock(name: str) -> bool:
-    """Whether a name is that of an office program's lock: `~$a.docx` (Word), `.~lock.a.odt#` (LibreOffice)."""
-    return name.startswith("~$") or (name.startswith(".~lock.") and name.endswith("#"))
+_SECRETS = frozenset(
+    ".cer .crt .csr .der .jks .kdbx .key .keystore .p12 .p7b .p7c .p8 .pem .pfx .pk8 .ppk .pvk".split()
+)
+_SECRET_NAMES = frozenset("id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk id_rsa".split())
+
+
+def never_document(name: str) -> IgnoredReason | None:
+    """Why a file of this name is no document, whatever pattern chooses it; None where it may be one.
+
+    Locks of office programs are called `~$a.docx` (Word) and `.~lock.a.odt#` (LibreOffice).
+    """
+    if name.startswith("~$") or (name.startswith(".~lock.") and name.endswith("#")):
+        return IgnoredReason.LOCK
+    if name in _SECRET_NAMES or name[name.rfind(".") :].lower() in _SECRETS:
+        return IgnoredReason.SECRET
+    return None

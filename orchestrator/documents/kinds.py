@@ -30,18 +30,19 @@ FILES = {
     ".htm": "html",
     ".xhtml": "html",
     ".pdf": "pdf",
-    ".docx": "docx",
-    ".pptx": "pptx",
-    ".odt": "odf",
-    ".odp": "odf",
+    **dict.fromkeys((".docx", ".docm", ".dotx", ".dotm"), "docx"),
+    **dict.fromkeys((".pptx", ".pptm", ".ppsx", ".ppsm", ".potx", ".potm"), "pptx"),
+    **dict.fromkeys((".odt", ".ott", ".fodt", ".odp", ".otp", ".fodp"), "odf"),
     ".epub": "epub",
+    ".fb2": "fb2",
+    **dict.fromkeys((".mhtml", ".mht"), "mhtml"),
     ".rtf": "rtf",
-    ".xlsx": SHEETS,
-    ".xlsm": SHEETS,
-    ".xlsb": SHEETS,
-    ".xls": SHEETS,
-    ".ods": SHEETS,
+    **dict.fromkeys((".xlsx", ".xlsm", ".xltx", ".xltm", ".xlsb", ".xls", ".ods", ".ots"), SHEETS),
 }
+CHOSEN = {".ipynb": "ipynb", ".svg": "svg", ".xml": "xml", ".ics": "folded", ".vcf": "folded"}
+"""Read where a pattern or a path of the user's names them: a folder of documents may hold settings and drawings."""
+JSON = "json"
+"""A list of rows; without a column for their text, it is read as any text."""
 IMAGE = "image"
 IMAGES = dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".heic", ".heif"), IMAGE)
 """Read where a source sends pictures."""
@@ -60,6 +61,7 @@ CONTAINERS = {
     ".eml": "eml",
     ".mbox": "mbox",
     ".msg": "msg",
+    ".7z": "7z",
 }
 PACKINGS = {".gz": "gz", ".zst": "zst", ".bz2": "bz2", ".xz": "xz"}
 _SHORT = {".tgz": ("tar", "gz"), ".tbz2": ("tar", "bz2"), ".txz": ("tar", "xz")}
@@ -96,14 +98,23 @@ def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
         return Kind(TABLES[ending], Holds.ROWS, packing)
     if ending in CONTAINERS:
         return Kind(CONTAINERS[ending], Holds.PARTS, packing)
-    found = FILES.get(ending) or IMAGES.get(ending, UNKNOWN)
+    if ending == ".json" and as_rows:
+        return Kind(JSON, Holds.ROWS, packing)
+    found = FILES.get(ending) or IMAGES.get(ending) or CHOSEN.get(ending, UNKNOWN)
     return Kind(found, Holds.ROWS if found == SHEETS and as_rows else Holds.ONE, packing)
 
 
 def is_supported(name: str, plugins: Mapping[str, Plugin], *, pictures: bool) -> bool:
     """Whether a file is read without a pattern of the user's that chooses it."""
-    kind = kind_of(name, plugins, as_rows=False).name
-    return kind != UNKNOWN and (pictures or kind != IMAGE)
+    return is_read_unasked(kind_of(name, plugins, as_rows=False), pictures=pictures)
+
+
+def is_read_unasked(kind: Kind, *, pictures: bool) -> bool:
+    """Whether files of a kind are read wherever they lie."""
+    return kind.name not in _ASKED_FOR and (pictures or kind.name != IMAGE)
+
+
+_ASKED_FOR = frozenset((UNKNOWN, JSON, *CHOSEN.values()))
 
 
 def split_name(name: str) -> tuple[str, str]:

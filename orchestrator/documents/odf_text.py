@@ -7,12 +7,14 @@ import re
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.lists import Level, Lists
 from orchestrator.documents.office import TextLimit, damaged, encrypted
-from orchestrator.documents.office_package import Package
+from orchestrator.documents.office_package import Package, parse
 from orchestrator.documents.types import ExtractionError
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 _MOST_REPEATED = 100
-_SKIPPED = frozenset("tracked-changes forms sequence-decls scripts font-face-decls meta date creator".split())
+_SKIPPED = frozenset(
+    "tracked-changes forms sequence-decls scripts font-face-decls meta date creator binary-data".split()
+)
 _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 
 
@@ -20,20 +22,26 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     """Text, one paragraph or table row a line. Raises ExtractionError."""
     del encoding  # XML says itself how it is written
     try:
+        text = _Text(TextLimit(most))
+        if data.lstrip()[:1] == b"<":  # flat: the whole document is one file of XML
+            parse((data,), text.start, text.end, text.characters)
+            return _told(text)
         package = Package(data)
         if package.holds("META-INF/manifest.xml") and b"encryption-data" in package.whole("META-INF/manifest.xml"):
             raise encrypted()
-        text = _Text(TextLimit(most))
         if package.holds("styles.xml"):
             package.parse("styles.xml", text.start, text.end, text.characters)
         package.parse("content.xml", text.start, text.end, text.characters)
-        lines = text.done()
+        return _told(text)
     except (ExtractionError, MemoryError):
         raise
     except Exception as error:
         # zipfile, zlib and expat raise a dozen different types on a damaged package.
         raise damaged("OpenDocument text") from error
-    return clean("\n".join(line.rstrip() for line in lines)).strip(), {}
+
+
+def _told(text: _Text) -> tuple[str, dict[str, object]]:
+    return clean("\n".join(line.rstrip() for line in text.done())).strip(), {}
 
 
 class _Text:

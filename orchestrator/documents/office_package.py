@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import posixpath
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from xml.parsers import expat
 
@@ -85,15 +85,7 @@ class Package:
 
     def parse(self, part: str, start: Start, end: End | None = None, characters: End | None = None) -> None:
         """Read a part's XML from front to back, calling these for what is in it."""
-        parser = new_parser()
-        parser.StartElementHandler = start
-        if end is not None:
-            parser.EndElementHandler = end
-        if characters is not None:
-            parser.CharacterDataHandler = characters
-        for piece in self.pieces(part):
-            parser.Parse(piece)
-        parser.Parse(b"", True)
+        parse(self.pieces(part), start, end, characters)
 
     def pieces(self, part: str) -> Iterator[bytes]:
         """A part's bytes, counted against what the whole document may unpack to."""
@@ -108,6 +100,19 @@ class Package:
                 yield piece
 
 
+def parse(pieces: Iterable[bytes], start: Start, end: End | None = None, characters: End | None = None) -> None:
+    """Read XML from front to back. Raises ExpatError, and ExtractionError for a document type."""
+    parser = new_parser()
+    parser.StartElementHandler = start
+    if end is not None:
+        parser.EndElementHandler = end
+    if characters is not None:
+        parser.CharacterDataHandler = characters
+    for piece in pieces:
+        parser.Parse(piece)
+    parser.Parse(b"", True)
+
+
 def new_parser() -> expat.XMLParserType:
     """An XML parser that gives tags as `namespace}name` and takes no document type, where entities are made."""
     parser = expat.ParserCreate(namespace_separator="}")
@@ -116,7 +121,7 @@ def new_parser() -> expat.XMLParserType:
     def refuse(*about: object) -> None:
         raise ExtractionError(
             DocumentProblem.UNREADABLE,
-            "The document declares a document type, which Word never writes; save it again with Word.",
+            "The document declares a document type, which no such program writes; save it again, or exclude it.",
         )
 
     parser.StartDoctypeDeclHandler = refuse

@@ -10,12 +10,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
 
-from orchestrator.documents import files, tables
+from orchestrator.documents import files, seven_zip, tables
 from orchestrator.documents.archives import Member, tar_parts, zip_parts
 from orchestrator.documents.content import Content
-from orchestrator.documents.ignored import IgnoredReason, is_lock
+from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.keys import DistinctKeys, printable, shortened
-from orchestrator.documents.kinds import IMAGE, RENDERED, UNKNOWN, Holds, Kind, kind_of, split_name
+from orchestrator.documents.kinds import RENDERED, Holds, Kind, is_read_unasked, kind_of, split_name
 from orchestrator.documents.mail import mail_parts, mbox_parts
 from orchestrator.documents.msg_mail import msg_parts
 from orchestrator.documents.tables import TableFile
@@ -100,9 +100,10 @@ class _Walk:
         kind = part.kind or kind_of(name, self._plugins, as_rows=self._file.text_column is not None)
         if _is_hidden(part.name):
             return
-        if part.passed is not None or is_lock(name):
-            yield Passed(key, part.passed or IgnoredReason.LOCK, "")
-        elif kind.name == UNKNOWN or (kind.name == IMAGE and self._file.render is None):
+        reason = part.passed or never_document(name)
+        if reason is not None:
+            yield Passed(key, reason, "")
+        elif not is_read_unasked(kind, pictures=self._file.render is not None):
             yield Passed(key, IgnoredReason.KIND, split_name(name)[1])
         else:
             try:
@@ -155,4 +156,11 @@ def _is_hidden(path: str) -> bool:
     return any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.split("/"))
 
 
-_READ = {"zip": zip_parts, "tar": tar_parts, "eml": mail_parts, "mbox": mbox_parts, "msg": msg_parts}
+_READ = {
+    "zip": zip_parts,
+    "7z": seven_zip.parts,
+    "tar": tar_parts,
+    "eml": mail_parts,
+    "mbox": mbox_parts,
+    "msg": msg_parts,
+}

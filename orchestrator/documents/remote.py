@@ -17,7 +17,7 @@ from urllib.parse import urljoin, urlsplit
 from orchestrator.core import addresses, interrupts, storages
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.documents.globs import Globs, State
-from orchestrator.documents.ignored import IgnoredReason, is_lock
+from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.redirects import led_elsewhere, staying_client
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.walk import FoundFile, Skipped, Unlisted
@@ -226,8 +226,8 @@ class RemoteWalk(_Chosen):
 
     def _reason(self, name: str, info: Mapping[str, Any]) -> IgnoredReason | None:
         """Why a file that the patterns let through is not a document; None where it is one."""
-        if is_lock(name):
-            return IgnoredReason.LOCK
+        if (reason := never_document(name)) is not None:
+            return reason
         if not self._is_wanted(name):
             return IgnoredReason.KIND
         if info["type"] == "link":
@@ -271,7 +271,10 @@ class AddressList(_Chosen):
             if relative in seen or not self._include.match(relative) or self._exclude.match(relative):
                 continue
             seen.add(relative)
-            if not self._is_wanted(relative.rpartition("/")[2]):
+            name = relative.rpartition("/")[2]
+            if (reason := never_document(name)) is not None:
+                yield Skipped(relative, reason)
+            elif not self._is_wanted(name):
                 yield Skipped(relative, IgnoredReason.KIND)
             else:
                 yield FoundFile(address, relative, RemoteObject(place.storage, address, {}))

@@ -22,7 +22,7 @@ from orchestrator.documents.confined import unreadable
 from orchestrator.documents.encoding import check_name
 from orchestrator.documents.files import DocumentFile
 from orchestrator.documents.globs import Globs
-from orchestrator.documents.ignored import Ignored, IgnoredReason, told
+from orchestrator.documents.ignored import Ignored, IgnoredReason, never_document, told
 from orchestrator.documents.keys import MOST_KEY, printable, shortened
 from orchestrator.documents.kinds import RENDERED, SUFFIXES, Holds, Kind, is_supported, kind_of, split_name
 from orchestrator.documents.plugins import Plugin, installed
@@ -335,6 +335,9 @@ def _check_lone_file(source: DocumentSource, path: str) -> None:
     if source.include or source.exclude:
         field = "include" if source.include else "exclude"
         raise InputError(f"{path} is a file, and patterns choose within a folder; leave them out.", field=field)
+    if never_document(os.path.basename(path)) is IgnoredReason.SECRET:
+        message = f"{path} is a key or certificate by its name, and none is ever sent to a model; name another file."
+        raise InputError(message, file=path, field="path")
     if source.text_column is None and kind_of(path, installed(), as_rows=False).holds is Holds.ROWS:
         message = f"{path} is a table; say which of its columns holds the text with `text_column`."
         raise InputError(message, file=path, field="text_column")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from orchestrator.documents.content import Content
 from orchestrator.documents.encoding import clean
-from orchestrator.documents.kinds import SHEETS
+from orchestrator.documents.kinds import JSON, SHEETS
 from orchestrator.documents.lines import too_large
 from orchestrator.documents.plugins import Plugin
 from orchestrator.documents.rows import Table, TableRow, bad_row
@@ -115,6 +115,10 @@ def open_table(file: TableFile, *, keys_only: bool, content: Content | None = No
         from orchestrator.documents.jsonl_rows import JsonlTable
 
         return JsonlTable(content, file.encoding)
+    if file.kind == JSON:
+        from orchestrator.documents.json_rows import JsonTable
+
+        return JsonTable(content, file.encoding)
     if file.kind == "csv":
         from orchestrator.documents.csv_rows import CsvTable
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.core.errors import InputError
 from orchestrator.documents.globs import Globs, State
-from orchestrator.documents.ignored import IgnoredReason, is_lock
+from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.safe_open import is_inside, is_system, open_folder
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -121,8 +121,8 @@ class Walk:
 
     def _reason(self, found: FoundFile, name: str, kind: str, linked: bool) -> IgnoredReason | None:
         """Why a file that the patterns let through is not a document; None where it is one."""
-        if is_lock(name):
-            return IgnoredReason.LOCK
+        if (reason := never_document(name)) is not None:
+            return reason
         if kind == "special":
             return IgnoredReason.SPECIAL
         if not self._is_wanted(name):

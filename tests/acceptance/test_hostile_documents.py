@@ -31,6 +31,7 @@ IGNORED = {
     "lock_files": 1,
     "links": 2,
     "special_files": 1,
+    "secrets": 0,
     "first": ["documents/environ.txt", "documents/etc", "documents/pipe.txt"],
 }
 WORDS = "2 .png, 1 .dwg, 1 lock file, 2 links out of the folder, 1 pipe, socket or device"

@@ -431,6 +431,7 @@ def test_locks_and_kinds_that_are_not_read_are_counted(tmp_path: Path) -> None:
         "lock_files": 2,
         "links": 0,
         "special_files": 1,
+        "secrets": 0,
         "first": ["docs/pipe.txt"],
     }
     assert told(ignored.to_json()) == "2 .png, 1 without an ending, 1 .gz, 2 lock files, 1 pipe, socket or device"

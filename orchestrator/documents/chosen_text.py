@@ -1,0 +1,113 @@
+"""Kinds that are read only where a pattern chooses them: notebooks, drawings, markup, calendars and cards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
+
+from orchestrator.documents.encoding import clean, decode
+from orchestrator.documents.html_shape import tamed
+from orchestrator.documents.html_text import declared_encoding
+from orchestrator.documents.office import TextLimit, damaged
+
+Text = tuple[str, dict[str, object]]
+_FOLD = re.compile(r"\n[ \t]")
+_PARAGRAPHS = re.compile(r"\n{3,}")
+_DRAWN = "text, title, desc"
+
+
+def markup(data: bytes, encoding: str | None, most: int) -> Text:
+    """XML as it is written, in the encoding that it declares. Raises ExtractionError (encoding)."""
+    del most  # it has no more characters than bytes
+    return decode(data, encoding, declared_encoding(data)), {}
+
+
+def folded(data: bytes, encoding: str | None, most: int) -> Text:
+    """A calendar or cards (iCalendar, vCard), with long lines made whole. Raises ExtractionError (encoding)."""
+    del most
+    return _FOLD.sub("", decode(data, encoding)), {}
+
+
+def drawing(data: bytes, encoding: str | None, most: int) -> Text:
+    """The words of an SVG drawing, a line for each text, title and description.
+
+    Raises ExtractionError, MemoryError.
+    """
+    limit, lines = TextLimit(most), list[str]()
+    try:
+        page = LexborHTMLParser(tamed(markup(data, encoding, most)[0]))
+    except SelectolaxError as error:  # any page can be parsed, with memory enough
+        raise MemoryError from error
+    for node in page.css(", ".join(f"svg {name}" for name in _DRAWN.split(", "))):
+        text = "\n".join(" ".join(line.split()) for line in "".join(_pieces(node)).split("\n"))
+        limit.text(text)
+        lines.append(text.strip())
+    return clean("\n".join(filter(None, lines))), {}
+
+
+def _pieces(text: LexborNode) -> Iterator[str]:
+    """The text of a node; a span that stands lower than the one before it begins a line."""
+    for node in text.traverse(include_text=True):
+        if node.tag == "-text":
+            yield (node.text_content or "").replace("\n", " ")
+        elif node.tag == "tspan" and ("y" in node.attributes or "dy" in node.attributes):
+            yield "\n"
+
+
+class _Cell(msgspec.Struct):
+    cell_type: str = ""
+    source: Any = ""
+    input: Any = ""  # of notebooks before version 4
+    outputs: list[dict[str, Any]] = []
+
+
+class _Sheet(msgspec.Struct):
+    cells: list[_Cell] = []
+
+
+class _Notebook(msgspec.Struct):
+    cells: list[_Cell] = []
+    worksheets: list[_Sheet] = []  # before version 4
+
+
+def notebook(data: bytes, encoding: str | None, most: int) -> Text:
+    """The cells of a Jupyter notebook and the text that they put out; code is in fences. Raises ExtractionError."""
+    limit = TextLimit(most)
+    try:
+        read = msgspec.json.decode(decode(data, encoding).encode(), type=_Notebook)
+        parts: list[str] = []
+        for part in _parts(read):
+            limit.text(part)
+            parts.append(part)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise damaged("Jupyter notebook") from error
+    return _PARAGRAPHS.sub("\n\n", clean("\n\n".join(parts))), {}
+
+
+def _parts(read: _Notebook) -> Iterator[str]:
+    for cell in (*read.cells, *(cell for sheet in read.worksheets for cell in sheet.cells)):
+        source = _joined(cell.source) or _joined(cell.input)
+        if cell.cell_type == "code":
+            source = f"```\n{source}\n```" if source.strip() else ""
+        yield from filter(str.strip, (source, *_outputs(cell.outputs)))
+
+
+def _outputs(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
+    for output in outputs:
+        shown = output.get("data")
+        plain = shown.get("text/plain") if isinstance(shown, dict) else None
+        text = _joined(output.get("text")) or _joined(plain)
+        if not text and "ename" in output:
+            text = f"{output['ename']}: {output.get('evalue', '')}"
+        yield text
+
+
+def _joined(text: Any) -> str:
+    """Text that may be written as a list of lines."""
+    if isinstance(text, list):
+        return "".join(line for line in text if isinstance(line, str))
+    return text if isinstance(text, str) else ""

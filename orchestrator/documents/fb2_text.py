@@ -1,0 +1,87 @@
+"""The chapters of a FictionBook, in the form that Word documents are given."""
+
+from __future__ import annotations
+
+from xml.parsers.expat import ExpatError
+
+from orchestrator.documents.encoding import clean
+from orchestrator.documents.office import TextLimit, damaged
+from orchestrator.documents.office_package import parse
+
+_LINES = frozenset("p v subtitle text-author date".split())
+_SKIPPED = frozenset("description binary stylesheet".split())
+
+
+def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
+    """Text, one paragraph, verse or table row a line, and `{"title": ...}`. Raises ExtractionError."""
+    del encoding  # XML says itself how it is written
+    book = _Book(TextLimit(most))
+    try:
+        parse((data,), book.start, book.end, book.characters)
+    except (ExpatError, ValueError, LookupError) as error:  # also encodings that expat cannot be taught
+        raise damaged("FictionBook") from error
+    if not book.begun:
+        raise damaged("FictionBook")
+    return clean("\n".join(book.lines)).strip(), {"title": " ".join("".join(book.title).split())}
+
+
+class _Book:
+    """Takes the events of an XML parser and makes lines of them."""
+
+    def __init__(self, limit: TextLimit) -> None:
+        self._limit = limit
+        self._open: list[str] = []
+        self._pieces: list[str] = []
+        self._cells: list[str] = []
+        self._depth = 0  # of sections
+        self._skipped = 0
+        self.begun = False
+        self.lines: list[str] = []
+        self.title: list[str] = []
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """An element begins."""
+        del attributes
+        self._limit.element()
+        name = tag.rpartition("}")[2]
+        self._open.append(name)
+        self.begun = self.begun or name == "FictionBook"
+        if name in _SKIPPED or self._skipped:
+            self._skipped += 1
+        elif name == "section":
+            self._depth += 1
+        elif name in _LINES or name in ("td", "th"):
+            self._pieces = []
+
+    def end(self, tag: str) -> None:
+        """An element ends."""
+        name = self._open.pop()
+        if self._skipped:
+            self._skipped -= 1
+            return
+        text = " ".join("".join(self._pieces).split())
+        if name in _LINES:
+            self._line(text, "title" in self._open)
+        elif name in ("td", "th"):
+            self._cells.append(text)
+        elif name == "tr":
+            self._line(" | ".join(self._cells), is_title=False)
+            self._cells = []
+        elif name == "section":
+            self._depth -= 1
+        elif name == "empty-line":
+            self.lines.append("")
+        if name in _LINES or name in ("td", "th"):
+            self._pieces = []
+
+    def characters(self, text: str) -> None:
+        """Text, in any number of pieces."""
+        if "book-title" in self._open:
+            self.title.append(text)
+        elif not self._skipped:
+            self._limit.text(text)
+            self._pieces.append(text)
+
+    def _line(self, text: str, is_title: bool) -> None:
+        if text:
+            self.lines.append(f"{'#' * min(6, max(1, self._depth))} {text}" if is_title else text)

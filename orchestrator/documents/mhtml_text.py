@@ -1,0 +1,35 @@
+"""A page that a browser saved with its pictures (MHTML): the text of the page itself."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+from email.message import Message
+
+from orchestrator.documents import html_text
+from orchestrator.documents.encoding import decode_declared
+from orchestrator.documents.office import damaged
+
+
+def extract(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, object]]:
+    """Text and `{"title": ...}`. Raises ExtractionError, MemoryError."""
+    try:
+        page = _page(email.message_from_bytes(data, policy=email.policy.compat32))
+        held = None if page is None else page.get_payload(decode=True)
+        charset = None if page is None else page.get_content_charset()
+    except MemoryError:
+        raise
+    except Exception as error:
+        # The parser raises a dozen different types on headers that are not what they should be.
+        raise damaged("web archive") from error
+    if not isinstance(held, bytes):
+        raise damaged("web archive")
+    if encoding is None and charset is not None:
+        return html_text.extract(decode_declared(held, charset).encode(), "utf-8", most)
+    return html_text.extract(held, encoding, most)
+
+
+def _page(archive: Message) -> Message | None:
+    """The first page in an archive, which is the one that was saved; frames in it have sections of their own."""
+    pages = ("text/html", "application/xhtml+xml")
+    return next((part for part in archive.walk() if part.get_content_type() in pages), None)
