@@ -25,6 +25,11 @@ _FINISHES = {
 }
 
 
+_BILLED_CALLS = ("web_search_requests", "code_execution_requests")
+_PARTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+"""What a usage counts one beside the other."""
+
+
 def completion(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message as a chat completion's body. Whatever it holds: it is paid, and must not be lost for its shape.
 
@@ -70,12 +75,12 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     read, put = _number(usage, "cache_read_input_tokens"), _number(usage, "cache_creation_input_tokens")
     prompt = _number(usage, "input_tokens") + read + put
     output = _number(usage, "output_tokens")
-    created = usage.get("cache_creation")
-    lasting = _number(created, "ephemeral_1h_input_tokens") if isinstance(created, dict) else 0
-    details = usage.get("output_tokens_details")
-    thinking = _number(details, "thinking_tokens") if isinstance(details, dict) else 0
-    tools = usage.get("server_tool_use")
-    searches = _number(tools, "web_search_requests") if isinstance(tools, dict) else 0
+    lasting = _number(lenient.mapping(usage.get("cache_creation")), "ephemeral_1h_input_tokens")
+    thinking = _number(lenient.mapping(usage.get("output_tokens_details")), "thinking_tokens")
+    tools = lenient.mapping(usage.get("server_tool_use"))
+    calls = {name: count for name in _BILLED_CALLS if (count := _number(tools, name))}
+    # What a compaction or an advisor used is billed, and is not in the sums.
+    beside = max(0, _iteration_tokens(usage) - prompt - output)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
@@ -83,8 +88,16 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
         # An hour in the cache costs more than five minutes.
         "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": put, "cache_write_1h_tokens": lasting},
         "completion_tokens_details": {"reasoning_tokens": thinking},
-        **({"server_tool_use": {"web_search_requests": searches}} if searches else {}),
+        **({"server_tool_use": calls} if calls else {}),
+        **({"iteration_tokens": beside} if beside else {}),
     }
+
+
+def _iteration_tokens(usage: Mapping[str, Any]) -> int:
+    """All tokens of the steps in which an answer was made; 0 if they are not told."""
+    steps = usage.get("iterations")
+    found = map(lenient.mapping, steps) if isinstance(steps, list) else ()
+    return sum(_number(step, name) for step in found for name in _PARTS)
 
 
 def _number(usage: Mapping[str, Any], name: str) -> int:

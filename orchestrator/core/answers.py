@@ -48,7 +48,10 @@ class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
     cache_read_input_tokens: Tokens | None = None
     cache_creation_input_tokens: Tokens | None = None
     reasoning_tokens: Tokens | None = None
+    # Web searches: Anthropic, OpenRouter, Perplexity.
     server_tool_use: _Searches | None = None
+    server_tool_use_details: _Searches | None = None
+    num_search_queries: Tokens | None = None
 
 
 class _Used(msgspec.Struct, frozen=True, gc=False):
@@ -108,6 +111,7 @@ _PARTS: dict[str, type[_Details | _Searches]] = {
     "input_tokens_details": _Details,
     "output_tokens_details": _Details,
     "server_tool_use": _Searches,
+    "server_tool_use_details": _Searches,
 }
 _WHOLES = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
 _Fields = TypeVar("_Fields", bound=msgspec.Struct)
@@ -237,7 +241,8 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
         written = min(written, fed - cached)
     if not fed < MOST_TOKENS > output:
         return NO_TOKENS
-    searches = usage.server_tool_use.web_search_requests or 0 if usage.server_tool_use else 0
+    tools = usage.server_tool_use or usage.server_tool_use_details
+    searches = (tools.web_search_requests if tools else usage.num_search_queries) or 0
     has_media = taken.audio_tokens or taken.image_tokens or given.audio_tokens or given.image_tokens
     if not (searches or has_media or taken.cache_write_1h_tokens):
         return TokenCounts(fed, cached, output, thought, written)

@@ -352,11 +352,15 @@ class FinishedRow:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What an answer cost, in US dollars, and where that figure comes from."""
+    """What an answer cost, in US dollars, and where that figure comes from.
+
+    `unpriced`: the answer used something that has no price of its own, which is an estimate too.
+    """
 
     cost: Decimal
     source: str
     estimated: bool = False
+    unpriced: bool = False
 
 
 REPAY = "repay"

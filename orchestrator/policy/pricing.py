@@ -173,7 +173,7 @@ def _without_unpriced(price: Price, unpriced: tuple[str, ...]) -> Price:
     """The price of the tokens alone: an estimate, if the answer used more than them."""
     if not unpriced:
         return price
-    return replace(price, source=f"{price.source}, without {', '.join(unpriced)}", estimated=True)
+    return Price(price.cost, f"{price.source}, without {', '.join(unpriced)}", estimated=True, unpriced=True)
 
 
 def uncertain_price(

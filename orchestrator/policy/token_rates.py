@@ -63,7 +63,7 @@ class TierPrice:
             cost += usage.web_searches * self.search
         gaps = self._gaps(per, usage)
         source = f"{self.source}, {', '.join(gaps)}" if gaps else self.source
-        return Price(cost.quantize(PICO, ROUND_HALF_EVEN), source, self.estimated or bool(gaps))
+        return Price(cost.quantize(PICO, ROUND_HALF_EVEN), source, self.estimated or bool(gaps), bool(gaps))
 
     def _gaps(self, per: TokenRates, usage: Usage) -> list[str]:
         """What an answer used that has no price of its own, in words."""

@@ -15,17 +15,22 @@ _CALLS = (
 )  # fmt: skip
 """Items of a response for which OpenAI and xAI bill beside the tokens."""
 _COUNTS = (
-    "num_server_side_tools_used", "num_search_queries", "citation_tokens", "prompt_audio_seconds", "web_search_calls",
+    "num_server_side_tools_used", "num_sources_used", "citation_tokens", "prompt_audio_seconds", "web_search_calls",
     "x_search_calls", "file_search_calls", "code_interpreter_calls", "image_generation_calls",
+    "document_search_calls", "code_execution_requests", "tool_calls_executed", "video_tokens", "iteration_tokens",
 )  # fmt: skip
-"""Counts in a usage that are billed beside the tokens: xAI, Perplexity, Mistral."""
+"""Counts in a usage that are billed beside the tokens, or at another price: xAI, Perplexity, Mistral, OpenRouter,
+Anthropic."""
+_TOOLS = "executed_tools"
+"""What a message of Groq's compound systems says of their own tools, and of the models that they asked."""
 # Most answers have none of these words, and are not decoded for them. In a text, a quote has a backslash before it.
-_names = re.compile(b'"(?:%s)"' % "|".join((*_CALLS, *_COUNTS)).encode()).search
+_names = re.compile(b'"(?:%s)"' % "|".join((*_CALLS, *_COUNTS, _TOOLS)).encode()).search
 
 
 class _Body(msgspec.Struct):
     output: Any = None
     usage: Any = None
+    choices: Any = None
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -46,7 +51,13 @@ def unpriced(body: bytes | msgspec.Raw) -> tuple[str, ...]:
         return ()
     items = answer.output if isinstance(answer.output, list) else ()
     calls = {item["type"] for item in items if isinstance(item, dict) and item.get("type") in _CALLS}
-    return tuple(sorted(calls | set(_counts(answer.usage))))
+    tools = {_TOOLS} if any(map(_has_tools, answer.choices if isinstance(answer.choices, list) else ())) else set()
+    return tuple(sorted(calls | tools | set(_counts(answer.usage))))
+
+
+def _has_tools(choice: Any) -> bool:
+    message = choice.get("message") if isinstance(choice, dict) else None
+    return bool(message.get(_TOOLS)) if isinstance(message, dict) else False
 
 
 def _counts(usage: Any) -> Iterator[str]:

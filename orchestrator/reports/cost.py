@@ -62,6 +62,10 @@ class BookedUsage(Protocol):
     def estimated(self) -> bool:
         """Whether some of the cost is an estimate."""
 
+    @property
+    def unpriced(self) -> int:
+        """Rows whose cost does not cover all that their answer used."""
+
 
 Listed = Callable[[str, str, datetime], TierPrice]
 """What a model at a backend costs at once, in no batch, at a time. Raises InputError where no list has it."""
@@ -87,7 +91,8 @@ class CostLine:
 
     `listed` is what the same tokens cost at once at the list price of the model that answered: an estimate where
     the compared model stood in for one without a list price. `realtime` and `batch` are those of the compared model.
-    `estimate` is None where no forecast belongs to the group.
+    `estimate` is None where no forecast belongs to the group. `unpriced` counts rows whose cost does not cover all
+    that their answer used.
     """
 
     group: str
@@ -97,6 +102,7 @@ class CostLine:
     uncertain: Decimal
     wasted: Decimal
     estimated: bool
+    unpriced: int
     listed: Price
     realtime: Price
     batch: Price
@@ -157,7 +163,7 @@ class CostReport:
                  line.batch.estimated, usage.cache_write_tokens, usage.reasoning_tokens, f"{line.uncertain:f}",
                  line.documents, _text(estimate.p50 if estimate else None), f"{line.listed.cost:f}",
                  line.listed.estimated, f"{line.saved:f}", f"{line.wasted:f}", _text(line.per_document),
-                 _text(line.per_1000_tokens)]
+                 _text(line.per_1000_tokens), line.unpriced]
             )  # fmt: skip
         return out.getvalue()
 
@@ -171,7 +177,7 @@ _COLUMNS = (
     "rows", "input_tokens", "cached_tokens", "output_tokens", "cost_usd", "cost_estimated", "realtime_usd",
     "batch_usd", "batch_estimated", "cache_write_tokens", "reasoning_tokens", "uncertain_usd", "documents",
     "foreseen_usd", "list_usd", "list_estimated", "saved_usd", "wasted_usd", "per_document_usd",
-    "per_1000_tokens_usd",
+    "per_1000_tokens_usd", "unpriced_rows",
 )  # fmt: skip
 
 
@@ -192,6 +198,7 @@ def _json(line: CostLine) -> dict[str, Any]:
         "uncertain_usd": f"{line.uncertain:f}",
         "wasted_usd": f"{line.wasted:f}",
         "cost_estimated": line.estimated,
+        "unpriced_rows": line.unpriced,
         "foreseen": estimate and {
             "cost_usd": _text(estimate.p50),
             "finished_cost_usd": _text(estimate.over_p50),
@@ -249,6 +256,7 @@ def cost_report(by: str, facts: CostFacts, compare: str, listed: Listed, at: dat
             uncertain=sum((part.uncertain for part in parts), Decimal(0)),
             wasted=sum((part.wasted for part in parts), Decimal(0)),
             estimated=any(part.estimated for part in parts),
+            unpriced=sum(part.unpriced for part in parts),
             listed=_summed([_at_once(part, listed, realtime) for part in parts if part.usage != Usage()]),
             realtime=realtime.price(_elsewhere(usage), max(rows, 1)),
             batch=batch.price(_elsewhere(usage), max(rows, 1)),

@@ -88,6 +88,8 @@ def cost_notes(report: CostReport) -> list[str]:
     if total.uncertain:
         vain = money(total.uncertain)
         told.append(f"{vain} of the cost is for sends without an answer, which may not be billed")
+    if total.unpriced:
+        told.append(f"{total.unpriced:,} rows used something without a price, which the cost leaves out")
     if report.by == "tag":
         told.append("a job with several tags appears in several lines, but once in the total")
     return told

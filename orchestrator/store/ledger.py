@@ -25,7 +25,8 @@ DAY = 86_400_000_000  # microseconds
 class Total:
     """Tokens and dollars of one group, by who answered and on which day (UTC): what it takes to look up a list price.
 
-    `wasted` is a part of `cost`, and `uncertain` a part of `wasted`.
+    `wasted` is a part of `cost`, and `uncertain` a part of `wasted`. `unpriced` counts the lines whose cost does not
+    cover all that their answer used.
     """
 
     group: str
@@ -38,6 +39,7 @@ class Total:
     uncertain: Decimal
     wasted: Decimal
     estimated: bool
+    unpriced: int = 0
 
 
 class Ledger:
@@ -107,7 +109,7 @@ class Ledger:
             {
                 "job_id": shard.job_id, "seq": seq, "shard_id": shard.id, "at": now, "kind": kind,
                 "backend": shard.backend, "model": shard.model, "cost": price.cost, "price_source": price.source,
-                "estimated": price.estimated, **asdict(usages.get(seq, _NOTHING)),
+                "estimated": price.estimated, "unpriced": price.unpriced or None, **asdict(usages.get(seq, _NOTHING)),
             }
             for seq, price in prices.items()
         ]  # fmt: skip
@@ -142,6 +144,7 @@ class Ledger:
                 _picos(func.sum(case((in_vain, cost), else_=0))),
                 _picos(func.sum(case((_WASTED, cost), else_=0))),
                 guessed,
+                func.count().filter(ledger.c.unpriced),
             )
             .group_by("group", ledger.c.backend, ledger.c.model, "day")
             .order_by("group", ledger.c.backend, ledger.c.model, "day")
@@ -159,8 +162,9 @@ class Ledger:
                     int(vain) * PICO,
                     int(waste) * PICO,
                     bool(guessed),
+                    unpriced,
                 )
-                for key, backend, model, day, rows, *tokens, cost, vain, waste, guessed in tx.execute(
+                for key, backend, model, day, rows, *tokens, cost, vain, waste, guessed, unpriced in tx.execute(
                     _narrowed(query, by, since, job_id)
                 )
             ]

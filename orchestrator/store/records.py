@@ -36,7 +36,7 @@ SETTLED = (*CARRIED, "cost")
 """The columns of a row that was settled."""
 BOOKED = (
     "job_id", "seq", "shard_id", "at", "kind", "backend", "model", *COUNTS, "tier", "cost",
-    "price_source", "estimated",
+    "price_source", "estimated", "unpriced",
 )  # fmt: skip
 """The columns of a line of the ledger."""
 FINISHED = (
@@ -194,7 +194,7 @@ def booked(
     usage = Usage() if kind == "uncertain" else row.used or outcome.usage
     return (
         job_id, outcome.seq, shard_id, now, kind, backend, outcome.model or "", *_tokens(usage), outcome.tier,
-        price.cost, price.source, price.estimated,
+        price.cost, price.source, price.estimated, price.unpriced or None,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
 """Which schema the database has."""
 
-HEAD = "0014"
+HEAD = "0015"
 """The newest migration. Known here so that a current database is opened without importing Alembic."""

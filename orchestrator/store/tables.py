@@ -275,6 +275,7 @@ ledger = Table(
     Column("cost", Money, nullable=False),
     Column("price_source", Words, nullable=False),
     Column("estimated", Boolean, nullable=False),
+    Column("unpriced", Boolean),
     UniqueConstraint("shard_id", "seq", "kind"),
     Index(None, "at"),
 )

@@ -112,6 +112,17 @@ def test_an_estimate_among_them_marks_the_sum(store: Store) -> None:
     assert {total.model: total.estimated for total in store.ledger.totals("job")} == {"tiny": True, "big": False}
 
 
+def test_rows_whose_cost_leaves_something_out_are_counted(store: Store) -> None:
+    found = added(store, 4)
+    shard = sharded(store, found)
+    short = Price(Decimal("0.1"), "a price without its searches", estimated=True, unpriced=True)
+    outcomes = [succeeded(0), succeeded(1, model="big"), succeeded(2)]
+    settle(store, shard, (outcomes[0][0], short), outcomes[1], (outcomes[2][0], short))
+    store.ledger.book(shard, "unfinished", {3: short, 1: outcomes[1][1]}, NOW)
+    totals = {total.model: total.unpriced for total in store.ledger.totals("job")}
+    assert totals == {"tiny": 2, "big": 0, shard.model: 1}
+
+
 def test_every_count_of_an_answer_is_booked_settled_and_summed(store: Store) -> None:
     found = added(store, 2)
     shard = sharded(store, found)

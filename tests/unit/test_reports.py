@@ -27,15 +27,16 @@ NONE = Decimal(0)
 def part(
     group: str, model: str, rows: int, usage: Usage, cost: str | Decimal = NONE, *, backend: str = "gpu",
     day: date = TODAY, uncertain: str | Decimal = NONE, wasted: str | Decimal = NONE, estimated: bool = False,
+    unpriced: int = 0,
 ) -> Total:  # fmt: skip
     sums = [Decimal(each) for each in (cost, uncertain, wasted)]
-    return Total(group, backend, model, day, rows, usage, *sums, estimated)
+    return Total(group, backend, model, day, rows, usage, *sums, estimated, unpriced)
 
 
 TOTALS = [
     part("legal", "tiny", 2, Usage(2_000_000, 900_000, 1_000_000, 400_000), "0.1"),
     part("legal", "big", 1, Usage(1_000_000, 0, 0, 0, 5000), "0.200000000001", uncertain="0.05", wasted="0.06",
-         estimated=True),
+         estimated=True, unpriced=1),
     part("sales", "tiny", 5, Usage(0, 0, 10)),
 ]  # fmt: skip
 
@@ -221,6 +222,7 @@ def test_json_tells_money_as_exact_text() -> None:
         "uncertain_usd": "0.05",
         "wasted_usd": "0.06",
         "cost_estimated": True,
+        "unpriced_rows": 1,
         "foreseen": {
             "cost_usd": "0.250000000000", "finished_cost_usd": "0.200000000000",
             "finished_paid_usd": "0.300000000000", "off": 0.5,
@@ -257,7 +259,7 @@ def test_csv_has_a_line_for_each_group() -> None:
         "cache_write_tokens": "5000", "reasoning_tokens": "400000", "uncertain_usd": "0.05",
         "documents": "4", "foreseen_usd": "0.250000000000", "list_usd": "0.550000000000", "list_estimated": "True",
         "saved_usd": "0.249999999999", "wasted_usd": "0.06", "per_document_usd": "0.075000000000",
-        "per_1000_tokens_usd": "0.000075000000",
+        "per_1000_tokens_usd": "0.000075000000", "unpriced_rows": "1",
     }  # fmt: skip
 
 

@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from orchestrator.backends.anthropic_results import completion
+from orchestrator.core.answers import answer_tokens
 from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
 from orchestrator.core.wire import ResultLine
 from orchestrator.policy.merged_rows import merged_row
-from orchestrator.policy.pricing import Tier, row_price
+from orchestrator.policy.pricing import Tier, rates, row_price
 from orchestrator.policy.results import FoundLine, outcome
 from orchestrator.policy.unpriced import unpriced
 
@@ -37,17 +39,49 @@ SHAPES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         response(server_side_tool_usage_details={"web_search_calls": 2, "image_generation_calls": 0}),
         ("web_search_calls",),
     ),
-    "counted in the usage": ({"usage": {"prompt_tokens": 1, "num_search_queries": 3}}, ("num_search_queries",)),
+    "sources of a live search": ({"usage": {"prompt_tokens": 1, "num_sources_used": 3}}, ("num_sources_used",)),
+    "moving pictures": ({"usage": {"prompt_tokens_details": {"video_tokens": 258}}}, ("video_tokens",)),
+    "a gateway's own tools": (
+        {"usage": {"server_tool_use_details": {"tool_calls_executed": 1}}}, ("tool_calls_executed",)),
+    "tools of a compound system": (
+        {"choices": [{"message": {"content": "x", "executed_tools": [{"type": "search"}]}}]}, ("executed_tools",)),
+    "a compound system without tools": ({"choices": [{"message": {"executed_tools": []}}, 1]}, ()),
+    "a compaction": (completion({"usage": {"input_tokens": 9, "output_tokens": 2, "iterations": [
+        {"type": "compaction", "input_tokens": 5000, "output_tokens": 70},
+        {"type": "message", "input_tokens": 9, "output_tokens": 2}]}}), ("iteration_tokens",)),
+    "steps that are in the sums": (completion({"usage": {"input_tokens": 9, "output_tokens": 2, "iterations": [
+        {"type": "message", "input_tokens": 4, "output_tokens": 1}, 3,
+        {"type": "message", "input_tokens": 5, "output_tokens": 1}]}}), ()),
+    "code that ran": (completion({"usage": {"server_tool_use": {"code_execution_requests": 1}}}),
+                      ("code_execution_requests",)),
     "nothing of it": (response(num_server_side_tools_used=0), ()),
     "the user's own function": (response({"type": "function_call", "name": "web_search_call"}), ()),
     "only named in the text": ({"choices": [{"message": {"content": '{"type": "web_search_call"}'}}]}, ()),
     "an odd usage": ({"output": "x", "usage": ["web_search_call"]}, ()),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "names"), SHAPES.values(), ids=SHAPES.keys())
 def test_what_no_price_covers_is_named(body: dict[str, Any], names: tuple[str, ...]) -> None:
     assert unpriced(json.dumps(body).encode()) == names
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "anthropic": completion({"usage": {"server_tool_use": {"web_search_requests": 3, "web_fetch_requests": 1}}}),
+    "openrouter": {"usage": {"prompt_tokens": 1, "server_tool_use_details": {"web_search_requests": 3}}},
+    "perplexity": {"usage": {"prompt_tokens": 1, "num_search_queries": 3}},
+    "as text, beside something odd": {"usage": {"server_tool_use": {"web_search_requests": "3"}, "y": 1e999}},
+}
+
+
+@pytest.mark.parametrize("body", SEARCHES.values(), ids=SEARCHES)
+def test_web_searches_are_counted_as_each_provider_tells_them(body: dict[str, Any]) -> None:
+    raw = json.dumps(body).encode().replace(b"Infinity", b"1e999")
+    assert answer_tokens(raw).web_searches == 3
+    used = Usage(*answer_tokens(raw))
+    price = rates("perplexity", "sonar-deep-research", tier=Tier.STANDARD, at=NOW).price(used)
+    free = rates("openai", "o1-mini", tier=Tier.STANDARD, at=NOW).price(used)
+    assert (price.unpriced, free.unpriced, free.estimated) == (False, True, True)
 
 
 def test_a_body_that_cannot_be_read_names_nothing() -> None:

@@ -1,0 +1,16 @@
+"""ledger lines whose cost does not cover all that their answer used"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0015"
+down_revision = "0014"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Of the lines so far nobody looked at that."""
+    op.add_column("ledger", sa.Column("unpriced", sa.Boolean(), nullable=True))
