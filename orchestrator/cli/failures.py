@@ -11,7 +11,7 @@ import click
 
 from orchestrator.cli.layout import paragraph
 from orchestrator.cli.terminal import width_of
-from orchestrator.core.errors import BackendRefused, InputError, OrchError
+from orchestrator.core.errors import BackendRefused, InputError, OrchError, RequestRefused
 from orchestrator.core.sanitize import escape_controls
 
 INTERRUPTED = 130
@@ -74,6 +74,8 @@ def error_json(error: OrchError) -> dict[str, Any]:
         told["others"] = [error_json(other) for other in error.others]
     if isinstance(error, BackendRefused):
         told |= {"provider_status": error.status, "provider_code": error.code}
+    if isinstance(error, RequestRefused):
+        told |= {"job": error.job_id, "holds": list(error.holds)}
     return told
 
 

@@ -11,6 +11,7 @@ from orchestrator.core.unfinished import ChoiceEnd, choice_ends, why_unfinished
 from orchestrator.core.wire import JSON_ERRORS, NO_BODY, BatchUsage, InputTokensDetails, OutputTokensDetails
 
 MOST_TOKENS = 10**8
+_LATEST = 10**11
 Tokens = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TOKENS)]
 """No model reads or writes as many; a usage that says so says nothing."""
 
@@ -82,6 +83,9 @@ class _Answer(msgspec.Struct, frozen=True):
     object: Any = None
     status: Any = None
     incomplete_details: Any = None
+    completed_at: Any = None
+    created: Any = None
+    created_at: Any = None
 
 
 class _Parts(msgspec.Struct, frozen=True):
@@ -95,6 +99,9 @@ class _Parts(msgspec.Struct, frozen=True):
     object: msgspec.Raw = NO_BODY
     status: msgspec.Raw = NO_BODY
     incomplete_details: msgspec.Raw = NO_BODY
+    completed_at: msgspec.Raw = NO_BODY
+    created: msgspec.Raw = NO_BODY
+    created_at: msgspec.Raw = NO_BODY
 
 
 _decode_used = msgspec.json.Decoder(_Used).decode
@@ -145,7 +152,8 @@ class AnswerHead(NamedTuple):
     `tier` is its `service_tier`. `error` is the body's error object. `not_an_answer` says why a body with the status
     of an answer is not an answer, in words: its server stopped in between, or it is a piece of a stream. Unless it
     `is_complete`, the end of its text has yet to be looked at. `billed` is what is paid for,
-    None if that is `tokens`.
+    None if that is `tokens`. `answered_at` is its time as it tells it, in Unix seconds: of its end, or else of its
+    beginning.
     """
 
     tokens: TokenCounts = NO_TOKENS
@@ -155,6 +163,7 @@ class AnswerHead(NamedTuple):
     not_an_answer: str | None = None
     is_complete: bool = False
     billed: TokenCounts | None = None
+    answered_at: float | None = None
 
 
 def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
@@ -318,7 +327,15 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
         why_unfinished(answer.choices, answer.object, answer.status, answer.incomplete_details),
         _is_complete(answer),
         None if answer.usage is None else _billed(answer.usage, tokens),
+        _time(answer),
     )
+
+
+def _time(answer: _Answer) -> float | None:
+    for told in (answer.completed_at, answer.created, answer.created_at):
+        if type(told) in (int, float) and 0 < told < _LATEST:
+            return float(told)
+    return None
 
 
 def _is_complete(answer: _Answer) -> bool:
@@ -339,6 +356,9 @@ def _read_parts(parts: _Parts) -> _Answer:
         _read(parts.object),
         _read(parts.status),
         _read(parts.incomplete_details),
+        _read(parts.completed_at),
+        _read(parts.created),
+        _read(parts.created_at),
     )
 
 

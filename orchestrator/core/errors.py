@@ -24,10 +24,11 @@ sees SQLAlchemy, openai or aiohttp errors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 
 class OrchError(Exception):
@@ -146,9 +147,19 @@ class AccountError(BackendRefused):
 
 
 class RequestRefused(BackendRefused):
-    """It refuses all rows of a kind alike: the request, the model or the backend is at fault. The rows wait."""
+    """It refuses all rows of a kind alike: the request, the model or the backend is at fault. The rows wait.
+
+    `holds` says of each kind of rows of the job why it waits, in its stable form.
+    """
 
     kind = "request_refused"
+
+    def __init__(
+        self, message: str, *, hint: str, code: str, job_id: str, holds: Sequence[Mapping[str, Any]]
+    ) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.job_id = job_id
+        self.holds = holds
 
 
 class Uncertain(BackendError):

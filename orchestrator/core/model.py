@@ -271,7 +271,8 @@ class Outcome:
     was given. `uncertain` counts sends of the row that no answer came to, which may be billed all the same.
     `status` is the HTTP status of the backend's answer to the row, None where it gave none. `answer_bytes` is the
     length of an answer's text where it tells no tokens. `billed` are the tokens that are paid for, None if they are
-    those of `usage`. `unpriced` names what the answer used that no price covers. `cut` is True for an accepted
+    those of `usage`. `answered_at` is the time of the answer in Unix seconds, as far as it tells one. `unpriced`
+    names what the answer used that no price covers. `cut` is True for an accepted
     answer that ended at `max_tokens`, `repaired` for one whose JSON stood in other text, `odd_end` for one that ended
     for a reason that nobody knows, `unverifiable` for one with a quote that can be neither proven nor refuted.
     `quotes` are those of the answer with their places, as `grounding.Grounding` writes them.
@@ -299,6 +300,7 @@ class Outcome:
     error_message: str | None = None
     billed: Usage | None = None
     unpriced: tuple[str, ...] = ()
+    answered_at: float | None = None
 
     @property
     def is_answer(self) -> bool:

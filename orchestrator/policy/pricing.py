@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from enum import StrEnum
 from functools import lru_cache
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelPrice, PriceCalculation
 
 _HOUR = Decimal(3600)
+_QUARTER = 900
+"""No listed price begins within a quarter of an hour; rows that were answered in the same one share a look."""
+_OLDEST = 30 * 86_400
+"""Seconds. Servers that fill the place of the time with a constant name an older one."""
 _KEYS = {
     "input": "input_mtok",
     "output": "output_mtok",
@@ -143,11 +147,13 @@ def row_price(
 ) -> Price:
     """What a hosted row cost, at the tier that served it; `model` and `asked` are what was asked for.
 
+    Its price is that of the time at which it was answered, as far as the answer tells that, else that `at` of now.
     A row of a batch is BATCH whatever its answer says; a synchronous one is what its answer says, or else what was
     asked. A row that got no answer was not billed; a success is an answer, whatever stands in it. Where one tells no
     tokens, `expected` is booked as an estimate; where a tier served that was not asked for and has no price, the
     standard price is. Errors are those of `rates`.
     """
+    at = _answered_at(outcome, at)
     used = outcome.billed or outcome.usage
     is_told = bool(used.input_tokens or used.output_tokens)
     if (
@@ -167,6 +173,19 @@ def row_price(
     if is_told:
         return _without_unpriced(found.price(used), outcome.unpriced)
     return replace(found, source=f"{found.source}, the answer has no token counts", estimated=True).price(expected)
+
+
+def _answered_at(outcome: Outcome, now: datetime) -> datetime:
+    """When a row was answered; `now` if it tells no time, or one that cannot be that of an answer."""
+    told = outcome.answered_at
+    if told is None or not 0 <= now.timestamp() - told <= _OLDEST:
+        return now
+    return _quarter(int(told) // _QUARTER)
+
+
+@lru_cache(maxsize=1024)
+def _quarter(number: int) -> datetime:
+    return datetime.fromtimestamp(number * _QUARTER, UTC)
 
 
 def _without_unpriced(price: Price, unpriced: tuple[str, ...]) -> Price:

@@ -294,6 +294,7 @@ def _ended(
         error_code=_short(code),
         billed=None if head.billed is None else Usage(*head.billed),
         error_message=_short(message),
+        answered_at=head.answered_at,
     )
 
 

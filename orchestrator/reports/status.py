@@ -137,7 +137,7 @@ class JobDetail:
                 "output": self.usage.output_tokens,
             },
             "problem": self.problem,
-            "holds": [_hold_json(hold) for hold in self.holds],
+            "holds": [hold.to_json() for hold in self.holds],
             "outlook": None if self.outlook is None else outlook_json(self.outlook),
             "quality": None if self.quality is None else _quality_json(self.quality),
             "tags": self.tags,
@@ -161,18 +161,6 @@ def _reason_json(reason: FailureReason) -> dict[str, Any]:
 
     told = {"code": reason.code, "message": reason.message, "rows": reason.rows, "new": reason.new}
     return {**told, "advice": advice_for(reason.code)}
-
-
-def _hold_json(hold: RefusalHold) -> dict[str, Any]:
-    return {
-        "code": hold.code,
-        "message": hold.message,
-        "backend": hold.backend,
-        "model": hold.model,
-        "task": hold.task,
-        "held_at": _iso(hold.held_at),
-        "times": hold.times,
-    }
 
 
 def outlook_json(outlook: Outlook) -> dict[str, Any]:

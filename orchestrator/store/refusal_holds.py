@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, literal_column, select, update
 
@@ -35,6 +36,18 @@ class RefusalHold:
     held_at: datetime
     probe_at: datetime
     times: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/reference/json.md."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "backend": self.backend,
+            "model": self.model,
+            "task": self.task,
+            "held_at": self.held_at.isoformat(timespec="seconds"),
+            "times": self.times,
+        }
 
 
 class RefusalHolds:

@@ -76,6 +76,7 @@ def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
     [hold] = shown["holds"]
     assert hold["code"] == CODES[case]
     assert (hold["backend"], hold["task"]) == ("local", "t")
+    assert (told["error"]["job"], told["error"]["holds"]) == (shown["job"], [hold])
     assert quarantined(run_orch, folder) == []
     assert len(at.bodies) == ROWS, "each was asked once"
 

@@ -7,13 +7,15 @@ from decimal import Decimal
 from typing import Any
 
 import genai_prices
+import msgspec
 import pytest
 from genai_prices.data import providers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import PICO, Outcome, Price, RequestState, Usage
+from orchestrator.core.model import PICO, Outcome, Price, RequestState, Span, Usage
+from orchestrator.core.wire import ResultLine
 from orchestrator.policy.pricing import (
     TIERS,
     PriceOverride,
@@ -25,6 +27,7 @@ from orchestrator.policy.pricing import (
     token_price,
     uncertain_price,
 )
+from orchestrator.policy.results import FoundLine, outcome
 from orchestrator.policy.token_rates import TierPrice, TokenRates
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -533,3 +536,27 @@ def test_a_price_by_the_hour_of_the_day_is_that_of_the_hour(hour: int, dollars: 
     at = datetime(2026, 11, 25, hour, 30, tzinfo=UTC)
     price = token_price("deepseek", "deepseek-v4-flash", Usage(input_tokens=1000), tier=Tier.STANDARD, at=at)
     assert price.cost == Decimal(dollars)
+
+
+NIGHT = datetime(2026, 11, 25, 20, tzinfo=UTC)
+AT_TWO = datetime(2026, 11, 25, 2, 59, tzinfo=UTC).timestamp()
+TIMES: dict[str, tuple[dict[str, Any], str]] = {
+    "at a dear hour": ({"created": int(AT_TWO)}, "0.0003"),
+    "begun before, ended at a dear hour": ({"created_at": AT_TWO - 7200, "completed_at": AT_TWO}, "0.0003"),
+    "no time": ({}, "0.00015"),
+    "zero": ({"created": 0}, "0.00015"),
+    "a constant of long ago": ({"created": 1_677_616_200}, "0.00015"),
+    "in the future": ({"created": int(AT_TWO) + 10 * 86_400}, "0.00015"),
+    "no number": ({"created": "2026-11-25T02:30:00Z"}, "0.00015"),
+    "no time at all": ({"created": 1e300, "created_at": True}, "0.00015"),
+}
+
+
+@pytest.mark.parametrize(("told", "dollars"), TIMES.values(), ids=TIMES)
+def test_a_row_costs_the_price_of_the_time_at_which_it_was_answered(told: dict[str, Any], dollars: str) -> None:
+    said = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1000}}
+    line = {"custom_id": "a", "response": {"status_code": 200, "body": {**said, **told}}}
+    found = FoundLine(Span(0, 9), msgspec.json.decode(msgspec.json.encode(line), type=ResultLine))
+    ended = outcome(0, "output", found, None)
+    assert isinstance(ended, Outcome)
+    assert row_price("deepseek", "deepseek-v4-flash", ended, asked=STANDARD, at=NIGHT).cost == Decimal(dollars)

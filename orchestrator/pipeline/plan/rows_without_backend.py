@@ -32,4 +32,6 @@ def request_refused(job: Job, holds: Sequence[RefusalHold]) -> RequestRefused:
         hint="all of them wait, and none has failed. Correct the model, the field or the backend, then run the same "
         f"command again, or `orch retry {job.id}`",
         code=first.code,
+        job_id=job.id,
+        holds=[hold.to_json() for hold in holds],
     )
