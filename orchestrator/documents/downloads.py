@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
@@ -19,13 +15,12 @@ from fsspec.callbacks import Callback
 
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.core.storages import PerThread
+from orchestrator.documents.claimed_folder import ClaimedFolder
 from orchestrator.documents.lines import too_large
 from orchestrator.documents.redirects import led_elsewhere
 from orchestrator.documents.remote import AT_ONCE, LONG_SECONDS, PAUSES, RemoteObject, why
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
-PREFIX = "orch-documents-"
-LOCK = "lock"
 MOST_FAILED = 5
 """After so many downloads in a row that broke off, it is the storage that fails and not the objects."""
 WAIT_SECONDS = 0.2
@@ -40,13 +35,7 @@ class Downloads:
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
         self._pool = ThreadPoolExecutor(AT_ONCE, "orch-download")
-        _sweep()
-        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        # Held as long as this process lives: a folder that nobody holds is what a kill has left.
-        claimed = self._folder / f"{LOCK}.new"
-        self._lock = claimed.open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        claimed.rename(self._folder / LOCK)
+        self._folder = ClaimedFolder()
         self._number = 0
         self._failed = 0
         self._is_closed = Event()
@@ -59,8 +48,7 @@ class Downloads:
         self._pool.shutdown(wait=False, cancel_futures=True)
         # Storages make the folder anew where it is missing.
         wait([each for each in self._under_way if not each.cancelled()], CLOSE_SECONDS)
-        self._lock.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
     def ahead(
         self, items: Iterable[Item], remote_of: Callable[[Item], tuple[RemoteObject, int | None] | None]
@@ -89,13 +77,13 @@ class Downloads:
 
     def drop(self, path: str) -> None:
         """A downloaded file was read; others are left alone."""
-        if os.path.dirname(path) == str(self._folder):
+        if os.path.dirname(path) == str(self._folder.path):
             with suppress(FileNotFoundError):
                 os.unlink(path)
 
     def _begin(self, remote: RemoteObject, limit: int | None) -> Future[str]:
         self._number += 1
-        to = str(self._folder / str(self._number))
+        to = str(self._folder.path / str(self._number))
         begun = self._pool.submit(_download, remote, to, limit, self._is_closed, self._storages)
         self._under_way = {begun, *(each for each in self._under_way if not each.done())}
         return begun
@@ -192,13 +180,3 @@ def _check_size(remote: RemoteObject, path: str) -> None:
     size, expected = os.stat(path).st_size, remote.size
     if expected is not None and size != expected:
         raise OSError(f"{size:,} of {expected:,} bytes arrived")
-
-
-def _sweep() -> None:
-    """Remove the folders of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-            continue
-        with suppress(OSError), (folder / LOCK).open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from orchestrator.documents.encoding import clean, decode
-from orchestrator.documents.kinds import IMAGE, SHEETS, UNKNOWN, split_name
+from orchestrator.documents.kinds import CONVERTED, IMAGE, SHEETS, UNKNOWN, split_name
 from orchestrator.documents.lines import read_all
 from orchestrator.documents.plugins import Extract, Plugin
 from orchestrator.documents.safe_open import Opener, open_file
@@ -207,6 +207,8 @@ def _load(kind: str) -> Extract:
         return found
     if kind == IMAGE:
         return _image
+    if kind == CONVERTED:
+        return _converted
     return _plain if kind == "text" else _unknown
 
 
@@ -231,6 +233,15 @@ def _image(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str,
     raise ExtractionError(
         DocumentProblem.UNSUPPORTED,
         "This is a picture; set `render: auto` for this source to send it to the model as one, or exclude it.",
+    )
+
+
+def _converted(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
+    del data, encoding, most
+    raise ExtractionError(
+        DocumentProblem.UNSUPPORTED,
+        'LibreOffice would read it: set `converter = "soffice"` under [documents] in orch.toml, save it as a newer '
+        "format, or exclude it.",
     )
 
 

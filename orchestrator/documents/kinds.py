@@ -41,6 +41,15 @@ FILES = {
 }
 CHOSEN = {".ipynb": "ipynb", ".svg": "svg", ".xml": "xml", ".ics": "folded", ".vcf": "folded"}
 """Read where a pattern or a path of the user's names them: a folder of documents may hold settings and drawings."""
+CONVERTED = "converted"
+LEGACY = {
+    **dict.fromkeys((".doc", ".dot", ".pages", ".wpd", ".wps", ".hwp", ".lwp", ".abw"), ("docx", "docx")),
+    **dict.fromkeys((".ppt", ".pps", ".pot"), ("pptx", "pptx")),
+    **dict.fromkeys((".sxw", ".stw"), ("odf", "odt")),
+    ".sxi": ("odf", "odp"),
+    ".numbers": (SHEETS, "xlsx"),
+}
+"""What LibreOffice makes of older formats and of those of one program: the kind, and the ending of the file."""
 JSON = "json"
 """A list of rows; without a column for their text, it is read as any text."""
 IMAGE = "image"
@@ -101,12 +110,15 @@ def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
     if ending == ".json" and as_rows:
         return Kind(JSON, Holds.ROWS, packing)
     found = FILES.get(ending) or IMAGES.get(ending) or CHOSEN.get(ending, UNKNOWN)
+    if ending in LEGACY and not packing:
+        return Kind(CONVERTED, Holds.ONE)
     return Kind(found, Holds.ROWS if found == SHEETS and as_rows else Holds.ONE, packing)
 
 
-def is_supported(name: str, plugins: Mapping[str, Plugin], *, pictures: bool) -> bool:
+def is_supported(name: str, plugins: Mapping[str, Plugin], *, pictures: bool, converts: bool) -> bool:
     """Whether a file is read without a pattern of the user's that chooses it."""
-    return is_read_unasked(kind_of(name, plugins, as_rows=False), pictures=pictures)
+    kind = kind_of(name, plugins, as_rows=False)
+    return converts if kind.name == CONVERTED else is_read_unasked(kind, pictures=pictures)
 
 
 def is_read_unasked(kind: Kind, *, pictures: bool) -> bool:
@@ -114,7 +126,7 @@ def is_read_unasked(kind: Kind, *, pictures: bool) -> bool:
     return kind.name not in _ASKED_FOR and (pictures or kind.name != IMAGE)
 
 
-_ASKED_FOR = frozenset((UNKNOWN, JSON, *CHOSEN.values()))
+_ASKED_FOR = frozenset((UNKNOWN, JSON, CONVERTED, *CHOSEN.values()))
 
 
 def split_name(name: str) -> tuple[str, str]:

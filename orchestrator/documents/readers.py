@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,7 @@ from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.documents.confined import from_plain, unreadable
 from orchestrator.documents.files import DocumentFile, read_plain
 from orchestrator.documents.ignored import Ignored
-from orchestrator.documents.kinds import CONTAINERS
+from orchestrator.documents.kinds import CONTAINERS, CONVERTED
 from orchestrator.documents.lines import read_all
 from orchestrator.documents.part_by_part import PartByPart, Values
 from orchestrator.documents.safe_open import Opener, open_file
@@ -29,6 +30,7 @@ from orchestrator.documents.unpacking import LEAST_UNPACKED
 
 if TYPE_CHECKING:
     from orchestrator.core.bounded.cluster_pool import ClusterPool, ClusterTask
+    from orchestrator.documents.converter import Converted, Converter
     from orchestrator.documents.downloads import Downloads
     from orchestrator.documents.remote import RemoteObject
     from orchestrator.settings.config import ReadingSettings
@@ -87,7 +89,7 @@ class RemoteOrder:
 LocalOrder = DocumentFile | TableRows | UnreadableDocument
 Order = LocalOrder | RemoteOrder
 """What is to be read; an UnreadableDocument is known to be none already."""
-Task: TypeAlias = "WorkerTask | ClusterTask"
+Task: TypeAlias = "WorkerTask | ClusterTask | Future[Converted]"
 
 
 class Readers:
@@ -105,6 +107,7 @@ class Readers:
         check: Callable[[], None] = lambda: None,
         cluster: ClusterPool | None = None,
         max_unpacked: int = LEAST_UNPACKED,
+        converter: str | None = None,
     ) -> None:
         self._limits = limits or WorkerLimits(more_memory=OCR_MEMORY)
         self._pool = WorkerPool(workers, self._limits, check)
@@ -114,13 +117,20 @@ class Readers:
         self._odd = 0
         self._check = check
         self._downloads: Downloads | None = None
+        self._program = converter
+        self._converter: Converter | None = None
+
+    @property
+    def converts(self) -> bool:
+        """Whether formats that LibreOffice alone reads are read."""
+        return self._program is not None
 
     @classmethod
     def of(cls, settings: ReadingSettings) -> Readers:
         """As orch.toml has it; reading ends where this process is asked to end."""
         limits = WorkerLimits(settings.max_memory, settings.max_seconds, more_memory=settings.ocr_memory)
         cluster = None if settings.ray_python is None else _cluster_pool(settings, settings.ray_python, limits)
-        return cls(settings.workers, limits, interrupts.check, cluster, settings.max_unpacked)
+        return cls(settings.workers, limits, interrupts.check, cluster, settings.max_unpacked, settings.converter)
 
     def __enter__(self) -> Readers:
         return self
@@ -136,8 +146,9 @@ class Readers:
         if self._cluster is not None:
             self._cluster.close()
         self._opener.close()
-        if self._downloads is not None:
-            self._downloads.close()
+        for helper in (self._downloads, self._converter):
+            if helper is not None:
+                helper.close()
 
     def read(self, orders: Iterable[Order]) -> Iterator[Documents]:
         """The documents of each file, or their problems, in the order of the files.
@@ -236,6 +247,8 @@ class Readers:
     def _begun(self, order: LocalOrder) -> Task | None:
         if isinstance(order, UnreadableDocument):
             return None
+        if self._program is not None and isinstance(order, DocumentFile) and order.kind == CONVERTED:
+            return self._converting(self._program).submit(order)
         if isinstance(order, DocumentFile) and order.may_be_plain and self._odd < _MOST_ODD:
             return None
         if self._cluster is not None and isinstance(order, DocumentFile) and (call := _sent(order)) is not None:
@@ -245,6 +258,9 @@ class Readers:
     def _documents(self, order: LocalOrder, task: Task | None) -> Documents:
         if isinstance(order, UnreadableDocument):
             return iter((order,))
+        if isinstance(task, Future):
+            assert isinstance(order, DocumentFile)
+            return self._converted(order, task)
         if task is not None:
             return self._given(order, self._results(task))
         assert isinstance(order, DocumentFile)
@@ -252,7 +268,27 @@ class Readers:
         self._odd = self._odd + 1 if found is None else 0
         return iter((found,)) if found is not None else self._given(order, self._pool.call(_call(order)))
 
-    def _results(self, task: Task) -> Iterator[list[tuple[object, ...]]]:
+    def _converting(self, program: str) -> Converter:
+        if self._converter is None:
+            from orchestrator.documents.converter import Converter
+
+            self._converter = Converter(program, self._pool.most, self._limits, self._check)
+        return self._converter
+
+    def _converted(self, order: DocumentFile, begun: Future[Converted]) -> Documents:
+        assert self._converter is not None, "it has given the task"
+        with self._converter.result(begun) as made:
+            if isinstance(made, ExtractionError):
+                yield unreadable(order.key, made)
+                return
+            file = order._replace(path=made.path, kind=made.kind, within=None)
+            for found in self._given(file, self._pool.call(_call(file))):
+                if isinstance(found, Document):
+                    fields = {**found.fields, "size": made.size}
+                    found = replace(found, digest=made.digest, size=made.size, fields=fields)
+                yield found
+
+    def _results(self, task: WorkerTask | ClusterTask) -> Iterator[list[tuple[object, ...]]]:
         if isinstance(task, WorkerTask):
             return self._pool.results(task)
         assert self._cluster is not None, "it has given the task"

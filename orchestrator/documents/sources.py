@@ -50,7 +50,7 @@ def read(
     `text_column`; on iteration for a root that cannot be listed, and at the end if there was nothing. StorageError,
     on iteration, where nothing can be read for want of memory or processes.
     """
-    return _read(_Opened(source, base), readers, ignored)
+    return _read(_Opened(source, base, readers), readers, ignored)
 
 
 def _read(
@@ -65,12 +65,12 @@ def listed(
     source: DocumentSource, base: Path, now_ns: int, readers: Readers, ignored: Ignored | None = None
 ) -> Iterator[Listed]:
     """The files that `source` chose, in order and not read yet; `now_ns` is the system's time. Raises as `read`."""
-    return _listed(_Opened(source, base), now_ns, readers, ignored)
+    return _listed(_Opened(source, base, readers), now_ns, readers, ignored)
 
 
 def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey:
     """What can be told of `source` without reading it. Raises InputError as `read`."""
-    opened = _Opened(source, base)
+    opened = _Opened(source, base, readers)
     known: set[str] = set()
     number, has_many = 0, False
     for entry in opened.entries():
@@ -127,7 +127,7 @@ class Listed:
 class _Opened:
     """A source whose settings were checked. Raises InputError."""
 
-    def __init__(self, source: DocumentSource, base: Path) -> None:
+    def __init__(self, source: DocumentSource, base: Path, readers: Readers | None) -> None:
         check_name(source.encoding)
         self.source = source
         self.place = _remote(source, base)
@@ -143,10 +143,11 @@ class _Opened:
         # A pattern of the user's own may choose any file; without one only known kinds are meant.
         plugins = self.plugins = installed()
         self.render = _render(source)
-        sees = self.render is not None
-        is_wanted = (
-            (lambda name: True) if source.include else (lambda name: is_supported(name, plugins, pictures=sees))
-        )
+        sees, converts = self.render is not None, readers is not None and readers.converts
+
+        def is_wanted(name: str) -> bool:
+            return bool(source.include) or is_supported(name, plugins, pictures=sees, converts=converts)
+
         self._walk: Walk | RemoteWalk | AddressList
         if self.place is None:
             self._walk = Walk(self.path, include, exclude, is_wanted, follow_links=source.follow_links)

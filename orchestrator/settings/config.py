@@ -218,7 +218,7 @@ class ReadingSettings(Strict):
     A worker that reads scans by OCR may have `ocr_memory`. A document that takes more is a failed row. A file may
     unpack to `max_unpacked` or to 200 times its own bytes, whichever is more. Without
     `workers`, there is one for each core. With `pool = "ray"` the nodes of the Ray cluster at `address` read, in its
-    own Python, `ray_python`.
+    own Python, `ray_python`. With a `converter`, LibreOffice's program, formats that it alone reads are read too.
     """
 
     pool: Literal["local", "ray"] = "local"
@@ -229,6 +229,7 @@ class ReadingSettings(Strict):
     max_memory: Bytes = 10**9
     ocr_memory: Bytes = 2 * 10**9
     max_unpacked: Bytes = 200 * 10**6
+    converter: str | None = Field(None, min_length=1)
 
     @field_validator("max_memory", "ocr_memory")
     @classmethod

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import InputError, JobFilesError
-from orchestrator.documents import downloads, remote
+from orchestrator.documents import claimed_folder, downloads, remote
 from orchestrator.documents.redirects import is_elsewhere
 from orchestrator.pipeline.build.intake import How
 from tests.integration.test_limited_runs import Desk, opened
@@ -326,9 +326,9 @@ def test_what_a_kill_has_left_is_removed_and_what_is_in_use_is_not(tmp_path: Pat
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     here: Callable[[], list[str]] = lambda: sorted(one.name for one in tmp_path.iterdir())  # noqa: E731
     first = downloads.Downloads(lambda: None)
-    left = tmp_path / f"{downloads.PREFIX}left"
+    left = tmp_path / f"{claimed_folder.PREFIX}left"
     left.mkdir()
-    (left / downloads.LOCK).touch()
+    (left / claimed_folder.LOCK).touch()
     [kept] = (name for name in here() if name != left.name)
     second = downloads.Downloads(lambda: None)
     assert kept in here()

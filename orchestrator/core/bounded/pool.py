@@ -62,7 +62,7 @@ class WorkerPool:
     def __init__(
         self, workers: int | None = None, limits: WorkerLimits | None = None, check: Callable[[], None] = lambda: None
     ) -> None:
-        self._most = workers or cores()
+        self.most = workers or cores()
         self._limits = limits or WorkerLimits()
         self._check = check
         self._workers: list[Worker] = []
@@ -110,7 +110,7 @@ class WorkerPool:
     @property
     def has_room(self) -> bool:
         """Whether more calls are needed to keep every worker busy."""
-        return self._under_way < self._most * self._ahead and self._buffered < BUFFER_BYTES
+        return self._under_way < self.most * self._ahead and self._buffered < BUFFER_BYTES
 
     def submit(self, call: WorkerCall) -> WorkerTask:
         """Queue a call behind those that are queued."""
@@ -151,7 +151,7 @@ class WorkerPool:
         """Give waiting tasks to workers: to the one with the fewest, and to a new one before any has to wait."""
         while self._waiting:
             worker = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
-            if worker is None or (worker.tasks and len(self._workers) < self._most):
+            if worker is None or (worker.tasks and len(self._workers) < self.most):
                 worker = self._started()
             elif len(worker.tasks) >= self._ahead:
                 return

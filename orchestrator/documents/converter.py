@@ -1,0 +1,206 @@
+"""Files of formats that LibreOffice alone reads, turned into ones that orch reads, each by a process of its own.
+
+That process has no network, sees the system's programs, its own file and a new profile, and can change nothing else:
+Linux gives it namespaces of its own, as `unshare` makes them. Where they cannot be had, nothing is converted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.documents.claimed_folder import ClaimedFolder
+from orchestrator.documents.encoding import clean
+from orchestrator.documents.files import io_problem
+from orchestrator.documents.kinds import LEGACY, split_name
+from orchestrator.documents.lines import read_all
+from orchestrator.documents.office import OLE, encrypted, is_locked
+from orchestrator.documents.safe_open import open_file
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+if TYPE_CHECKING:
+    from orchestrator.core.bounded.process import WorkerLimits
+    from orchestrator.documents.files import DocumentFile
+
+WAIT_SECONDS = 0.2
+_SHOWN = 300
+_FIB, _LOCKED = b"\xec\xa5", 0x01
+"""How the main stream of a Word document begins, and the bit of its twelfth byte that says that it is locked."""
+_SECTOR = 512
+# The root of the file system is made anew: the folders of programs, three devices, and the folder of this conversion.
+# Whoever is root outside is root in there, so that nothing of it can be written to and no right is kept.
+_CONFINED = r"""
+root=$1 folder=$2 program=$3 target=$4 name=$5 own=$6
+mount -t tmpfs -o mode=755,size=1m orch "$root"
+mkdir "$root/dev" "$root/tmp" "$root/work" "$root/proc" "$root/outside"
+mount --bind "$folder" "$root/work"
+mkdir "$root/work/profile"; mount --bind "$root/work/profile" "$root/tmp"
+for part in usr bin sbin lib lib32 lib64 libx32 opt etc/alternatives etc/fonts etc/ld.so.cache etc/ld.so.conf \
+    etc/ld.so.conf.d etc/libreoffice ${own#/}; do
+  if [ -L "/$part" ]; then mkdir -p "$root/$(dirname "$part")"; cp -P "/$part" "$root/$part"; continue; fi
+  if [ -d "/$part" ]; then mkdir -p "$root/$part"
+  elif [ -e "/$part" ]; then mkdir -p "$root/$(dirname "$part")"; : > "$root/$part"
+  else continue; fi
+  mount --rbind "/$part" "$root/$part"
+  mount -o remount,bind,ro,nosuid,nodev "$root/$part"
+done
+for device in null zero urandom; do : > "$root/dev/$device"; mount --bind "/dev/$device" "$root/dev/$device"; done
+mount -t proc -o nosuid,nodev,noexec orch "$root/proc"  # of its own processes alone
+cd "$root"
+pivot_root . outside
+umount --lazy /outside
+: > /work/confined
+exec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all \
+  env -i HOME=/work/profile PATH=/usr/bin:/bin LANG=C.UTF-8 \
+  "$program" --headless --norestore --nologo --nodefault -env:UserInstallation=file:///work/profile/user \
+  --convert-to "$target" --outdir /work/out "/work/$name" < /dev/null
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """The file that came out, and the digest (SHA-256, hex) and size in bytes of what it was made of."""
+
+    path: str
+    kind: str
+    digest: str
+    size: int
+
+
+class Converter:
+    """Converts some files at once, in a folder that it removes. `check` is called while one is waited for.
+
+    For one thread.
+    """
+
+    def __init__(self, program: str, most: int, limits: WorkerLimits, check: Callable[[], None]) -> None:
+        self._program = shutil.which(program)
+        self._called = program
+        self._limits = limits
+        self._check = check
+        self._folder = ClaimedFolder()
+        self._pool = ThreadPoolExecutor(most, "orch-convert")
+        self._number = 0
+        self._is_closed = threading.Event()
+
+    def close(self) -> None:
+        """End all that is under way."""
+        self._is_closed.set()
+        self._pool.shutdown(cancel_futures=True)
+        self._folder.close()
+
+    def submit(self, file: DocumentFile) -> Future[Converted]:
+        """Begin with a file."""
+        self._number += 1
+        return self._pool.submit(self._convert, file, self._folder.path / f"{self._number}")
+
+    @contextmanager
+    def result(self, begun: Future[Converted]) -> Iterator[Converted | ExtractionError]:
+        """What a file became, or why nothing; it is gone behind that."""
+        while True:
+            self._check()
+            try:
+                found: Converted | ExtractionError = begun.result(WAIT_SECONDS)
+            except TimeoutError:
+                continue
+            except ExtractionError as error:
+                found = error
+            except OSError as error:
+                found = io_problem(error)
+            break
+        yield found
+        if isinstance(found, Converted):
+            shutil.rmtree(Path(found.path).parents[1], ignore_errors=True)
+
+    def _convert(self, file: DocumentFile, folder: Path) -> Converted:
+        """Raises ExtractionError, OSError."""
+        if self._program is None:
+            raise _unsupported(f"there is no program {self._called}")
+        data = read_all(open_file, file.path, file.within, file.max_bytes)
+        if _is_locked(data):
+            raise encrypted()
+        ending = split_name(file.relative)[1].lower()
+        kind, target = LEGACY[ending]
+        (folder / "work").mkdir(parents=True)
+        (folder / "root").mkdir()
+        (folder / "work" / f"document{ending}").write_bytes(data)
+        try:
+            told = self._run(folder, f"document{ending}", target)
+            out = folder / "work" / "out" / f"document.{target}"
+            if not (folder / "work" / "confined").exists():
+                raise _unsupported(f"it cannot be confined on this machine: {told}")
+            if not out.is_file() or out.is_symlink():
+                raise ExtractionError(
+                    DocumentProblem.UNREADABLE,
+                    f"LibreOffice could not read it ({told}); open and save it there, or exclude it.",
+                )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return Converted(str(out), kind, hashlib.sha256(data).hexdigest(), len(data))
+
+    def _run(self, folder: Path, name: str, target: str) -> str:
+        """What the program said last. Raises ExtractionError (time_limit)."""
+        limits = self._limits
+        assert self._program is not None
+        program = os.path.realpath(self._program)
+        command: list[str | Path] = [
+            "setpriv", "--pdeathsig", "KILL",  # of this process; `unshare` passes it on
+            "prlimit", f"--cpu={limits.seconds}", f"--data={limits.memory}", f"--fsize={limits.value}", "--core=0",
+            "unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--mount", "--fork", "--kill-child",
+            "sh", "-eu", "-c", _CONFINED, "sh", folder / "root", folder / "work", program, target, name,
+            os.path.dirname(os.path.dirname(program)),
+        ]  # fmt: skip
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                errors="replace", start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise _unsupported(f"{command[0]} cannot be started ({error.strerror})") from error
+        return self._said(process)
+
+    def _said(self, process: subprocess.Popen[str]) -> str:
+        waited = 0.0
+        while True:
+            try:
+                said, _ = process.communicate(timeout=WAIT_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                waited += WAIT_SECONDS
+                if waited > self._limits.patience or self._is_closed.is_set():
+                    with suppress(ProcessLookupError):
+                        process.kill()
+                    process.communicate()
+                    raise ExtractionError(
+                        DocumentProblem.TIME_LIMIT,
+                        f"LibreOffice takes longer than {self._limits.patience:,.0f} seconds for it; exclude it.",
+                    ) from None
+        lines = [line for line in clean(said).splitlines() if line.strip() and "javaldx" not in line]
+        return lines[-1].strip()[:_SHOWN] if lines else f"it ended with {process.returncode}"
+
+
+def _is_locked(data: bytes) -> bool:
+    """Whether a document of the time before packages opens only with a password."""
+    if not data.startswith(OLE):
+        return False
+    if is_locked(data) or "EncryptedSummary".encode("utf-16-le") in data:  # of any program; of PowerPoint
+        return True
+    starts = (data[at : at + 12] for at in range(_SECTOR, len(data), _SECTOR))
+    return any(start.startswith(_FIB) and len(start) == 12 and start[11] & _LOCKED for start in starts)
+
+
+def _unsupported(why: str) -> ExtractionError:
+    return ExtractionError(
+        DocumentProblem.UNSUPPORTED,
+        f"LibreOffice would read it, but {why}; save it as a newer format, or exclude it.",
+    )

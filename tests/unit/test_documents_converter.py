@@ -1,0 +1,181 @@
+"""Formats that LibreOffice alone reads: off until asked for, converted by a process that sees only its file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.bounded.process import WorkerLimits
+from orchestrator.documents import Document, Ignored, UnreadableDocument, sources
+from orchestrator.documents.readers import Readers
+from orchestrator.settings.config import ReadingSettings
+from orchestrator.settings.job_spec import DocumentSource
+from tests.support import bombs
+
+OLD = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 504
+
+
+def can_confine() -> bool:
+    command = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--mount",
+        "--fork",
+        "mount",
+        "-t",
+        "proc",
+        "x",
+        "/proc",
+    ]
+    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+confined = pytest.mark.skipif(not can_confine(), reason="no namespaces can be made here")
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return tmp_path / "tmp"
+
+
+def found(base: Path, readers: Readers, ignored: Ignored | None = None, path: str = "in") -> list[object]:
+    with readers:
+        return list(sources.read(DocumentSource(path=path), base, readers, ignored))
+
+
+def put(base: Path, name: str, data: bytes) -> None:
+    (base / "in").mkdir(exist_ok=True)
+    (base / "in" / name).write_bytes(data)
+
+
+def program(base: Path, script: str) -> str:
+    """A program in the place of LibreOffice's, with a folder of its own."""
+    path = base / "office" / "program" / "soffice"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def problem(one: object) -> tuple[str, str]:
+    assert isinstance(one, UnreadableDocument)
+    return one.code, one.message
+
+
+def test_nothing_is_converted_unless_it_is_asked_for(tmp_path: Path) -> None:
+    put(tmp_path, "a.doc", OLD)
+    put(tmp_path, "b.txt", b"yes")
+    ignored = Ignored()
+    [one] = found(tmp_path, Readers(), ignored)
+    assert isinstance(one, Document)
+    assert ignored.to_json()["kinds"] == {".doc": 1}
+    [one] = found(tmp_path, Readers(), path="in/a.doc")
+    code, message = problem(one)
+    assert code == "unsupported"
+    assert 'converter = "soffice"' in message
+
+
+@confined
+def test_what_is_converted_is_read_as_what_it_became(tmp_path: Path, own_folder: Path) -> None:
+    made = bombs.word("<w:p><w:r><w:t>Heat pumps</w:t></w:r></w:p>")
+    script = 'cp "${0%/program/*}/made.docx" /work/out/document.docx; cat /work/document.doc > /dev/null'
+    office = program(tmp_path, f"mkdir /work/out; {script}")
+    (tmp_path / "office" / "made.docx").write_bytes(made)
+    for name in ("a.doc", "b.DOC"):
+        put(tmp_path, name, OLD)
+    both = found(tmp_path, Readers(2, converter=office))
+    assert [(one.name, one.text, one.size, one.digest) for one in both if isinstance(one, Document)] == [
+        (name, "Heat pumps", len(OLD), hashlib.sha256(OLD).hexdigest()) for name in ("a.doc", "b.DOC")
+    ]
+    assert not list(own_folder.iterdir())
+
+
+@confined
+def test_the_converter_sees_its_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    (tmp_path / "other.txt").write_text("private")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        script = f"""
+        cd /work; seen="$(echo *) home:$(cat {tmp_path}/other.txt /etc/passwd /root/.profile 2>/dev/null | wc -c)"
+        seen="$seen keys:$(cat /proc/*/environ 2>/dev/null | grep -c sk-secret)"
+        seen="$seen net:$(bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}' 2>/dev/null && echo yes || echo no)"
+        seen="$seen write:$(touch /usr/x /bin/x {tmp_path}/office/x 2>/dev/null && echo yes || echo no)"
+        seen="$seen mount:$(mount -t tmpfs x /opt 2>/dev/null && echo yes || echo no)"
+        echo "$seen"; exit 3"""
+        put(tmp_path, "a.ppt", OLD)
+        [one] = found(tmp_path, Readers(converter=program(tmp_path, script)))
+    code, message = problem(one)
+    assert code == "unreadable"
+    assert "confined document.ppt profile home:0 keys:0 net:no write:no mount:no" in message
+
+
+@confined
+def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path, own_folder: Path) -> None:
+    put(tmp_path, "a.doc", OLD)
+    number = f"{60_000 + os.getpid()}"  # seconds, by which the process is known
+    readers = Readers(limits=WorkerLimits(patience=1.0), converter=program(tmp_path, f"sleep {number} & wait"))
+    [one] = found(tmp_path, readers)
+    assert problem(one)[0] == "time_limit"
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [line for line in lines if number.encode() in line]
+    assert not list(own_folder.iterdir())
+
+
+def test_what_cannot_be_converted_says_why(tmp_path: Path) -> None:
+    put(tmp_path, "a.doc", OLD)
+    [one] = found(tmp_path, Readers(converter="no-such-office"))
+    code, message = problem(one)
+    assert (code, "no program no-such-office" in message) == ("unsupported", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.doc", OLD + b"\xec\xa5" + b"\0" * 9 + b"\x01" + b"\0" * 500),
+        ("a.ppt", OLD + "EncryptedSummary".encode("utf-16-le")),
+        ("b.doc", OLD + "EncryptedPackage".encode("utf-16-le")),
+    ],
+)
+def test_a_locked_document_is_not_tried(tmp_path: Path, name: str, data: bytes) -> None:
+    put(tmp_path, name, data)
+    [one] = found(tmp_path, Readers(converter="sh"))
+    assert problem(one)[0] == "encrypted"
+
+
+@confined
+@pytest.mark.skipif(shutil.which("soffice") is None, reason="LibreOffice is not installed")
+def test_libreoffice_itself(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\ufeffGröße 12,000 €", encoding="utf-8")
+    profile = f"-env:UserInstallation=file://{tmp_path}/profile"
+    subprocess.run(
+        [
+            "soffice",
+            "--headless",
+            profile,
+            "--convert-to",
+            "doc:MS Word 97",
+            "--outdir",
+            tmp_path / "in",
+            tmp_path / "a.txt",
+        ],
+        check=True,
+        capture_output=True,
+    )
+    put(tmp_path, "broken.doc", (tmp_path / "in" / "a.doc").read_bytes()[:700])
+    with Readers.of(ReadingSettings(converter="soffice")) as readers:
+        first, *rest = sources.read(DocumentSource(path="in"), tmp_path, readers)
+    assert isinstance(first, Document)
+    assert first.text == "Größe 12,000 €"
+    assert len(rest) == 1
