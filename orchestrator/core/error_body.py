@@ -58,6 +58,9 @@ NO_CREDIT = (
 )
 """Said by a server of the same."""
 _is_no_credit = re.compile(NO_CREDIT, re.IGNORECASE).search
+BAD_KEY = r"(incorrect|invalid) api key|api key (is )?(not valid|invalid|expired|missing)"
+"""Said by a server of a key that it does not take: xAI and Gemini do so with status 400."""
+_is_bad_key = re.compile(BAD_KEY, re.IGNORECASE).search
 _HIDDEN = re.compile(r"<(script|style|head)\b.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
 _TITLE = re.compile(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
@@ -95,6 +98,11 @@ class ErrorWords:
     def says_no_credit(self) -> bool:
         """True if the message speaks of an account without credit. It may quote the request."""
         return _is_no_credit(self.message or "") is not None
+
+    @property
+    def says_bad_key(self) -> bool:
+        """True if the message speaks of a key that is not taken. It may quote the request."""
+        return _is_bad_key(self.message or "") is not None
 
 
 def read_error(body: bytes | msgspec.Raw) -> ErrorWords:

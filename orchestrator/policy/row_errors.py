@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.core.error_body import CONTEXT_TOO_LONG, CONTEXT_WORDS, NO_CREDIT, NO_CREDIT_WORDS
+from orchestrator.core.error_body import BAD_KEY, CONTEXT_TOO_LONG, CONTEXT_WORDS, NO_CREDIT, NO_CREDIT_WORDS
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.refused_fields import FieldFault, RefusedField
 
@@ -57,7 +57,7 @@ RULES = (
         "bad_key", Disposition.STOP, "the API key is not accepted",
         "set the right key in the variable that `api_key_env` names; the rows wait and resume automatically",
         ("invalid_api_key", "incorrect_api_key", "invalid_authentication", "expired_api_key"),
-        r"(incorrect|invalid) api key|api key (is )?(not valid|invalid|expired|missing)",
+        BAD_KEY,
         (401,),
     ),
     Rule(

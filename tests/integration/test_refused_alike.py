@@ -122,13 +122,25 @@ def test_an_engine_that_runs_tells_whoever_follows_it(run_orch: Orch, folder: Pa
         engine.wait(60)
 
 
-def test_a_spent_budget_of_a_gateway_costs_no_row(run_orch: Orch, folder: Path, at: Gateway) -> None:
+SPENT = {"message": "Budget has been exceeded! Current cost: 2, Max budget: 1", "type": "budget_exceeded"}
+ACCOUNTS = {
+    "a spent budget": (422, {"error": {**SPENT, "code": "422"}}, "budget_exceeded"),
+    "a bad key": (
+        400,
+        {"code": "invalid-argument", "error": "Incorrect API key provided."},
+        "refuses the API key (400)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ACCOUNTS)
+def test_an_account_that_a_gateway_refuses_costs_no_row(run_orch: Orch, folder: Path, at: Gateway, case: str) -> None:
+    status, body, words = ACCOUNTS[case]
     write_config(folder, [at.url], retry_delay=0.01, patience=2)
-    spent = {"message": "Budget has been exceeded! Current cost: 2, Max budget: 1", "type": "budget_exceeded"}
-    at.refuses = lambda body: Answer({"error": {**spent, "code": "422"}}, 422)
+    at.refuses = lambda _: Answer(body, status)
     code, told, _ = run(run_orch, folder)
     assert code == 4
-    assert "budget_exceeded" in told["error"]["message"]
+    assert words in told["error"]["message"]
     assert counts(run_orch, folder) == {"pending": ROWS, "succeeded": 0, "failed": 0}
     assert len(at.bodies) < 3 * ROWS, "the upstream is left alone"
     at.refuses = lambda body: None

@@ -16,6 +16,7 @@ from orchestrator.server.dispatch.retry import (
     account_problem,
     judge,
     leaves_doubt,
+    possible_account_problem,
     refuses_request,
 )
 
@@ -170,6 +171,23 @@ def test_an_answer_that_names_a_field_is_about_the_row_and_no_upstream(case: str
         kept = judge(End.ANSWERED, status=status, tries=1, base=0.5, names_field=True)
         assert kept == KEEP, "the row ends with the server's words, and the upstream takes the next one"
         assert judge(End.ANSWERED, status=status, tries=1, base=0.5) != KEEP
+
+
+POSSIBLE = {
+    "xAI's bad key": (400, b'{"code":"invalid-argument","error":"Incorrect API key provided. sk-SECRET"}', "API key"),
+    "gemini's bad key": (400, b'[{"error":{"code":400,"message":"API key not valid. Please pass one."}}]', "API key"),
+    "no credit": (400, b'{"error":{"message":"Your credit balance is too low, sk-SECRET"}}', "no credit"),
+    "a field": (400, b'{"error":{"message":"temperature is not supported with this model"}}', None),
+    "a failure": (500, b'{"error":{"message":"Invalid API key"}}', None),
+}
+
+
+@pytest.mark.parametrize(("status", "body", "problem"), POSSIBLE.values(), ids=POSSIBLE)
+def test_when_it_may_be_the_account_by_its_words(status: int, body: bytes, problem: str | None) -> None:
+    found = possible_account_problem(status, body)
+    assert found is None if problem is None else problem in (found or "")
+    assert "SECRET" not in (found or "")
+    assert account_problem(status, body) is None
 
 
 def test_a_spent_budget_of_a_gateway_is_the_accounts() -> None:

@@ -115,9 +115,12 @@ def account_problem(status: int, body: bytes) -> str | None:
 
 def possible_account_problem(status: int, body: bytes) -> str | None:
     """Why an upstream may refuse the account, by the words of its message. They may quote one row as well."""
-    if not 400 <= status < 500 or not read_error(body).says_no_credit:
+    if not 400 <= status < 500:
         return None
-    return f"the upstream refuses the account: no credit ({status})"
+    words = read_error(body)
+    if words.says_bad_key:
+        return f"the upstream refuses the API key ({status})"
+    return f"the upstream refuses the account: no credit ({status})" if words.says_no_credit else None
 
 
 def refuses_request(status: int, body: bytes) -> bool:
