@@ -59,10 +59,11 @@ DEFAULT_MODEL = "default"
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
+@click.option("--list", "lists", is_flag=True, help="Name every file that was not read, and why.")
 @scope_options
 @quiet_option
 @json_option
-def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json: bool) -> int:
+def validate(file: Path | None, schema: bool, lists: bool, scope: Scope, quiet: bool, as_json: bool) -> int:
     """Check a job or batch file, and every document and template, without running it."""
     from orchestrator.pipeline.build.validate import check_file
 
@@ -73,7 +74,7 @@ def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json
         raise click.UsageError("give a job file or a batch file, or --schema")
     config = settings.load()
     with _known(config) as store, progress(quiet=quiet or as_json) as view:
-        found = check_file(file, config, now, store, scope=scope, progress=view.reading)
+        found = check_file(file, config, now, store, scope=scope, progress=view.reading, lists=lists)
     if as_json:
         print_json(
             {
@@ -83,6 +84,7 @@ def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json
                 "documents": found.documents,
                 "requests": found.requests,
                 "ignored": found.ignored,
+                "not_read": None if found.not_read is None else [one._asdict() for one in found.not_read],
                 "warnings": list(found.warnings),
                 "problems": [
                     {
@@ -101,7 +103,9 @@ def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json
     part = f"; checked: {told}" if (told := scope_words(scope.to_options())) else ""
     show(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file{part}")
     if ignored := told_ignored(found.ignored):
-        show(f"  ignored: {ignored}")
+        show(f"  {ignored}")
+    for key, why in found.not_read or ():
+        show(f"  not read: {one_line(f'{key}: {why}')}")
     for warning in found.warnings:
         show(f"  warning: {warning}")
     for problem in found.problems[:MOST_PROBLEMS]:

@@ -184,7 +184,7 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
     show(f"requests   {report.requests:,}" + "".join(f", {told}" for told in (*report.saved, *report.changes)))
     show(f"input      about {report.input_bytes // 4:,} tokens")
     if ignored := told_ignored(report.ignored.to_json()):
-        show(f"ignored    {ignored}")
+        show(f"not read   {ignored}")
     for key, code, text in report.problems:
         show(f"problem    {one_line(f'{key}: {code}: {text}')}")
     out().print(plan_lines(plan, intake.job.deadline_at, out().width))

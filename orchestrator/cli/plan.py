@@ -46,7 +46,7 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         else:
             out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
             if words := told(ignored):
-                show(f"ignored: {words}")
+                show(f"documents: {words}")
         return 0 if found.verdict.holds else 3
 
 

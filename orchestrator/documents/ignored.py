@@ -1,11 +1,13 @@
-"""What a source's folder holds that is not a document: counted, so that nobody believes it was asked about."""
+"""What of a source was read, and what was not: counted, so that nobody believes it was asked about."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
+
+from orchestrator.documents.kinds import IMAGES, LEGACY
 
 MOST_KINDS = 30
 """Endings that are counted apart; the others are counted together."""
@@ -23,32 +25,58 @@ class IgnoredReason(StrEnum):
     SECRET = "secret"  # a key or certificate, which is never sent to a model
 
 
+class NotRead(NamedTuple):
+    """Something that was found and not read: as a document's key would be, and a code for why."""
+
+    key: str
+    why: str
+
+
 class Ignored:
-    """How much of a source is not documents: files by their ending, and the rest by reason.
+    """How much of a source is not documents: files by their ending, and the rest by reason. Beside it stands how many
+    documents were `read`, and how many were not, by code.
 
     `kinds` are counted by ending, in small letters, "" for none. `names` are the first links and special files, as a
-    document's key would be.
+    document's key would be. Everything that was not read is in `listed`, if that is wanted (`lists`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, lists: bool = False) -> None:
         self.kinds: Counter[str] = Counter()
         self.counts: Counter[IgnoredReason] = Counter()
         self.names: list[str] = []
+        self.read = 0
+        self.unreadable: Counter[str] = Counter()
+        self.listed: list[NotRead] | None = [] if lists else None
 
     def add(self, reason: IgnoredReason, key: str, ending: str) -> None:
-        """Count one."""
+        """Count one that is no document."""
         self.counts[reason] += 1
+        self._list(key, reason.value)
         if reason is IgnoredReason.KIND:
             ending = ending.lower()
             self.kinds[ending if ending in self.kinds or len(self.kinds) < MOST_KINDS else OTHER] += 1
         elif reason not in (IgnoredReason.LOCK, IgnoredReason.SECRET) and len(self.names) < MOST_NAMES:
             self.names.append(key)
 
+    def document(self, key: str, problem: str | None) -> None:
+        """Count a document; `problem` is the code of one that could not be read."""
+        if problem is None:
+            self.read += 1
+        else:
+            self.unreadable[problem] += 1
+            self._list(key, problem)
+
+    def _list(self, key: str, why: str) -> None:
+        if self.listed is not None:
+            self.listed.append(NotRead(key, why))
+
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/reference/json.md."""
         return {
+            "read": self.read,
+            "unreadable": _most_first(self.unreadable),
             "total": self.counts.total(),
-            "kinds": dict(sorted(self.kinds.items(), key=lambda item: (-item[1], item[0]))),
+            "kinds": _most_first(self.kinds),
             "lock_files": self.counts[IgnoredReason.LOCK],
             "links": self.counts[IgnoredReason.LINK],
             "special_files": self.counts[IgnoredReason.SPECIAL],
@@ -57,22 +85,58 @@ class Ignored:
         }
 
 
-def told(ignored: Mapping[str, Any] | None) -> str:
-    """The JSON form in words; empty where nothing was ignored."""
-    return "" if ignored is None else ", ".join(_parts(ignored))
+def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _parts(ignored: Mapping[str, Any]) -> Iterable[str]:
-    for ending, number in ignored["kinds"].items():
-        yield f"{number:,} {ending}" if ending else f"{number:,} without an ending"
+def told(found: Mapping[str, Any] | None) -> str:
+    """The JSON form in words; empty where all was read."""
+    if found is None or not (parts := list(_parts(found))):
+        return ""
+    # Jobs that were built before it was counted have none.
+    read = f"read {found['read']:,}; " if found.get("read") or found.get("unreadable") else ""
+    return read + ", ".join(parts)
+
+
+_WORDS = {
+    "encoding": "in no known encoding",
+    "encrypted": "locked",
+    "too_large": "too large",
+    "unreadable": "damaged or out of reach",
+    "vanished": "gone meanwhile",
+    "unsupported": "in a format that is not read",
+    "bad_row": "bad rows",
+    "changing": "being written to",
+    "time_limit": "too slow to read",
+    "memory_limit": "too large for the memory",
+    "reader_crashed": "crashed their reader",
+}
+"""How the codes of unreadable documents are told in short; of others, the code is."""
+
+
+def _parts(found: Mapping[str, Any]) -> Iterable[str]:
+    kinds = dict(found["kinds"])
+    for helper, endings in (("LibreOffice", LEGACY), ("`render`", IMAGES)):
+        several = {ending: kinds.pop(ending) for ending in list(kinds) if ending in endings}
+        if several:
+            yield f"{_counted(several)} not read ({helper} would)"
+    for code, number in found.get("unreadable", {}).items():
+        yield f"{number:,} {_WORDS.get(code, code.replace('_', ' '))}"
+    if kinds:
+        yield f"{sum(kinds.values()):,} of other kinds ({_counted(kinds, number_last=True)})"
     for name, one, many in (
         ("lock_files", "lock file", "lock files"),
         ("links", "link out of the folder", "links out of the folder"),
         ("special_files", "pipe, socket or device", "pipes, sockets or devices"),
         ("secrets", "key or certificate", "keys or certificates"),
     ):
-        if number := ignored.get(name, 0):
+        if number := found.get(name, 0):
             yield f"{number:,} {one if number == 1 else many}"
+
+
+def _counted(kinds: Mapping[str, int], *, number_last: bool = False) -> str:
+    named = {ending or "no ending": number for ending, number in kinds.items()}
+    return ", ".join(f"{name} {n:,}" if number_last else f"{n:,} {name}" for name, n in named.items())
 
 
 _SECRETS = frozenset(

@@ -137,7 +137,7 @@ def _rows(job: JobReport) -> Block:
 
 def _documents(documents: Fates, ignored: str) -> Block:
     rows = [(fate.value, f"{documents.counts[fate]:,}") for fate in _ORDER if documents.counts.get(fate)]
-    notes = [f"not documents, and ignored: {ignored}"] if ignored else []
+    notes = [ignored] if ignored else []
     return Block("Documents", ("fate", "documents"), rows, notes)
 
 

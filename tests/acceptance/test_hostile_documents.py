@@ -26,6 +26,8 @@ LIMITS = '[documents]\nworkers = 2\nmax_seconds = %d\nmax_memory = "300MB"\n'
 SLOW = bombs.form_objects(30, 2, padding=5000)
 """Minutes of work in 600 kB."""
 IGNORED = {
+    "read": 2,
+    "unreadable": {},
     "total": 7,
     "kinds": {".png": 2, ".dwg": 1},
     "lock_files": 1,
@@ -34,7 +36,10 @@ IGNORED = {
     "secrets": 0,
     "first": ["documents/environ.txt", "documents/etc", "documents/pipe.txt"],
 }
-WORDS = "2 .png, 1 .dwg, 1 lock file, 2 links out of the folder, 1 pipe, socket or device"
+WORDS = (
+    "read 2; 2 .png not read (`render` would), 1 of other kinds (.dwg 1), 1 lock file, 2 links out of the folder, "
+    "1 pipe, socket or device"
+)
 
 
 def files(folder: Path) -> Path:
@@ -65,6 +70,24 @@ def result(orch: Orch, *arguments: str, expect: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
+def test_every_file_that_was_not_read_is_named_on_demand(
+    run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
+) -> None:
+    write_config(run_orch.home, [make_upstream().base_url])
+    documents = files(tmp_path)
+    (documents / "old.doc").write_bytes(b"\0")
+    (documents / "locked.zip").write_bytes(b"no archive")
+    (documents / "server.pem").write_bytes(b"x")
+    plain = run_orch("validate", "job.yaml", "--list").stdout
+    for line in ("old.doc: kind", "locked.zip: unreadable", "server.pem: secret", "~$letter.docx: lock", "etc: link"):
+        assert f"  not read: documents/{line}\n" in plain
+    assert "read 2; 1 .doc not read (LibreOffice would), 2 .png not read (`render` would), 1 damaged or" in plain
+    told = result(run_orch, "validate", "job.yaml", "--list")
+    assert {"key": "documents/locked.zip", "why": "unreadable"} in told["not_read"]
+    assert len(told["not_read"]) == told["ignored"]["total"] + sum(told["ignored"]["unreadable"].values())
+    assert result(run_orch, "validate", "job.yaml")["not_read"] is None
+
+
 def test_what_is_ignored_is_told_everywhere(run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path) -> None:
     write_config(run_orch.home, [make_upstream().base_url])
     files(tmp_path)
@@ -73,10 +96,10 @@ def test_what_is_ignored_is_told_everywhere(run_orch: Orch, make_upstream: MakeU
         assert WORDS in run_orch(*command).stdout
     ran = run_orch("run", "job.yaml")
     assert ran.returncode == 0, ran.stderr
-    assert f"2 requests of 2 documents; ignored: {WORDS}" in ran.stderr
+    assert f"2 requests of 2 documents; {WORDS}" in ran.stderr
     (told,) = result(run_orch, "report", "night")["jobs"]
     assert told["ignored"] == IGNORED
-    assert f"not documents, and ignored: {WORDS}" in run_orch("report", "night").stdout
+    assert WORDS in run_orch("report", "night").stdout
     assert "/etc" not in run_orch("fetch", told["job"]).stdout
 
 

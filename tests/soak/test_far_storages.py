@@ -58,7 +58,7 @@ def test_documents_and_results_of_a_storage(far: Far, home: Path) -> None:
 
     first = far.orch(home, "run", spec, "-o", "first.jsonl")
     assert first.returncode == 0, first.stderr
-    assert "ignored: 1 .svg" in first.stderr
+    assert "1 of other kinds (.svg 1)" in first.stderr
     names = ["a.txt", "sub/b.txt", *(f"sub/rows.csv#{number}" for number in range(3))]
     assert rows((home / "first.jsonl").read_text()) == [f"{far.address}/docs/{name}" for name in names]
     assert {name for name in far.reads() if name.startswith("docs")} == {
@@ -138,7 +138,7 @@ def test_links_and_pipes_of_an_sftp_server(server: Far, home: Path) -> None:
     done = server.orch(home, "run", job(home, {"path": f"{server.address}/docs"}), "-o", "out.jsonl")
     assert done.returncode == 0, done.stderr
     assert rows((home / "out.jsonl").read_text()) == [f"{server.address}/docs/a.txt"]
-    assert re.search(r"ignored: 1 link out of the folder, 1 ", done.stderr), done.stderr
+    assert re.search(r"; 1 link out of the folder, 1 ", done.stderr), done.stderr
     followed = server.orch(
         home, "run", job(home, {"path": f"{server.address}/docs", "follow_links": True}), "-o", "b"
     )

@@ -426,6 +426,8 @@ def test_locks_and_kinds_that_are_not_read_are_counted(tmp_path: Path) -> None:
     ignored = Ignored()
     assert [one.key for one in read(DocumentSource(path="docs"), base, ignored)] == ["docs/a.txt"]
     assert ignored.to_json() == {
+        "read": 0,
+        "unreadable": {},
         "total": 7,
         "kinds": {".png": 2, "": 1, ".gz": 1},
         "lock_files": 2,
@@ -434,7 +436,10 @@ def test_locks_and_kinds_that_are_not_read_are_counted(tmp_path: Path) -> None:
         "secrets": 0,
         "first": ["docs/pipe.txt"],
     }
-    assert told(ignored.to_json()) == "2 .png, 1 without an ending, 1 .gz, 2 lock files, 1 pipe, socket or device"
+    assert told(ignored.to_json()) == (
+        "2 .png not read (`render` would), 2 of other kinds (no ending 1, .gz 1), 2 lock files, "
+        "1 pipe, socket or device"
+    )
     # A pattern of the user's own chooses kinds, but no locks.
     chosen = [one.key for one in read(DocumentSource(path="docs", include=("**/*", "**/.*")), base)]
     assert "docs/README" in chosen
@@ -447,7 +452,10 @@ def test_a_folder_of_nothing_but_what_is_not_read_says_so(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="no documents") as error:
         found(base)
     assert error.value.hint is not None
-    assert "2 .png, 1 link out of the folder; `follow_links: true`" in error.value.hint
+    assert (
+        "what is not read: 2 .png not read (`render` would), 1 link out of the folder; `follow_links: true`"
+        in error.value.hint
+    )
 
 
 def test_kinds_are_counted_in_bounded_space() -> None:

@@ -108,7 +108,7 @@ class BuildReport:
         parts = [f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes]
         parts += [] if self.limited_to is None else [f"limited to {self.limited_to}"]
         ignored = told(self.ignored.to_json())
-        return ", ".join(parts) + (f"; ignored: {ignored}" if ignored else "")
+        return ", ".join(parts) + (f"; {ignored}" if ignored else "")
 
     @property
     def saved(self) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import InputError, OrchError
 from orchestrator.core.model import Job, JobKind
-from orchestrator.documents.ignored import Ignored
+from orchestrator.documents.ignored import Ignored, NotRead
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.intake import (
     Options,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 class ValidatedFile:
     """A file that is sound; `problems` are why some of its documents would fail.
 
-    `ignored` is what stands in the folders and is not a document; None for a batch file.
+    `ignored` is what was not read, in numbers; None for a batch file. `not_read` names it, where that was wanted.
     """
 
     kind: JobKind
@@ -83,6 +83,7 @@ class ValidatedFile:
     problems: Sequence[ValidationProblem]
     warnings: Sequence[str]
     ignored: Mapping[str, Any] | None = None
+    not_read: Sequence[NotRead] | None = None
 
 
 @dataclass(slots=True)
@@ -114,9 +115,9 @@ class _Read:
 
 def check_file(
     path: Path, config: Config, now: Callable[[], datetime], store: Store | None = None, *, scope: Scope = EVERYTHING,
-    progress: builder.Progress = lambda documents, requests, expected: None,
+    progress: builder.Progress = lambda documents, requests, expected: None, lists: bool = False,
 ) -> ValidatedFile:  # fmt: skip
-    """Read a job file and its documents, or a batch file, and try its output.
+    """Read a job file and its documents, or a batch file, and try its output; `lists` names what was not read.
 
     Raises InputError or another OrchError with every mistake found. Without a `store`, nothing is known of what orch
     wrote before. With a `scope`, only these documents and tasks; `progress` is called with how far it is.
@@ -133,7 +134,8 @@ def check_file(
     spec = read_spec(path, config)
     scope.check_tasks(spec)
     known = [] if spec.gold is None else known_answers.read(path.parent / spec.gold, known_answers.tasks_of(spec))
-    read = _read(path, spec, config, {one.document for one in known}, scope, progress)
+    read = _Read(ignored=Ignored(lists=lists))
+    _fill(read, path, spec, config, {one.document for one in known}, scope, progress)
     job = sketch(path, spec, config, Options(scope=scope), now(), home)
     is_whole = scope == EVERYTHING
     mistakes = [
@@ -149,18 +151,25 @@ def check_file(
     of_models = [*_of_models(spec, config), *_of_vectors(spec, config)]
     warnings = [*_warnings(spec), *_of_backends(config), *of_models, *_of_settings(config, job), *absent]
     return ValidatedFile(
-        kind, read.documents, read.requests, [*read.problems.values()], warnings, read.ignored.to_json()
+        kind,
+        read.documents,
+        read.requests,
+        [*read.problems.values()],
+        warnings,
+        read.ignored.to_json(),
+        read.ignored.listed,
     )
 
 
-def _read(
-    path: Path, spec: JobSpec, config: Config, known: set[str], scope: Scope, progress: builder.Progress
-) -> _Read:
+def _fill(
+    read: _Read, path: Path, spec: JobSpec, config: Config, known: set[str], scope: Scope, progress: builder.Progress
+) -> None:
     from orchestrator.policy.requests import Builder
 
-    builder, read = Builder(spec), _Read()
+    builder = Builder(spec)
     for tasks, document in _chosen(path, spec, config, scope, read):
         read.documents += 1
+        read.ignored.document(document.key, getattr(document, "code", None))
         for built in builder.asking(tasks).build(document):
             row = built.row
             read.requests += 1
@@ -173,7 +182,6 @@ def _read(
             else:
                 read.failure(row.document, row.task, *row.problem)
         progress(read.documents, read.requests, read.expected)
-    return read
 
 
 def _chosen(
