@@ -23,7 +23,7 @@ from orchestrator.policy.planner.planning_problem import (
     reroute_of,
 )
 from orchestrator.policy.planner.search import Chosen, Position, best, holding
-from orchestrator.policy.planner.types import Claim, Cost, Option, Plan, PlanVerdict, Terms
+from orchestrator.policy.planner.types import Claim, Cost, Open, Option, Plan, PlanVerdict, Terms
 
 FURTHEST = timedelta(days=8)
 """How far a nearest deadline is looked for."""
@@ -73,7 +73,7 @@ def plan(
     `later` rows are made of the answers to these; `claims` are what other jobs may come to need. Raises ValueError
     for figures that are none.
     """
-    check(options, terms, rows, later)
+    check(options, terms, now, Open(rows, later=later, claims=claims))
     usable = tuple(option for option in options if objection(option, terms) is None)
     more = cost_of_later(later, usable, terms)
     work = _Work(rows, later, claims, usable, more, now)

@@ -63,7 +63,7 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     batches there run on. Raises KeyError for a backend that is not among them, ValueError for figures that
     are none.
     """
-    check(options, terms)
+    check(options, terms, now, job)
     board = _board(job, options, terms, now)
     chosen = _rerouting(job, board, now)
     if chosen is None:
