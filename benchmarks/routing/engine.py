@@ -8,7 +8,6 @@ from typing import Protocol
 
 from benchmarks.routing.night import SynchronousNight
 
-TIGHT, SOON = 0.5, 60.0
 LEAVES = 0.5
 """Below so many rows, nothing is left."""
 
@@ -25,7 +24,7 @@ class Held(Protocol):
 
 
 class Engine:
-    """Shares its rate among shards by how soon each is due; one that could be late goes before all others."""
+    """Works on the shard that is due soonest, of those the one that came first."""
 
     def __init__(self, sync: SynchronousNight, deadlines: Mapping[str, float]) -> None:
         self.sync = sync
@@ -98,12 +97,8 @@ class Engine:
         return over
 
     def _shared(self, now: float) -> list[tuple[Held, float]]:
-        """Rows a second for each shard."""
-        rate = self.sync.rate_at(now)
-        here = [(held, left, self._deadlines[held.job] - now) for held, left in self._left.values()]
-        urgent = [one for one in here if rate > 0 and one[1] / rate > TIGHT * one[2]] if len(here) > 1 else []
-        if urgent:
-            first = min(urgent, key=lambda one: one[2])[0]
-            return [(held, rate if held is first else 0.0) for held, _, _ in here]
-        whole = sum(1 / max(SOON, due) for _, _, due in here)
-        return [(held, rate / max(SOON, due) / whole) for held, _, due in here]
+        """Rows a second for each shard: all of it for the one that is due soonest."""
+        first = min(self._left.values(), key=lambda one: self._deadlines[one[0].job], default=None)
+        if first is None:
+            return []
+        return [(held, self.sync.rate_at(now) if held is first[0] else 0.0) for held, _ in self._left.values()]

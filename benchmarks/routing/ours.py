@@ -168,7 +168,7 @@ class _Books:
             self.progress[seen.sync].append(progress_of(night, begin, seen))
         self.mine = job_of(night, view.job, begin)
         known = [job_of(night, job, begin) for job in night.jobs if job.at <= view.now]
-        self.first = observed.goes_first(known, self.mine) | {JobId(f"{OTHERS}-{night.number}")}
+        self.first = observed.goes_first(known, self.mine, self.now) | {JobId(f"{OTHERS}-{night.number}")}
         self.options: list[Option] = [
             *(self._batch(batch) for batch in night.batches),
             *(self._sync(sync) for sync in night.sync_options),

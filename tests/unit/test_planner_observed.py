@@ -151,10 +151,11 @@ def test_jobs_that_are_due_no_later_go_first() -> None:
     others = [job("sooner", 4), job("together", 5), job("later", 6), job("whenever", None)]
     assert observed.goes_first([mine, *others], mine) == {"sooner", "together"}
     idle = job("idle", None, made=5)
-    assert observed.goes_first([job("older", None), job("newer", None, made=9), job("due", 90), idle], idle) == {
-        "older",
-        "due",
-    }
+    others = [job("older", None), job("newer", None, made=9), job("due", 20), job("due in days", 90), idle]
+    assert observed.goes_first(others, idle) == {"older", "due"}
+    jobs = [job("late", 5, made=1), job("soon", 31), job("due in days", 90)]
+    first = observed.goes_first(jobs, job("whenever", None), NOW + timedelta(hours=30))
+    assert first == {"soon"}, "what is late is done in a day, like what has no deadline"
 
 
 def test_what_others_may_come_to_need_is_claimed_with_its_chance() -> None:

@@ -215,7 +215,7 @@ class Prospects:
     def _others(self) -> list[Job]:
         """The unfinished jobs of the home whose rows an engine does before those of this one."""
         jobs = [job for job in self._store.jobs.unfinished(self._job.home) if job.built_at is not None]
-        first = observed.goes_first(jobs, self._job)
+        first = observed.goes_first(jobs, self._job, self._now)
         return [job for job in jobs if job.id in first]
 
     @cached_property

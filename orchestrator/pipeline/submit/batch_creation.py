@@ -29,6 +29,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.turns import due_at
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.collect.track import PolledShard
@@ -41,7 +42,6 @@ from orchestrator.store import Store
 
 log = logging.getLogger(__name__)
 
-DAY = 86_400
 UPLOAD_SETTLES = timedelta(hours=1)
 """An upload that a create does not find is waited for so long, then made again."""
 MOST_UPLOADS = 2
@@ -53,10 +53,9 @@ STRAY_SLACK = timedelta(minutes=5)
 
 def window_of(job: Job, now: datetime) -> tuple[int, str]:
     """How long a batch made now may take: until the deadline, or a day where there is none any more."""
-    if job.deadline_at is None:
-        return DAY, ""
-    left = math.ceil((job.deadline_at - now).total_seconds())
-    return (left, "") if left > 0 else (DAY, "the deadline has passed, finishing late")
+    is_late = job.deadline_at is not None and job.deadline_at <= now
+    left = math.ceil((due_at(job.deadline_at, now) - now).total_seconds())
+    return left, "the deadline has passed, finishing late" if is_late else ""
 
 
 @dataclass(frozen=True, slots=True)

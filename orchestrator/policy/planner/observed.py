@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from orchestrator.core.durations import MINUTE
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.shards import AHEAD, AT_BACKEND, Shard, ShardState
+from orchestrator.core.turns import due_at, turn
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy import forecast
 from orchestrator.policy.forecast import Assumed, Pace, SeenBatch, Speeds, Turnaround, Wait
@@ -49,16 +50,17 @@ class Asker:
     first: frozenset[JobId] = frozenset()
 
 
-def goes_first(jobs: Iterable[Job], mine: Job) -> frozenset[JobId]:
-    """The jobs whose rows an engine may do before those of mine: due no later. Of jobs without a deadline, those that
-    were made earlier."""
+def goes_first(jobs: Iterable[Job], mine: Job, now: datetime | None = None) -> frozenset[JobId]:
+    """The jobs whose rows an engine does before those of mine, by when their batches are due there `now`.
 
-    def is_first(job: Job) -> bool:
-        if job.deadline_at is None or mine.deadline_at is None:
-            return job.deadline_at is not None or (mine.deadline_at is None and job.created_at <= mine.created_at)
-        return job.deadline_at <= mine.deadline_at
+    Without it, as their first batches are.
+    """
 
-    return frozenset(job.id for job in jobs if job.id != mine.id and is_first(job))
+    def place(job: Job) -> tuple[float, float]:
+        made = job.created_at
+        return turn(due_at(job.deadline_at, now or made).timestamp(), made.timestamp())
+
+    return frozenset(job.id for job in jobs if job.id != mine.id and place(job) <= place(mine))
 
 
 def last_used(sight: Sight, now: datetime) -> datetime | None:

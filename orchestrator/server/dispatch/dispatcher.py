@@ -54,7 +54,6 @@ class Dispatcher:
         self._retry_delay = retry_delay
         self._paused = paused
         self._enabled = enabled
-        self._deadline_now = clock_now().timestamp()
         self._tasks: dict[asyncio.Task[None], Upstream] = {}
         self._suspects: deque[Work] = deque()
         self._suspects_out = 0
@@ -104,9 +103,8 @@ class Dispatcher:
 
     def review(self, rows_per_second: float) -> None:
         """Look again at what the clock says of each batch; call it about once a second."""
-        self._deadline_now = clock_now().timestamp()
         self.refused.prune()
-        self.sources.review(self._deadline_now, rows_per_second)
+        self.sources.review(clock_now().timestamp(), rows_per_second)
 
     def _takes_rows(self, upstream: Upstream) -> bool:
         return upstream.takes_rows and upstream is not self._emptied
@@ -210,7 +208,7 @@ class Dispatcher:
                 source.hold("an internal error; see the log")
                 return None
 
-        return self.sources.take(upstream, self._deadline_now, take, attrgetter("size"))
+        return self.sources.take(upstream, take, attrgetter("size"))
 
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
         """Whether an upstream has the model. One that nobody has, and nobody will, goes anywhere, to be told so."""
