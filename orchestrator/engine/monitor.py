@@ -21,6 +21,7 @@ from orchestrator.engine.channels import Channel, Message, channels
 from orchestrator.engine.health import lost
 from orchestrator.pipeline.backend_handles import down_for
 from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy import alerts
 from orchestrator.policy.alerts import Alert, AlertKind, MonitoredJob, Notice, Trouble
 from orchestrator.reports.night import night_of
@@ -157,7 +158,14 @@ class Monitor:
     def _chance(self, job: Job, standstill: Standstill, now: datetime) -> float | None:
         if job.deadline_at is None or job.deadline_at <= now:
             return None
-        outlook = Planning(self._store, self._config, job, now, down=down_for(standstill.servers)).outlook()
+        outlook = Planning(
+            self._store,
+            self._config,
+            job,
+            now,
+            SharedBudgets(self._store, self._config, lambda: now).left,
+            down=down_for(standstill.servers),
+        ).outlook()
         return None if outlook is None else outlook.chance
 
     def _raise(self, alert: Alert, now: datetime) -> None:

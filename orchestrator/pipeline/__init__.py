@@ -54,6 +54,7 @@ from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.shard_steps import ShardSteps
 from orchestrator.pipeline.submit import budget, canary, prerequisites, rows_to_shards
 from orchestrator.policy import row_errors
+from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner.observed import silence
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import expires
@@ -280,14 +281,17 @@ class Pipeline:
         handle = self._handles.open(order.backend)
         first = [] if order.probe else self._batches.preflights.plan(job, handle, order)
         order = replace(order, rows=order.rows - len(first))
+        models = self._handles.models(job)
         added = rows_to_shards.plan_shards(
             self._store,
             job,
             handle,
             order,
-            lambda model: self._batches.admission_control.room(handle, model),
+            lambda model: self._batches.admission_control.room(
+                handle, model, job.id, resolve_model(model, handle.name, models) or model
+            ),
             self._now(),
-            self._handles.models(job),
+            models,
         )
         self._store.forecasts.made(turnarounds(planning, added, self._now()))
         for shard in (*first, *added):

@@ -18,6 +18,14 @@ from orchestrator.core.money import amount, money, up_to
 from orchestrator.settings.config import Budget
 
 
+class TooDear(RefusedError):
+    """A batch that may cost `wanted` dollars where no more than `left` may ever be spent: smaller ones may fit."""
+
+    def __init__(self, message: str, *, hint: str, wanted: Decimal, left: Decimal) -> None:
+        super().__init__(message, hint=hint)
+        self.wanted, self.left = wanted, left
+
+
 class BudgetMark(StrEnum):
     """How a budget stands."""
 
@@ -105,14 +113,16 @@ class BudgetStanding:
 def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
     """Why a batch that may cost `wanted` dollars has to wait; None where it may be sent.
 
-    Raises RefusedError where it never fits.
+    Raises TooDear where it never fits.
     """
     if not wanted:
         return None
     if wanted > standing.cap:
-        raise RefusedError(
+        raise TooDear(
             f"this batch may cost up to {up_to(wanted)}, more than {_named(standing)} ever allows",
             hint="raise the budget, lower max_tokens, or make batches smaller (`limits` of the backend)",
+            wanted=wanted,
+            left=standing.cap,
         )
     if standing.unbounded:
         return _waits(standing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 EMBEDDINGS = "/v1/embeddings"
@@ -67,10 +67,12 @@ class _Open:
         self.bytes += size
         self.tokens += row.tokens
         self.inputs += row.inputs
-        self.max_output = (
-            None if self.max_output is None or row.max_output is None else self.max_output + row.max_output
-        )
+        self.max_output = self.most_with(row)
         self.attempts = max(self.attempts, row.attempts)
+
+    def most_with(self, row: WaitingRow) -> int | None:
+        """The most tokens of all answers, were that row in it."""
+        return None if self.max_output is None or row.max_output is None else self.max_output + row.max_output
 
     def closed(self) -> Range:
         return Range(
@@ -87,12 +89,13 @@ def pack(
     max_tokens: int | None = None,
     max_inputs: int | None = None,
     slack: int = 0,
+    fits: Callable[[int, int | None], bool] | None = None,
 ) -> Iterator[Range]:
     """Cut rows, which must come sorted by (endpoint, model, seq), into ranges within the limits.
 
     `slack` is how many bytes a line may grow by when the model's name is put in. `max_inputs` holds for embeddings
-    only. A row that breaks a limit by itself gets a range of its own: the backend's refusal is then that row's, and
-    no other's.
+    only. `fits` says whether a budget covers the tokens of some prompts, and of their answers at most. A row that
+    breaks a limit by itself gets a range of its own: the backend's refusal is then that row's, and no other's.
     """
     open_: _Open | None = None
     for row in rows:
@@ -104,6 +107,7 @@ def pack(
             or open_.bytes + size > max_bytes
             or (max_tokens is not None and open_.tokens + row.tokens > max_tokens)
             or (max_inputs is not None and row.endpoint == EMBEDDINGS and open_.inputs + row.inputs > max_inputs)
+            or (fits is not None and not fits(open_.tokens + row.tokens, open_.most_with(row)))
         ):
             yield open_.closed()
             open_ = None

@@ -66,6 +66,21 @@ class Observations:
             found = {job_id: (int(rows), int(again)) for job_id, rows, again in tx.execute(query)}
         return [found[run] for run in runs if run in found]
 
+    def models_reached(self, runs: Sequence[JobId]) -> list[dict[str, int]]:
+        """Of each of these runs: rows that were answered, by the model that they came to in the end; as given."""
+        c = requests.c
+        query = (
+            select(c.job_id, c.model, func.count())
+            .where(c.job_id.in_(runs), c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)), IS_ORIGINAL)
+            .where(c.length > 0)
+            .group_by(c.job_id, c.model)
+        )
+        found: dict[str, dict[str, int]] = {}
+        with self._db.read() as tx:
+            for job_id, model, rows in tx.execute(query):
+                found.setdefault(job_id, {})[model] = int(rows)
+        return [found[run] for run in runs if run in found]
+
     def unmade(self, job_id: JobId) -> int:
         """Rows of a job whose requests are made of answers that are not there yet."""
         query = select(func.count()).where(requests.c.job_id == job_id, IS_BLOCKED)

@@ -102,3 +102,13 @@ def test_a_retry_begins_again_with_the_first_model(store: Store, ended: Shard) -
 
     store.rows.retry(ended.job_id, [RequestState.CANCELLED])
     assert waiting(store, ended) == [(0, "m", 1), (1, "m", 1), (2, "m", 1)]
+
+
+def test_how_far_the_rows_of_earlier_runs_came(store: Store, ended: Shard) -> None:
+    assert store.observations.models_reached([ended.job_id]) == []
+    store.escalations.escalate(ended, [bad(0)], STEP, NOW)
+    job = store.jobs.get(ended.job_id)
+    settle(store, ended, succeeded(1, "0.5"), succeeded(2, "0.5"))
+    assert store.observations.models_reached([ended.job_id]) == [{"m": 2}], "who still waits came nowhere yet"
+    settle(store, sharded(store, job, 2, state=ShardState.ENDED), succeeded(0, "0.5"))
+    assert store.observations.models_reached([ended.job_id]) == [{"m": 2, "m@2": 1}]

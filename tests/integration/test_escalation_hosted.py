@@ -8,6 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.clock import now
+from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.settings.model_lists import Names
 from tests.support.hostedjob import RATES, Desk, script, table
 
@@ -73,3 +75,21 @@ def test_a_row_goes_on_only_to_a_backend_that_has_the_next_model(desk: Desk) -> 
     job = desk.run(job_file(desk, ["Too long.", "Fine."], [{"openai": "m", "azure": "m"}, {"claude": "big"}]))
     assert told(desk, job) == [("succeeded", "big", 2, 1), ("succeeded", "m", 1, 1)]
     assert [shard["backend"] for shard in desk.detail(job)["shards"]][-1] == "claude"
+
+
+def test_what_goes_on_to_a_stronger_model_is_foreseen_at_its_price(desk: Desk) -> None:
+    """A fifth of the rows went on to a model of twenty times the price: the next run is told what that costs."""
+    desk.backends({"openai": {}}, PRICES)
+    script(desk, "rows", verb="create", nth=1, row="length", lines=[2, 4])
+    path = job_file(desk, [f"Text {number}." for number in range(10)], ["m", "big"])
+    first = desk.run(path)
+    assert [model for _, model, _, _ in told(desk, first)].count("big") == 2
+    path.write_text(path.read_text(encoding="utf-8").replace("What of it?", "What of it now?"), encoding="utf-8")
+    job = desk.submit(path)
+    plan = Planning(desk.store, desk.config, desk.store.jobs.get(job.id), now()).plan()
+    cheap = sum((route.cost.p50 for route in plan.routes), Decimal(0))
+    spent = desk.cost(first)
+    assert plan.expected > 1.5 * float(cheap), "the stronger model is in what is expected"
+    assert plan.at_most >= spent * Decimal("0.9")
+    desk.finish(job)
+    assert desk.cost(job) <= plan.at_most

@@ -227,3 +227,36 @@ def test_a_budget_need_not_cover_what_every_row_may_take_alone(desk: Desk) -> No
     plan = view(desk, desk.submit(lines, new=True, budget=budget)).plan()
     assert plan.verdict.holds
     assert billed <= plan.at_most <= budget
+
+
+SHARED = '[[budgets]]\nname = "all"\namount = {}\nperiod = "month"\n'
+
+
+def test_a_plan_is_made_by_the_terms_of_its_orders(desk: Desk) -> None:
+    """What a shared budget leaves is known when a job is submitted, not only at the first look."""
+    hour = {"deadline": "2h"}
+    desk.backends({"openai": {}, "azure": {}}, SHARED.format("1000"))
+    rich = desk.submit(plain(50, max_tokens=100), **hour)
+    asked = Planning(desk.store, desk.config, rich, now(), lambda job: Decimal("1000"))
+    enough = asked.plan()
+    assert enough.chance == asked.outlook().chance  # type: ignore[union-attr]
+    tight = Planning(desk.store, desk.config, rich, now(), lambda job: enough.at_most / 4)
+    plan = tight.plan()
+    assert not plan.verdict.holds
+    assert plan.chance == tight.outlook().chance == 0.0  # type: ignore[union-attr]
+    assert "budgets that jobs share" in plan.verdict.reason
+    assert plan.verdict.budget is None, "a budget of the job's own would not help"
+    assert not tight.is_refused(plan), "it waits for the budget instead"
+
+
+def test_a_job_of_which_the_budget_covers_no_whole_batch_goes_in_parts(desk: Desk) -> None:
+    """A batch is taken to cost half as much again as its prompts do; each part that settles makes room for more."""
+    lines = [row(f"{'what is said on page ' * 12}{number}", max_tokens=4) for number in range(40)]
+    desk.finish(desk.run(lines))
+    billed = cost_of(desk.provider.bill())
+    budget = billed * Decimal("1.15")
+    job = desk.run(lines, new=True, budget=budget)
+    desk.finish(job)
+    assert desk.states(job).count("collected (completed)") > 1
+    assert set(desk.ends(job).values()) == {"succeeded"}
+    assert desk.cost(job) <= budget

@@ -299,3 +299,12 @@ def test_a_night_on_few_engines_says_how_fast_each_is() -> None:
     # What was held beside the stretch, or is not known, makes none faster than all of them were.
     assert rows(held("a", 60), held("b", 60, since=600)) == pytest.approx(8 * 600)
     assert rows(*(held(str(number), 60) for number in range(20))) == pytest.approx(600)
+
+
+def test_what_goes_on_to_a_stronger_model_is_learned_within_a_night() -> None:
+    unknown, one, many = (observed.reached_share(runs, 2000) for runs in ([], [(2000, 300)], [(2000, 300)] * 9))
+    assert unknown[0] == 0.01, "assumed"
+    assert 0.14 < one[0] < one[1] < 0.18
+    assert abs(many[0] - 0.15) < 0.001
+    assert observed.reached_share([(2000, 100), (2000, 600)], 2000)[1] >= 0.3, "a bad night is among what may be"
+    assert observed.reached_share([(0, 0)], 1) == (0.01, min(1.0, observed.reached_share([], 1)[1]))

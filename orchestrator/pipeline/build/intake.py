@@ -32,6 +32,7 @@ from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.pipeline.submit import canary
+from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy.planner import Plan
 from orchestrator.settings.config import Config
 from orchestrator.settings.deadlines import deadline_at
@@ -237,7 +238,7 @@ def submit(
                 builder.discard(store, home, job)
                 return _unchanged(store, same, report, options)
             canary.mark(store, job, now())
-            planning = Planning(store, config, job, now())
+            planning = Planning(store, config, job, now(), SharedBudgets(store, config, now).left)
             plan = _fitting(planning)
         except (Exception, KeyboardInterrupt):
             builder.discard(store, home, job)

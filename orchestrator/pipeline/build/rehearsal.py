@@ -15,6 +15,7 @@ from orchestrator.pipeline.build.intake import How, Intake, Options, check_deadl
 from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
+from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -34,7 +35,7 @@ def rehearse(
             How.NEW,
             "nothing was queued",
             report,
-            Planning(store, config, job, now()).plan(),
+            Planning(store, config, job, now(), SharedBudgets(store, config, now).left).plan(),
         )
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -16,12 +17,13 @@ from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.core.engines import start_seconds
 from orchestrator.core.errors import UsageError
-from orchestrator.core.model import Job, JobId, Usage
+from orchestrator.core.model import Job, JobId
 from orchestrator.core.tokens import BYTES_PER_TOKEN
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.plan.engine_speeds import EngineSpeeds, ModelRows, ObservationMemory, RowTokens
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of, objections
+from orchestrator.pipeline.plan.row_costs import Shape, going_on
 from orchestrator.pipeline.plan.token_density import density
 from orchestrator.policy import forecast, quota
 from orchestrator.policy.forecast import Lengths
@@ -41,6 +43,7 @@ from orchestrator.settings.backends import (
 )
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
+from orchestrator.settings.model_lists import above
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit
 from orchestrator.store.records import OpenRows
@@ -49,23 +52,11 @@ RUNS = 10
 """So many earlier runs of a job file say how long its answers are."""
 UNBOUNDED_OUTPUT = 4096
 """What an answer without a bound is taken to have at most; a budget does not allow such rows."""
-INPUT_MARGIN, KNOWN_INPUT_MARGIN = 1.15, 1.05
-"""Prompts of a job on the whole are no longer than estimated by this (95 %); where others of it were counted."""
 DAY = 86_400
 P95 = 1.645
 FREE = Cost(Decimal(0), Decimal(0))
 REMEMBERED = timedelta(days=30)
 """How far back the progress of engines is looked upon."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Rows that are alike on the whole: the estimated prompt tokens of one, and how long its answer will be."""
-
-    rows: int
-    model: str
-    input_tokens: float
-    output: Lengths
 
 
 class Prospects:
@@ -235,6 +226,32 @@ class Prospects:
         return made + int(again * (self.rows + made) + 0.5)
 
     @cached_property
+    def later_cost(self) -> Cost | None:
+        """What those cost, None where they are like the open ones: what a stronger model answers costs more."""
+        models = models_of(self._config, self._job)
+        steps = [(shape, rung) for shape in self.shapes for rung in above(shape.model, models)]
+        if not steps:
+            return None
+        reached, found, rest = self._store.observations.models_reached(self._runs), FREE, float(self.later)
+        for shape, rung in steps:
+            usual, most = observed.reached_share(going_on(reached, rung), shape.rows)
+            if (each := self._cheapest(replace(shape, model=rung))) is not None:
+                found, rest = _plus(found, each, usual * shape.rows, most * shape.rows), rest - usual * shape.rows
+        base = min((one.cost for one in self.options if one.objection is None), key=_p50, default=FREE)
+        return _plus(found, base, max(0.0, rest), max(0.0, rest))
+
+    def _cheapest(self, shape: Shape) -> Cost | None:
+        """What a row costs where that is cheapest, None where nothing that is paid by the token has its model."""
+        models, found = models_of(self._config, self._job), []
+        for option in self.options:
+            backend = self._config.backends[option.backend]
+            model = resolve_model(shape.model, option.backend, models)
+            if option.objection is None and model is not None and not isinstance(backend, TimedBackend):
+                with suppress(UsageError):
+                    found.append(shape.cost(prices_of(backend, self._config, lambda: self._now), model))
+        return min(found, key=_p50, default=None)
+
+    @cached_property
     def margin(self) -> float:
         """Seconds from the last answer to the finished job, at the longest."""
         finishes = self._store.observations.finishes(self._job.home)
@@ -251,15 +268,8 @@ class Prospects:
                 model = resolve_model(shape.model, name, models)
                 if model is None and shape.model in models:
                     continue  # a model of a list that this backend has not: its rows keep away from it
-                model = model or shape.model
-                usual = Usage(input_tokens=round(shape.input_tokens), output_tokens=round(shape.output.mean))
-                margin = KNOWN_INPUT_MARGIN if shape.output.seen else INPUT_MARGIN
-                high = Usage(
-                    input_tokens=math.ceil(shape.input_tokens * margin),
-                    output_tokens=math.ceil(shape.output.mean_p95(shape.rows)),
-                )
-                p50 += shape.rows * _price(prices, model, usual)
-                p95 += shape.rows * _price(prices, model, high)
+                each = shape.cost(prices, model or shape.model)
+                p50, p95 = p50 + shape.rows * each.p50, p95 + shape.rows * each.p95
         except UsageError as error:
             return FREE, error.message
         rows = max(1, self.rows)
@@ -338,10 +348,13 @@ def _learned(known: LearnedLimit, now: datetime) -> int | None:
     return quota.current(Learned(known.enqueued_tokens, known.learned_at), now).limit
 
 
-def _price(prices: Prices, model: str, usage: Usage) -> Decimal:
-    price = prices.at_most(model, usage)
-    assert price is not None, "paid by the token"
-    return price.cost
+def _p50(cost: Cost) -> Decimal:
+    return cost.p50
+
+
+def _plus(cost: Cost, each: Cost, usual: float, most: float) -> Cost:
+    """With so many rows more."""
+    return Cost(cost.p50 + Decimal(repr(usual)) * each.p50, cost.p95 + Decimal(repr(most)) * each.p95)
 
 
 def _time_cost(prices: Prices, pace: forecast.Pace, upstreams: int) -> Cost:

@@ -15,6 +15,7 @@ from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
 from orchestrator.pipeline.plan.first_rows import first_rows, with_first_rows
 from orchestrator.pipeline.plan.options import Prospects, is_assumed, seconds_of
 from orchestrator.pipeline.plan.orders import First, Orders, Sending
+from orchestrator.pipeline.plan.plan_forecasts import foreseen_by
 from orchestrator.pipeline.plan.routes import eligibility_of, objections, standing_of
 from orchestrator.pipeline.plan.rows_without_backend import why_not
 from orchestrator.policy import planner
@@ -129,16 +130,21 @@ class Planning:
     # --- as if nothing had been sent
 
     def plan(self) -> Plan:
-        """The plan of all open rows as if none had been sent: what a submit prints."""
+        """The plan of all open rows as if none had been sent: what a submit prints, by the terms of the orders."""
         found = self._prospects
-        planned = self._planned(found.rows, self.options, self.terms)
-        probe = self._probed(Open(found.rows, later=found.later, claims=found.claims), self.terms)
+        planned, terms = self._planned(found.rows, self.options, self._binding), self._binding
+        if terms.budget != self.terms.budget and not planned.verdict.holds:
+            told = f"{planned.verdict.reason}; that is what budgets that jobs share leave now"
+            planned = replace(planned, verdict=replace(planned.verdict, reason=told, budget=None))
+        waiting = Open(found.rows, later=found.later, claims=found.claims, later_cost=found.later_cost)
+        probe = self._probed(waiting, terms)
         first = first_rows(self._store, self._config, self._job, planned.routes, self._now)
         return with_first_rows(replace(planned, probe=probe[0] if probe else None), tuple(first))
 
     def _planned(self, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
+        found = self._prospects
         return planner.plan(
-            rows, options, terms, self._now, later=self._prospects.later, claims=self._prospects.claims
+            rows, options, terms, self._now, later=found.later, claims=found.claims, later_cost=found.later_cost
         )
 
     def is_refused(self, plan: Plan) -> bool:
@@ -149,6 +155,11 @@ class Planning:
         """
         if plan.verdict.holds or (self._job.deadline_at is None and self.terms.budget is None):
             return False
+        if self._binding.budget != self.terms.budget:
+            # Budgets that jobs share refuse nothing: they hold batches until they renew.
+            plan = self._planned(self._prospects.rows, self.options, self.terms)
+            if plan.verdict.holds:
+                return False
         timed = [one for one in self._usable if isinstance(self._config.backends[one.backend], TimedBackend)]
         if self.terms.budget is not None and not any(is_assumed(one) for one in timed):
             free = self._planned(self._prospects.rows, self.options, replace(self.terms, budget=None))
@@ -157,32 +168,10 @@ class Planning:
         return not any(is_assumed(one) for one in self._usable)
 
     def forecasts(self, plan: Plan) -> list[Forecast]:
-        """What a plan foresees of a job, to be held against what comes: its cost, and how long its answers are."""
-        backends = "+".join(route.backend for route in plan.routes)
-
-        def one(kind: str, p50: float, p95: float, source: str, model: str = "", task: str = "") -> Forecast:
-            return Forecast(self._job.id, kind, backends, model, self._now, p50, p95, source, task=task)
-
-        cost = one("cost", float(plan.expected), float(plan.at_most), "plan")
-        lengths = {part.task: (part.model, self._prospects.lengths(part)) for part in self.work}
-        return [
-            cost,
-            *self._of_deadline(plan, one),
-            *(
-                one("output", n.mean, n.mean_p95(self._prospects.rows), n.source, model, task)
-                for task, (model, n) in lengths.items()
-            ),
-        ]
-
-    def _of_deadline(self, plan: Plan, one: Callable[..., Forecast]) -> list[Forecast]:
-        """When the job is foreseen to be finished, and how likely in time."""
-        found = []
-        if plan.done_p50 is not None and plan.done_p95 is not None:
-            p50, p95 = ((at - self._now).total_seconds() for at in (plan.done_p50, plan.done_p95))
-            found.append(one("finish", p50, p95, "plan"))
-        if self._job.deadline_at is not None:
-            found.append(one("in_time", plan.chance, plan.chance, "plan"))
-        return found
+        """What a plan foresees of the job, to be held against what comes."""
+        found = self._prospects
+        lengths = {part.task: (part.model, found.lengths(part)) for part in self.work}
+        return foreseen_by(self._job, plan, lengths, found.rows, self._now)
 
     # --- as the rows lie now
 
@@ -355,6 +344,7 @@ class Planning:
         return lying(
             there, by_shard, synchronous, found.cancels, self._now,
             waiting=self._waiting(()), rerouted=rerouted, later=found.later, claims=found.claims,
+            later_cost=found.later_cost,
         )  # fmt: skip
 
     def _reason(self, why: str) -> str:

@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
+from functools import partial
 
 from orchestrator.core.errors import AccountError, BackendBusy
+from orchestrator.core.model import JobId
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.unanswered import ShardTally
+from orchestrator.pipeline.submit.budget import bound
 from orchestrator.policy import quota
 from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault
+from orchestrator.policy.budgets import TooDear
 from orchestrator.policy.quota import InFlight, Learned
 from orchestrator.settings.model_lists import alias_words
 from orchestrator.store import Store
@@ -33,10 +38,19 @@ SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), ti
 
 @dataclass(frozen=True, slots=True)
 class BatchRoom:
-    """What one batch may hold, in rows and estimated prompt tokens."""
+    """What one batch may hold, in rows and estimated prompt tokens.
+
+    `fits` says whether a budget covers the tokens of some prompts, and of their answers at most.
+    """
 
     rows: int
     tokens: int | None
+    fits: Callable[[int, int | None], bool] | None = None
+
+
+def _covers(dollars: Decimal, handle: BackendHandle, model: str, tokens: int, most: int | None) -> bool:
+    cost = bound(handle.price, model, tokens, most)
+    return cost is None or cost <= dollars
 
 
 class CallKind(StrEnum):
@@ -65,15 +79,24 @@ class AdmissionControl:
         # Kept in memory: who starts anew has perhaps mended it.
         self._stopped: dict[tuple[str, CallKind], Stopped] = {}
         self._lost_inputs: dict[str, int] = {}
+        self._most: dict[JobId, Decimal] = {}
 
-    def room(self, handle: BackendHandle, model: str) -> BatchRoom:
-        """What a shard of a model may hold at a backend."""
+    def has_parts(self, shard: Shard, too_dear: TooDear) -> bool:
+        """Whether a shard that no budget covers has parts that one does; its job's are no dearer from now on."""
+        self._most[shard.job_id] = too_dear.left
+        return shard.rows > 1 and too_dear.left * shard.rows >= too_dear.wanted
+
+    def room(self, handle: BackendHandle, model: str, job_id: JobId | None = None, name: str = "") -> BatchRoom:
+        """What a shard of a model, which has this `name` there, may hold at a backend."""
         known = self._store.limits.of(handle.name, model)
         limit = quota.effective(handle.limits.enqueued(model), self._learned(known).limit)
         tokens = None
         if limit is not None:
             tokens = max(1, int(quota.max_shard_tokens(limit) / self._correction(handle, model)))
-        return BatchRoom(min(handle.limits.max_rows, known.max_rows or handle.limits.max_rows), tokens)
+        dollars, fits = None if job_id is None else self._most.get(job_id), None
+        if dollars is not None:
+            fits = partial(_covers, dollars, handle, name or model)
+        return BatchRoom(min(handle.limits.max_rows, known.max_rows or handle.limits.max_rows), tokens, fits)
 
     def hold(self, handle: BackendHandle, shard: Shard) -> str | quota.Split | None:
         """What a shard waits for, or that it has to be planned again, smaller; None where it may be sent now."""

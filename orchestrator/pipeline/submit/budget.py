@@ -21,7 +21,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle, Prices
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy import budgets
-from orchestrator.policy.budgets import BudgetStanding, Period
+from orchestrator.policy.budgets import BudgetStanding, Period, TooDear
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings.backends import TimedBackend
 from orchestrator.settings.config import Budget, Config
@@ -66,7 +66,7 @@ def no_room(
 ) -> str | None:
     """Why a shard does not fit into what is left of the budget yet; None where it may be sent.
 
-    Raises RefusedError where it never will.
+    Raises TooDear where it never will.
     """
     if job.budget is None or (wanted := _at_most(job, shard, handle_of, model_of)) is None:
         return None
@@ -79,9 +79,11 @@ def no_room(
     told = f"this batch may cost up to {up_to(wanted)}, and {money(booked)} of the budget of {limit} is spent"
     if in_flight:
         return f"{told}, up to {up_to(in_flight)} more in flight"
-    raise RefusedError(
+    raise TooDear(
         f"job {job.id}: {told}",
         hint="raise the budget, lower max_tokens, or make batches smaller (`limits` of the backend in orch.toml)",
+        wanted=wanted,
+        left=job.budget - booked,
     )
 
 
@@ -91,15 +93,15 @@ def _by_time(shards: Iterable[Shard], handle_of: HandleOf) -> Decimal:
 
 def _at_most(job: Job, shard: Shard, handle_of: HandleOf, model_of: ModelOf) -> Decimal | None:
     """What a shard costs at most, in dollars; None where it is paid by the hour."""
-    cost = _bound(handle_of(shard).price, model_of(job, shard), shard)
+    cost = bound(handle_of(shard).price, model_of(job, shard), shard.tokens, shard.max_output)
     if cost is not None and shard.max_output is None:
         raise RefusedError(f"job {job.id} has a budget, and rows with unlimited answers", hint=_NO_BOUND)
     return cost
 
 
-def _bound(price: Prices, model: str, shard: Shard) -> Decimal | None:
-    """What a shard costs at most, as far as its answers have a bound; None where it is paid by the hour."""
-    usage = Usage(input_tokens=int(shard.tokens * MARGIN), output_tokens=shard.max_output or 0)
+def bound(price: Prices, model: str, tokens: int, most: int | None) -> Decimal | None:
+    """What rows cost at most, as far as their answers have a bound; None where they are paid by the hour."""
+    usage = Usage(input_tokens=int(tokens * MARGIN), output_tokens=most or 0)
     found = price.at_most(model, usage)
     return None if found is None else found.cost
 
@@ -155,12 +157,12 @@ class SharedBudgets:
     def no_room(self, job: Job, shard: Shard) -> str | None:
         """Why a shard has to wait, None where it may be sent; whether or not its intent is committed already.
 
-        Raises RefusedError where it never fits, or where nobody can say what it may cost.
+        Raises TooDear where it never fits, RefusedError where nobody can say what it may cost.
         """
         for budget in self._of(job):
             look = self._look(budget)
             others = [other for other in look.flying if other.id != shard.id]
-            wanted = _bound(self._price(shard), self._model(job, shard), shard)
+            wanted = bound(self._price(shard), self._model(job, shard), shard.tokens, shard.max_output)
             if wanted is None:
                 why = self._no_time(self._standing(budget, look, others), _running(others), shard)
             elif shard.max_output is None:
@@ -242,7 +244,7 @@ class SharedBudgets:
                 continue
             try:
                 price = self._price(shard)
-                most = _bound(price, self._model(job, shard), shard)
+                most = bound(price, self._model(job, shard), shard.tokens, shard.max_output)
             except (UsageError, ValueError) as error:  # no price, or a job of another version
                 told = error.message if isinstance(error, UsageError) else "its job file is from another version"
                 standing = replace(standing, unbounded=f"the cost of {shard.id} is unknown: {told}")

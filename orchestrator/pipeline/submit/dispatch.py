@@ -19,6 +19,7 @@ from orchestrator.pipeline.submit import asking, batch_creation, budget, unanswe
 from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.pipeline.submit.earlier_batches import EarlierBatches
 from orchestrator.pipeline.submit.preflight import Preflights
+from orchestrator.policy.budgets import TooDear
 from orchestrator.policy.preflight import PreflightFinding
 from orchestrator.policy.quota import Split
 
@@ -67,7 +68,14 @@ class Dispatch:
         if isinstance(room, Split):
             self._dissolve(job, shard, room.reason)
             return True
-        if (held := room or self._settles(shard, handle) or self._over_budget(job, shard)) is not None:
+        try:
+            held = room or self._settles(shard, handle) or self._over_budget(job, shard)
+        except TooDear as error:
+            if not self._work.admission_control.has_parts(shard, error):
+                raise
+            self._dissolve(job, shard, f"{error.message}; its rows go in smaller batches")
+            return True
+        if held is not None:
             return self._work.hold(job, shard, held)
         return self._sent(job, shard, handle)
 

@@ -82,4 +82,5 @@ def _ranges(
             max_tokens=most.tokens,
             max_inputs=handle.limits.max_inputs,
             slack=grows(model),
+            fits=most.fits,
         )

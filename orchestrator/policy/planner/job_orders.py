@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.core.shards import AHEAD, Shard
 from orchestrator.policy.planner.stints import unfinished, waits_for_answers
-from orchestrator.policy.planner.types import Claim, Decision, Open, Running
+from orchestrator.policy.planner.types import Claim, Cost, Decision, Open, Running
 
 OVERDUE = 0.5
 A_GOOD_PART = 0.05
@@ -25,6 +25,7 @@ def lying(
     rerouted: int,
     later: int = 0,
     claims: tuple[Claim, ...] = (),
+    later_cost: Cost | None = None,
 ) -> Open:
     """A job's open rows and where they are: `rows` by shard, those in `synchronous` backends at options.
 
@@ -45,7 +46,7 @@ def lying(
             held[shard.backend] = held.get(shard.backend, 0) + left
         else:
             running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now))
-    return Open(waiting, rerouted, coming, coming_at, tuple(running), tuple(held.items()), later, claims)
+    return Open(waiting, rerouted, coming, coming_at, tuple(running), tuple(held.items()), later, claims, later_cost)
 
 
 def _back(rerouted_at: datetime, longest: float, now: datetime) -> datetime:

@@ -5,6 +5,7 @@ All of it is derived from the times that shards carry, so it holds after a crash
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -232,13 +233,28 @@ def _still_to_start(there: Sequence[Shard], start: float, now: datetime) -> floa
 # --- what comes later
 
 
-def reask_share(runs: Sequence[tuple[int, int]]) -> float:
-    """Which part of rows is asked once more, by earlier runs, the newest first: (rows answered, of them again)."""
-    rows, again = _PRIOR_ROWS, _PRIOR_ROWS * _ASSUMED_REASK_SHARE
+def reask_share(runs: Sequence[tuple[int, int]], prior: float = 200.0) -> float:
+    """Which part of rows is asked once more, by earlier runs, the newest first: (rows answered, of them again).
+
+    So many rows of one's own weigh as much as the `prior` ones.
+    """
+    rows, again = prior, prior * _ASSUMED_REASK_SHARE
     for newer, (answered, more) in enumerate(runs):
         weight = _FADE**newer
         rows, again = rows + weight * answered, again + weight * more
     return again / rows
 
 
-_PRIOR_ROWS, _ASSUMED_REASK_SHARE, _FADE = 200.0, 0.01, 0.8
+def reached_share(runs: Sequence[tuple[int, int]], rows: int) -> tuple[float, float]:
+    """Which part of rows goes on to a stronger model, as is expected, and what so many `rows` do not exceed (95 %).
+
+    By earlier runs, the newest first: (rows answered, of them on to that model).
+    """
+    share = reask_share(runs, _PRIOR_REACHED)
+    seen = max((reached / answered for answered, reached in runs if answered), default=share)
+    chance = 1.645 * math.sqrt(share * (1.0 - share) / max(1, rows))
+    return share, min(1.0, max(share + chance, seen))
+
+
+_ASSUMED_REASK_SHARE, _FADE = 0.01, 0.8
+_PRIOR_REACHED = 20.0

@@ -67,15 +67,16 @@ def plan(
     *,
     later: int = 0,
     claims: tuple[Claim, ...] = (),
+    later_cost: Cost | None = None,
 ) -> Plan:
     """The cheapest routes that hold the terms; where none do, the likeliest in the budget, and what would hold.
 
-    `later` rows are made of the answers to these; `claims` are what other jobs may come to need. Raises ValueError
-    for figures that are none.
+    `later` rows are made of the answers to these, for `later_cost` all together where they are not like these;
+    `claims` are what other jobs may come to need. Raises ValueError for figures that are none.
     """
     check(options, terms, now, Open(rows, later=later, claims=claims))
     usable = tuple(option for option in options if objection(option, terms) is None)
-    more = cost_of_later(later, usable, terms)
+    more = cost_of_later(later, usable, terms, later_cost)
     work = _Work(rows, later, claims, usable, more, now)
     chosen, ours = work.best(terms), work.capacity(terms)
     refused = refusals_of(rows, options, terms, now, chosen, ours)

@@ -61,8 +61,10 @@ def _stage(rows: int, ours: Capacity, usable: Sequence[Option]) -> float:
     return top
 
 
-def cost_of_later(later: int, options: Sequence[Option], terms: Terms) -> Cost:
-    """What rows that come later will cost, where that is cheapest."""
+def cost_of_later(later: int, options: Sequence[Option], terms: Terms, stated: Cost | None = None) -> Cost:
+    """What rows that come later will cost: as is `stated`, else where that is cheapest."""
+    if stated is not None:
+        return stated
     costs = [option.cost for option in options if objection(option, terms) is None]
     each = min(costs, key=lambda cost: cost.p50, default=NOTHING)
     return Cost(each.p50 * later, each.p95 * later)

@@ -76,7 +76,7 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
         _reason(job, chosen, moves, ours),
         now + timedelta(seconds=_look(candidate, ours)),
         chosen.chance,
-        money(chosen.expected) + cost_of_later(job.later, options, terms).p50,
+        money(chosen.expected) + cost_of_later(job.later, options, terms, job.later_cost).p50,
         reroute_of(candidate, ours, now),
     )
 
@@ -114,7 +114,7 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     unknown = [backend for backend in synchronous if backend not in by_name]
     if unknown:
         raise KeyError(unknown[0])
-    within = less(terms, cost_of_later(job.later, options, terms))
+    within = less(terms, cost_of_later(job.later, options, terms, job.later_cost))
     sendable = [one for one in batches_of(usable) if one.silent <= 0]
     return _Board(ours, sendable, by_name, held, tuple(synchronous.items()), within)
 

@@ -133,7 +133,8 @@ class Open:
     `waiting` rows may go anywhere. `rerouted` ones came back from a batch that was cancelled for the deadline, and go
     to no other one; `coming` are still in such batches, expected by `coming_at`. `synchronous` counts
     rows by the backend that works on them. A row that runs in two places stands at the synchronous one only. `later`
-    rows are made of the answers to these. `claims` are what other jobs may come to need.
+    rows are made of the answers to these, for `later_cost` all together where they are not like these. `claims` are
+    what other jobs may come to need.
     """
 
     waiting: int = 0
@@ -144,6 +145,7 @@ class Open:
     synchronous: tuple[tuple[str, int], ...] = ()
     later: int = 0
     claims: tuple[Claim, ...] = ()
+    later_cost: Cost | None = None
 
 
 @dataclass(frozen=True, slots=True)
