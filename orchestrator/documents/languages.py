@@ -75,6 +75,7 @@ ALPHABETIC = (
     _language("של את על לא עם בין זה או", _HEBREW, encodings=HEBREW),
     _language("في من على إلى أن هذا بين أو التي", _ARABIC, "و", ARABIC),
 )
+SMALL_WORDS = frozenset(word for language in ALPHABETIC for word in language.words if len(word) > 1)
 
 
 class Script(NamedTuple):
@@ -113,6 +114,17 @@ def readings(data: bytes) -> dict[str, str]:
         if text not in found and any(_fits(text, encoding)):
             found[text] = encoding
     return found
+
+
+def small_words(text: str) -> float:
+    """The share of a text's words that are small words of one language; three of them must differ."""
+    words = Counter(word.lower() for word in _WORD.findall(text))
+    shares = [0.0]
+    for language in ALPHABETIC:
+        counts = [count for word, count in words.items() if len(word) > 1 and word in language.words]
+        if len(counts) > 2 and sum(counts) > MIN_WORDS:
+            shares.append(sum(counts) / words.total())
+    return max(shares)
 
 
 def _fits(text: str, encoding: str) -> Iterator[bool]:

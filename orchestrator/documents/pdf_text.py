@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 import pypdfium2
 import pypdfium2.raw
 
 from orchestrator.documents.encoding import clean
+from orchestrator.documents.garbled import is_garbled
 from orchestrator.documents.office import TextLimit
 from orchestrator.documents.pdf_annotations import with_annotations
+from orchestrator.documents.pdf_lost_text import LostText, loses_text
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PAGE_BREAK = "\n\f"
@@ -20,26 +23,77 @@ PAGE_BREAK = "\n\f"
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 
 
+class PageText(NamedTuple):
+    """The text of a page; it is not usable if fonts do not tell its letters, or characters cannot be had."""
+
+    text: str
+    is_usable: bool = True
+
+
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Text and `{"pages": count}`. Raises ExtractionError (encrypted, unreadable, empty, too_large)."""
+    """Text and `{"pages": count}`.
+
+    Raises ExtractionError (encrypted, unreadable, empty, unusable_text, too_large).
+    """
     del encoding  # a PDF says itself how its text is written
     limit = TextLimit(most)
-    pages = []
+    pages: list[PageText] = []
     with opened(data) as document:
         for index in range(len(document)):
-            pages.append(page_text(document, index))
-            limit.text(pages[-1])
-    if not any(page.strip() for page in pages):
+            pages.append(document.text(index))
+            limit.text(pages[-1].text)
+    if not any(page.text.strip() for page in pages):
         raise ExtractionError(
             DocumentProblem.EMPTY,
             "The PDF has no text layer (a scan, most likely); set `render: auto` to send its pages as pictures, "
             "`render: ocr` to have them read here, or exclude it.",
         )
-    return PAGE_BREAK.join(pages), {"pages": len(pages), "sent_as": "text"}
+    if 2 * sum(len(page.text) for page in pages if not page.is_usable) > sum(len(page.text) for page in pages):
+        raise ExtractionError(
+            DocumentProblem.UNUSABLE_TEXT,
+            "The text layer of the PDF does not say what is on its pages: its fonts do not tell their letters. Set "
+            "`render: auto` to send such pages as pictures, `render: ocr` to have them read here, or exclude it.",
+        )
+    return PAGE_BREAK.join(page.text for page in pages), {"pages": len(pages), "sent_as": "text"}
+
+
+class OpenPdf:
+    """A PDF while it is read. All methods raise PdfiumError for a page that is damaged."""
+
+    def __init__(self, data: bytes, pages: pypdfium2.PdfDocument) -> None:
+        self.pages = pages
+        self._lost = LostText(data)
+
+    def __len__(self) -> int:
+        """How many pages it has."""
+        return len(self.pages)
+
+    def text(self, index: int) -> PageText:
+        """The text of a page, without hyphens that a typesetter put in, and what was filled in."""
+        page = self.pages[index]
+        try:
+            layer = page.get_textpage()
+            try:
+                text = _BROKEN_WORD.sub("", clean(layer.get_text_range())).replace("\ufffe", "-").strip()
+                found = clean(self._lost.page(index)).strip() if loses_text(page, layer) else text
+                if letters(found) > letters(text):
+                    text = found
+                told = clean(with_annotations(self.pages, page, layer, text)).strip()
+                is_whole = bool(found) or not text
+                return PageText(told, is_whole and not is_garbled(text))
+            finally:
+                layer.close()
+        finally:
+            page.close()
+
+
+def letters(text: str) -> int:
+    """How many letters and digits a text has."""
+    return sum(map(str.isalnum, text))
 
 
 @contextmanager
-def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
+def opened(data: bytes) -> Iterator[OpenPdf]:
     """A PDF while it is read. Raises ExtractionError, also for what PDFium raises meanwhile."""
     _forget_error()
     try:
@@ -48,7 +102,7 @@ def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
         raise _cannot_open(error) from error
     try:
         document.init_forms()
-        yield document
+        yield OpenPdf(data, document)
     except pypdfium2.PdfiumError as error:
         raise ExtractionError(
             DocumentProblem.UNREADABLE, f"A page of the PDF is damaged ({error}); save the file again or exclude it."
@@ -61,20 +115,6 @@ def _forget_error() -> None:
     """Set PDFium's error code: some damage leaves it as the last file did that could not be opened."""
     with suppress(pypdfium2.PdfiumError):
         pypdfium2.PdfDocument(b"no PDF").close()
-
-
-def page_text(document: pypdfium2.PdfDocument, index: int) -> str:
-    """The text of a page, without hyphens that a typesetter put in, and what was filled in. Raises PdfiumError."""
-    page = document[index]
-    try:
-        layer = page.get_textpage()
-        try:
-            text = _BROKEN_WORD.sub("", clean(layer.get_text_range())).replace("\ufffe", "-").strip()
-            return clean(with_annotations(document, page, layer, text)).strip()
-        finally:
-            layer.close()
-    finally:
-        page.close()
 
 
 def _cannot_open(error: pypdfium2.PdfiumError) -> ExtractionError:

@@ -15,8 +15,6 @@ from orchestrator.documents.types import BY_OCR, DocumentProblem, ExtractionErro
 
 MIN_LETTERS = 20
 """A page with fewer letters and digits has no usable text: page numbers and stamps."""
-MAX_BROKEN = 0.1
-"""Share of a page's characters that are replacements or from private areas: a text layer without a mapping."""
 MAX_PIXELS = 100_000_000
 """Of one picture, unpacked; a scanned A3 page at 600 dpi has 70 million."""
 QUALITY = 85
@@ -60,11 +58,11 @@ def _scans(data: bytes) -> Iterator[tuple[str, Any]]:
     """The text layer of each page of a PDF, or the page as a picture where that is not usable."""
     with pdf_text.opened(data) as document:
         for index in range(len(document)):
-            text = pdf_text.page_text(document, index)
-            if is_usable(text):
-                yield text, None
+            page = document.text(index)
+            if is_usable(page):
+                yield page.text, None
             else:
-                yield "", _bitmap(document, index, ocr.RESOLUTION, ocr.LONGEST_SIDE, grayscale=False)
+                yield "", _bitmap(document.pages, index, ocr.RESOLUTION, ocr.LONGEST_SIDE, grayscale=False)
 
 
 def _pictures(data: bytes) -> Iterator[tuple[str, Any]]:
@@ -72,11 +70,9 @@ def _pictures(data: bytes) -> Iterator[tuple[str, Any]]:
         yield "", _on_white(frame, ocr.LONGEST_SIDE)
 
 
-def is_usable(text: str) -> bool:
-    """Whether a page's text layer says what is on the page."""
-    letters = sum(map(str.isalnum, text))
-    broken = sum(one == "\ufffd" or "\ue000" <= one <= "\uf8ff" for one in text)
-    return letters >= MIN_LETTERS and broken <= MAX_BROKEN * len(text)
+def is_usable(page: pdf_text.PageText) -> bool:
+    """True if a page's text layer says what is on the page."""
+    return page.is_usable and pdf_text.letters(page.text) >= MIN_LETTERS
 
 
 class _Gathered:
@@ -142,11 +138,11 @@ def _pages_told(numbers: list[int]) -> str:
 def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
     with pdf_text.opened(data) as document:
         for index in range(len(document)):
-            text = "" if render.how == "image" else pdf_text.page_text(document, index)
-            if render.how == "auto" and is_usable(text):
-                yield text, None
+            page = pdf_text.PageText("") if render.how == "image" else document.text(index)
+            if render.how == "auto" and is_usable(page):
+                yield page.text, None
             else:
-                yield (text if render.how == "both" else ""), _rendered(document, index, render)
+                yield (page.text if render.how == "both" else ""), _rendered(document.pages, index, render)
 
 
 def _rendered(document: Any, index: int, render: Render) -> bytes:

@@ -13,6 +13,7 @@ class DocumentProblem(StrEnum):
 
     ENCODING = "encoding"  # bytes that are not text in any encoding that can be told for certain
     EMPTY = "empty"  # nothing but white space, no text layer, or a table without rows
+    UNUSABLE_TEXT = "unusable_text"  # a text layer whose fonts do not tell which letters they show
     ENCRYPTED = "encrypted"  # opens only with a password
     TOO_LARGE = "too_large"  # more bytes than `max_bytes`
     UNREADABLE = "unreadable"  # permissions, I/O errors, damaged files

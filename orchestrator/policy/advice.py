@@ -13,6 +13,7 @@ _AGAIN = "the next run retries them"
 _OF_DOCUMENTS = {
     DocumentProblem.ENCODING: "set `encoding` on its source, or save the file as UTF-8",
     DocumentProblem.EMPTY: "put text into it (a scan needs OCR first), or exclude it",
+    DocumentProblem.UNUSABLE_TEXT: "set `render: auto` or `render: ocr` on its source, or exclude it",
     DocumentProblem.ENCRYPTED: "save it without a password, or exclude it",
     DocumentProblem.TOO_LARGE: "raise `max_bytes` of its source, split the file, or exclude it",
     DocumentProblem.UNREADABLE: "check that it opens and is readable here; replace it, or exclude it",

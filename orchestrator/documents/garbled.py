@@ -1,0 +1,59 @@
+"""Whether a text layer says what is on its page, or its fonts do not tell which letters they show. Pure.
+
+A text is judged by its characters, and where these are letters by its words: a font without a mapping gives letters
+that stand a fixed number of places from the right ones, or signs in place of letters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from orchestrator.documents.languages import SMALL_WORDS, small_words
+
+MIN_CHARACTERS = 20
+"""Characters below which nothing is said of a text."""
+MAX_BROKEN = 0.1
+"""Share of a text's characters that are controls, replacements or of private areas."""
+MIN_LETTERS = 60
+"""Characters below which words say nothing."""
+MOST_JUDGED = 2000
+"""Characters that are looked at for words."""
+_FEW_LETTERS, _MANY_SIGNS = 0.2, 0.45
+"""Shares of letters and signs in a text whose letters have become the first signs of a code."""
+_FEW_WORDS, _MANY_WORDS = 0.05, 0.15
+"""Shares of the small words of a language in a text that is not in it, and in one that is."""
+_DIFFERENT = 3
+_BROKEN = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd\ue000-\uf8ff]")
+_LEADERS = re.compile(r"([.\-_·…=*—–|•])\1{2,}")
+_SOLID = "".join(map(chr, range(ord("!"), ord("~") + 1)))
+_SHIFTS = tuple({code: chr(code + shift) for code in map(ord, _SOLID)} for shift in range(-31, 32) if shift)
+
+
+def is_garbled(text: str) -> bool:
+    """True if a text cannot be what its page shows. Texts of few characters, lists and code are never."""
+    broken = len(_BROKEN.findall(text))
+    if broken and broken > MAX_BROKEN * len("".join(text.split())):
+        return len("".join(text.split())) >= MIN_CHARACTERS
+    text = text[:MOST_JUDGED]
+    return not _has_small_words(text) and _is_shifted(_LEADERS.sub(" ", text))
+
+
+def _has_small_words(text: str) -> bool:
+    return len(SMALL_WORDS.intersection(text.lower().split())) >= _DIFFERENT
+
+
+def _is_shifted(text: str) -> bool:
+    """True for ASCII that has the words of a language a fixed number of places off, or is made of signs alone."""
+    counts = Counter("".join(text.split()))
+    total = counts.total()
+    if total < MIN_LETTERS or 10 * sum(counts[character] for character in _SOLID) < 9 * total:
+        return False
+    letters = sum(counts[character] for character in _SOLID if character.isalpha())
+    signs = sum(counts[character] for character in _SOLID if not character.isalnum())
+    if letters < _FEW_LETTERS * total and signs > _MANY_SIGNS * total:
+        return True
+    if small_words(text) >= _FEW_WORDS:
+        return False
+    moved = (text.translate(shift) for shift in _SHIFTS)
+    return any(_has_small_words(one) and small_words(one) >= _MANY_WORDS for one in moved)

@@ -1,0 +1,165 @@
+"""Text of PDF pages that PDFium does not give: vertical lines, and characters without a width. By pdfminer.six.
+
+PDFium tells how many texts a page draws; where it has no characters for many of them, the page is read a second time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from pypdfium2 import raw
+
+SAMPLED = 16
+"""Objects of a page that are looked at first: most pages lose none."""
+LOST = 0.1
+"""So much of the texts of a page without characters is a loss; a text that is drawn twice to be bold is one, too."""
+MOST_OBJECTS = 20_000
+"""A page with more is not read a second time."""
+_SPACE = 0.2
+_NEXT_LINE = 0.6
+_SAME = 0.15
+"""Shares of a character's size: a gap that is a blank, a step to a new line, the shift of one that is drawn twice."""
+
+
+def loses_text(page: Any, layer: Any) -> bool:
+    """True if PDFium has no characters for many of the texts that a page draws."""
+    count = raw.FPDFPage_CountObjects(page)
+    empty, texts = _empty_texts(page, layer, range(0, count, max(1, count // SAMPLED)))
+    if empty < 2 or count > MOST_OBJECTS:
+        return empty >= 2
+    if count > SAMPLED:
+        empty, texts = _empty_texts(page, layer, range(0, count, max(1, count // (16 * SAMPLED))))
+    return empty >= max(2, LOST * texts)
+
+
+def _empty_texts(page: Any, layer: Any, indexes: range) -> tuple[int, int]:
+    """How many texts of a page have no characters, and how many texts there are."""
+    empty = texts = 0
+    for index in indexes:
+        found = raw.FPDFPage_GetObject(page, index)
+        if raw.FPDFPageObj_GetType(found) == raw.FPDF_PAGEOBJ_TEXT:
+            texts += 1
+            empty += raw.FPDFTextObj_GetText(found, layer, None, 0) <= ctypes.sizeof(ctypes.c_ushort)
+    return empty, texts
+
+
+class _Character(NamedTuple):
+    """A character in its box, in points from the lower left corner of its page."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+    text: str
+
+    @property
+    def end(self) -> float:
+        """Where the next one may begin: some fonts do not tell how wide a character is."""
+        return self.right if self.right - self.left > _SAME * self.size else self.left + self.size
+
+    @property
+    def size(self) -> float:
+        """Its height, or its width if it has none."""
+        return max(self.top - self.bottom, self.right - self.left, 1.0)
+
+
+class LostText:
+    """A PDF as pdfminer.six reads it, opened when a page is first asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._pages: list[Any] | None = None
+
+    def page(self, index: int) -> str:
+        """The text of a page; empty if it cannot be read."""
+        try:
+            return _lines(list(self._characters(index)))
+        except (MemoryError, ImportError):
+            raise
+        except Exception:  # noqa: BLE001 (damaged files make it raise anything: PDFium's text stays)
+            return ""
+
+    def _characters(self, index: int) -> Iterator[_Character]:
+        from pdfminer.converter import PDFPageAggregator
+        from pdfminer.layout import LTChar, LTContainer
+        from pdfminer.pdfdocument import PDFDocument
+        from pdfminer.pdfinterp import PDFPageInterpreter, PDFResourceManager
+        from pdfminer.pdfpage import PDFPage
+        from pdfminer.pdfparser import PDFParser
+
+        if self._pages is None:
+            self._pages = list(PDFPage.create_pages(PDFDocument(PDFParser(io.BytesIO(self._data)))))
+        resources = PDFResourceManager()
+        device = PDFPageAggregator(resources, laparams=None)
+        PDFPageInterpreter(resources, device).process_page(self._pages[index])
+        open_items: list[Any] = [device.get_result()]
+        while open_items:
+            item = open_items.pop()
+            if isinstance(item, LTContainer):
+                open_items += [*item][::-1]
+            elif isinstance(item, LTChar) and not (text := item.get_text()).startswith("(cid:"):
+                yield _Character(*item.bbox, text)
+
+
+def _lines(characters: list[_Character]) -> str:
+    """Lines as they are drawn; those of a page that is written downwards from the right, as they are read."""
+    drawn = list(_once(characters))
+    is_vertical = 2 * sum(_is_below(one, last) for last, one in pairwise(drawn)) > len(drawn)
+    follows = _is_below if is_vertical else _is_beside
+    lines: list[list[_Character]] = []
+    for last, one in zip([None, *drawn], drawn, strict=False):
+        if last is None or not follows(one, last):
+            lines.append([])
+        lines[-1].append(one)
+    if is_vertical:
+        return "\n".join("".join(one.text for one in line) for tier in _tiers(lines) for line in tier)
+    return "\n".join(map(_written, lines))
+
+
+def _written(line: list[_Character]) -> str:
+    """A horizontal line, with a blank where there is a gap."""
+    texts = [line[0].text]
+    for last, one in pairwise(line):
+        if one.left - last.end > _SPACE * one.size and not last.text.isspace():
+            texts.append(" ")
+        texts.append(one.text)
+    return "".join(texts)
+
+
+def _tiers(lines: list[list[_Character]]) -> Iterator[list[list[_Character]]]:
+    """Vertical lines from the right, one tier of a page below the other; white runs across between two tiers."""
+    tier: list[list[_Character]] = []
+    lowest = float("inf")
+    for line in sorted(lines, key=lambda line: -line[0].top):
+        if tier and line[0].top <= lowest:
+            yield sorted(tier, key=lambda line: (-round(line[0].left), -line[0].top))
+            tier, lowest = [], float("inf")
+        tier.append(line)
+        lowest = min(lowest, line[-1].bottom)
+    yield sorted(tier, key=lambda line: (-round(line[0].left), -line[0].top))
+
+
+def _once(characters: list[_Character]) -> Iterator[_Character]:
+    """The characters without those that are drawn again a hair's breadth away, to be bold."""
+    seen: set[tuple[str, int, int]] = set()
+    for one in characters:
+        step = _SAME * one.size
+        column, row = round(one.left / step), round(one.bottom / step)
+        if any((one.text, column + right, row + up) in seen for right in (-1, 0, 1) for up in (-1, 0, 1)):
+            continue
+        seen.add((one.text, column, row))
+        yield one
+
+
+def _is_below(one: _Character, last: _Character) -> bool:
+    is_in_column = abs(one.left - last.left) < _NEXT_LINE * one.size
+    return is_in_column and _SAME * one.size < last.top - one.top < 2 * one.size
+
+
+def _is_beside(one: _Character, last: _Character) -> bool:
+    is_in_line = abs(one.bottom - last.bottom) < _NEXT_LINE * one.size
+    return is_in_line and one.left >= last.left - one.size

@@ -1,0 +1,109 @@
+"""PDF pages that PDFium reads in part, and text layers that are not what the page shows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.documents import pdf_text, rendering
+from orchestrator.documents.garbled import is_garbled
+from orchestrator.documents.pdf_lost_text import LostText
+from orchestrator.documents.types import DocumentProblem, ExtractionError, Render
+from tests.support.pdfs import japanese, latin
+
+LINES = [
+    "吾輩は猫である名前はまだ無い",
+    "どこで生れたかとんと見当がつかぬ",
+    "何でも薄暗いじめじめした所で",
+    "ニャーニャー泣いていた事だけは",
+]
+PROSE = {
+    "en": "The tenant shall pay the rent on the first day of each month, and the deposit is held by the landlord. "
+    * 3,
+    "de": "Der Mieter zahlt die Miete am ersten Tag des Monats, und die Kaution ist vom Vermieter zu verzinsen. " * 3,
+    "fr": "Le locataire paie le loyer par virement le premier jour du mois et la caution est de deux mois. " * 3,
+    "pl": "Najemca jest obowiązany do zapłaty czynszu przez przelew na konto i nie może go obniżyć. " * 3,
+}
+AUTO = Render("auto", 100, 800, 10, True, 10_000_000)
+
+
+def text(data: bytes) -> str:
+    return pdf_text.extract(data, None)[0]
+
+
+def shifted(prose: str, by: int) -> str:
+    return "".join(chr(ord(one) + by) if "?" < one < "\x7f" else one for one in prose)
+
+
+def test_vertical_lines_are_read_from_the_right() -> None:
+    drawn = [(500 - 20 * number, 700, line) for number, line in enumerate(LINES)]
+    assert text(japanese(drawn[::-1])) == "\n".join(LINES)
+
+
+def test_vertical_lines_are_read_tier_by_tier() -> None:
+    drawn = [(500, 760, LINES[0]), (500, 380, LINES[2]), (480, 760, LINES[1]), (480, 380, LINES[3])]
+    assert text(japanese(drawn)) == "\n".join(LINES)
+
+
+def test_characters_without_a_width_are_read() -> None:
+    drawn = [
+        (60 + 13 * column, 760 - 20 * number, character)
+        for number, line in enumerate(LINES)
+        for column, character in enumerate(line)
+    ]
+    assert text(japanese(drawn, is_vertical=False, has_width=False)) == "\n".join(LINES)
+
+
+def test_a_line_that_is_drawn_twice_is_read_once() -> None:
+    drawn = [(60 + shift, 760 - 20 * n, line) for n, line in enumerate(LINES) for shift in (0, 0.3)]
+    assert LostText(japanese(drawn, is_vertical=False)).page(0).split() == LINES
+
+
+@pytest.mark.parametrize("language", PROSE)
+@pytest.mark.parametrize("by", [-29, -31, 1, 7, 29])
+def test_shifted_letters_are_no_text(language: str, by: int) -> None:
+    prose = PROSE[language]
+    assert not is_garbled(prose)
+    if language != "pl":
+        assert is_garbled(shifted(prose, by))
+
+
+def test_letters_that_became_signs_are_no_text() -> None:
+    codes: dict[str, str] = {}
+    assert is_garbled(
+        "".join(" " if one == " " else codes.setdefault(one, chr(33 + len(codes))) for one in PROSE["en"])
+    )
+    assert is_garbled("".join(" " if one == " " else chr(1 + ord(one) % 30) for one in PROSE["en"]))
+    assert is_garbled("\ue041\ue042\ue043 " * 20 + "a few letters")
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.from_regex(r"\A(?:[A-Z]{2,4}-?\d{1,6}|\d{1,3},\d{3}\.\d\d|\d{2}/\d{2}/\d{4}|[A-Z][a-z]{2,9})\Z"),
+        max_size=80,
+    )
+)
+def test_lists_of_codes_names_and_figures_are_text(cells: list[str]) -> None:
+    assert not is_garbled(" ".join(cells))
+
+
+@pytest.mark.parametrize(
+    "plain",
+    ["一二三四五六七八九十" * 20, "Это договор аренды. " * 10, "x = {'a': [1, 2], 'b': f(x, y)}\n" * 10,
+     "Total ........ 12.00\nTax .......... 2.40\n" * 10, "🙂👍 " * 40, ""],
+)  # fmt: skip
+def test_other_scripts_code_and_leaders_are_text(plain: str) -> None:
+    assert not is_garbled(plain)
+
+
+def test_an_unusable_text_layer_is_refused_and_goes_as_a_picture() -> None:
+    data = latin([shifted(PROSE["en"], -29)[at : at + 80] for at in range(0, 300, 80)])
+    with pytest.raises(ExtractionError) as refused:
+        text(data)
+    assert refused.value.code is DocumentProblem.UNUSABLE_TEXT
+    found, fields, pictures = rendering.extract(data, "pdf", AUTO, 10_000)
+    assert (found, fields["sent_as"], len(pictures)) == ("", "page 1 as image", 1)
+    kept = latin([PROSE["en"][at : at + 80] for at in range(0, 300, 80)])
+    assert rendering.extract(kept, "pdf", AUTO, 10_000)[1]["sent_as"] == "text"
