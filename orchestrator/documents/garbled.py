@@ -17,7 +17,7 @@ MAX_BROKEN = 0.1
 """Share of a text's characters that are controls, replacements or of private areas."""
 MIN_LETTERS = 60
 """Characters below which words say nothing."""
-MOST_JUDGED = 2000
+MOST_JUDGED = 1500
 """Characters that are looked at for words."""
 _FEW_LETTERS, _MANY_SIGNS = 0.2, 0.45
 """Shares of letters and signs in a text whose letters have become the first signs of a code."""
@@ -32,9 +32,10 @@ _SHIFTS = tuple({code: chr(code + shift) for code in map(ord, _SOLID)} for shift
 
 def is_garbled(text: str) -> bool:
     """True if a text cannot be what its page shows. Texts of few characters, lists and code are never."""
-    broken = len(_BROKEN.findall(text))
-    if broken and broken > MAX_BROKEN * len("".join(text.split())):
-        return len("".join(text.split())) >= MIN_CHARACTERS
+    if _BROKEN.search(text) is not None:
+        solid = len("".join(text.split()))
+        if len(_BROKEN.findall(text)) > MAX_BROKEN * solid:
+            return solid >= MIN_CHARACTERS
     text = text[:MOST_JUDGED]
     return not _has_small_words(text) and _is_shifted(_LEADERS.sub(" ", text))
 

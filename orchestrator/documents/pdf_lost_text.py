@@ -13,12 +13,10 @@ from typing import Any, NamedTuple
 
 from pypdfium2 import raw
 
-SAMPLED = 16
-"""Objects of a page that are looked at first: most pages lose none."""
+GLANCED, SAMPLED = 4, 64
+"""Objects of a page that are looked at, first and if one of them has no characters: most pages lose none."""
 LOST = 0.1
 """So much of the texts of a page without characters is a loss; a text that is drawn twice to be bold is one, too."""
-MOST_OBJECTS = 20_000
-"""A page with more is not read a second time."""
 _SPACE = 0.2
 _NEXT_LINE = 0.6
 _SAME = 0.15
@@ -28,12 +26,16 @@ _SAME = 0.15
 def loses_text(page: Any, layer: Any) -> bool:
     """True if PDFium has no characters for many of the texts that a page draws."""
     count = raw.FPDFPage_CountObjects(page)
-    empty, texts = _empty_texts(page, layer, range(0, count, max(1, count // SAMPLED)))
-    if empty < 2 or count > MOST_OBJECTS:
-        return empty >= 2
-    if count > SAMPLED:
-        empty, texts = _empty_texts(page, layer, range(0, count, max(1, count // (16 * SAMPLED))))
+    if not _empty_texts(page, layer, _spread(count, GLANCED))[0]:
+        return False
+    empty, texts = _empty_texts(page, layer, _spread(count, SAMPLED))
     return empty >= max(2, LOST * texts)
+
+
+def _spread(count: int, most: int) -> range:
+    """So many indexes, spread evenly, or all of them."""
+    step = max(1, count // most)
+    return range(step // 2, count, step)
 
 
 def _empty_texts(page: Any, layer: Any, indexes: range) -> tuple[int, int]:

@@ -75,11 +75,12 @@ class OpenPdf:
             layer = page.get_textpage()
             try:
                 text = _BROKEN_WORD.sub("", clean(layer.get_text_range())).replace("\ufffe", "-").strip()
-                found = clean(self._lost.page(index)).strip() if loses_text(page, layer) else text
-                if letters(found) > letters(text):
-                    text = found
+                is_whole = True
+                if loses_text(page, layer):
+                    found = clean(self._lost.page(index)).strip()
+                    is_whole = bool(found)
+                    text = found if letters(found) > letters(text) else text
                 told = clean(with_annotations(self.pages, page, layer, text)).strip()
-                is_whole = bool(found) or not text
                 return PageText(told, is_whole and not is_garbled(text))
             finally:
                 layer.close()
