@@ -17,7 +17,7 @@ MAX_BROKEN = 0.1
 """Share of a text's characters that are controls, replacements or of private areas."""
 MIN_LETTERS = 60
 """Characters below which words say nothing."""
-MOST_JUDGED = 1500
+MOST_JUDGED = 800
 """Characters that are looked at for words."""
 _FEW_LETTERS, _MANY_SIGNS = 0.2, 0.45
 """Shares of letters and signs in a text whose letters have become the first signs of a code."""

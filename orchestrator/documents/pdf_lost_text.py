@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pypdfium2 import raw
 
-GLANCED, SAMPLED = 4, 64
+GLANCED, SAMPLED = 3, 64
 """Objects of a page that are looked at, first and if one of them has no characters: most pages lose none."""
 LOST = 0.1
 """So much of the texts of a page without characters is a loss; a text that is drawn twice to be bold is one, too."""
