@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 from pypdfium2 import raw
 
-GLANCED, SAMPLED = 3, 64
+GLANCED, SAMPLED = 4, 64
 """Objects of a page that are looked at, first and if one of them has no characters: most pages lose none."""
+LONG = 50
+"""Characters an object of a page of which one object is looked at first: whole lines are drawn at once."""
 LOST = 0.1
 """So much of the texts of a page without characters is a loss; a text that is drawn twice to be bold is one, too."""
 _SPACE = 0.2
@@ -23,10 +25,10 @@ _SAME = 0.15
 """Shares of a character's size: a gap that is a blank, a step to a new line, the shift of one that is drawn twice."""
 
 
-def loses_text(page: Any, layer: Any) -> bool:
-    """True if PDFium has no characters for many of the texts that a page draws."""
+def loses_text(page: Any, layer: Any, characters: int) -> bool:
+    """True if PDFium has no characters for many of the texts that a page draws; it has so many in all."""
     count = raw.FPDFPage_CountObjects(page)
-    if not _empty_texts(page, layer, _spread(count, GLANCED))[0]:
+    if not _empty_texts(page, layer, _spread(count, 1 if characters > LONG * count else GLANCED))[0]:
         return False
     empty, texts = _empty_texts(page, layer, _spread(count, SAMPLED))
     return empty >= max(2, LOST * texts)

@@ -15,6 +15,7 @@ from orchestrator.documents.garbled import is_garbled
 from orchestrator.documents.office import TextLimit
 from orchestrator.documents.pdf_annotations import with_annotations
 from orchestrator.documents.pdf_lost_text import LostText, loses_text
+from orchestrator.documents.pdf_tables import with_tables
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PAGE_BREAK = "\n\f"
@@ -76,10 +77,12 @@ class OpenPdf:
             try:
                 text = _BROKEN_WORD.sub("", clean(layer.get_text_range())).replace("\ufffe", "-").strip()
                 is_whole = True
-                if loses_text(page, layer):
+                if loses_text(page, layer, len(text)):
                     found = clean(self._lost.page(index)).strip()
                     is_whole = bool(found)
                     text = found if letters(found) > letters(text) else text
+                else:
+                    text = with_tables(page, layer, text)
                 told = clean(with_annotations(self.pages, page, layer, text)).strip()
                 return PageText(told, is_whole and not is_garbled(text))
             finally:

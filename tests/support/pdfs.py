@@ -56,3 +56,10 @@ def latin(lines: Sequence[str]) -> bytes:
 
 
 _ESCAPED = bytes(code if chr(code) not in "()\\" else ord("?") for code in range(256))
+
+
+def placed(texts: Sequence[tuple[float, float, str]], size: int = 10) -> bytes:
+    """Latin texts, each with the place where it begins in points."""
+    drawn = (b"1 0 0 1 %g %g Tm (%s) Tj" % (x, y, text.encode("latin-1").translate(_ESCAPED)) for x, y, text in texts)
+    font = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>"
+    return page(b"BT /F %d Tf " % size + b" ".join(drawn) + b" ET", font)

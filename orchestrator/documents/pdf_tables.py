@@ -1,0 +1,193 @@
+"""Tables of PDF pages, written as rows with separators: by where texts stand, without a model.
+
+A block of lines is a table if white runs down between its columns and its cells are short or numbers; prose in two
+columns is not. A block is replaced only where the page's text has the same characters in a row of lines, so that none
+is lost and none comes twice.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pypdfium2 import raw
+
+SEPARATOR = " | "
+MIN_LINES = 3
+MANY_OBJECTS, FEW_CHARACTERS = 1.3, 25
+"""Objects and characters a line of a page that may have tables: prose is drawn in long lines, each at once."""
+MOST_BOXES = 5_000
+_GAP = 0.9
+_FAR = 3.5
+"""Times the height of a line: white between two cells, and more than between two lines of a table."""
+_SHORT = 18
+_NUMBERS = 0.3
+"""Characters of a usual cell, or the share of cells with a number, which a table has."""
+_ALIGNED, _SLACK = 0.5, 6.0
+"""The share of a column's cells that stand in line, within so many points."""
+_NUMBER = re.compile(r"[^\w\s]*\d[\d.,'’ \u00a0/%:-]*[^\w\s]*(?:\s?\w{1,4})?")
+_LEADERS = re.compile(r"(?:[.…_·]\s?){4}")
+
+
+class Box(NamedTuple):
+    """Where a text stands, in points from the lower left corner of its page."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    @property
+    def height(self) -> float:
+        """Of a line, about its size of type."""
+        return max(self.top - self.bottom, 1.0)
+
+
+class _Column(NamedTuple):
+    left: float
+    right: float
+
+
+Line = list[Box]
+
+
+def with_tables(page: Any, layer: Any, text: str) -> str:
+    """The text of a page with its tables as rows."""
+    lines = text.split("\n")
+    is_plain = raw.FPDFPage_CountObjects(page) < MANY_OBJECTS * len(lines)
+    if is_plain and len(text) > FEW_CHARACTERS * len(lines):
+        return text
+    for block, columns in _blocks(_lines(_boxes(layer))):
+        cells = [[_text(layer, box) for box in line] for line in block]
+        if _is_table(cells) and _are_aligned(block, columns):
+            rows = [_row(line, of, columns) for line, of in zip(block, cells, strict=True)]
+            lines = _replaced(lines, cells, rows)
+    return "\n".join(lines)
+
+
+def _boxes(layer: Any) -> list[Box]:
+    count = raw.FPDFText_CountRects(layer, 0, -1)
+    if count > MOST_BOXES:
+        return []
+    left, top, right, bottom = (ctypes.c_double() for _ in range(4))
+    boxes = []
+    for index in range(count):
+        raw.FPDFText_GetRect(layer, index, left, top, right, bottom)
+        boxes.append(Box(left.value, bottom.value, right.value, top.value))
+    return boxes
+
+
+def _lines(boxes: list[Box]) -> list[Line]:
+    """Boxes beside each other, from the top; those without a gap between them are one cell."""
+    lines: list[Line] = []
+    for box in sorted(boxes, key=lambda box: -(box.top + box.bottom)):
+        first = lines[-1][0] if lines else None
+        if first is not None and first.bottom < (box.top + box.bottom) / 2 < first.top:
+            lines[-1].append(box)
+        else:
+            lines.append([box])
+    return [_cells(sorted(line)) for line in lines]
+
+
+def _cells(line: Line) -> Line:
+    cells = [line[0]]
+    for box in line[1:]:
+        last = cells[-1]
+        if box.left - last.right < _GAP * min(last.height, box.height):
+            bottom, top = min(last.bottom, box.bottom), max(last.top, box.top)
+            cells[-1] = Box(last.left, bottom, max(last.right, box.right), top)
+        else:
+            cells.append(box)
+    return cells
+
+
+def _blocks(lines: list[Line]) -> Iterator[tuple[list[Line], list[_Column]]]:
+    """Lines one below the other that have columns in common."""
+    block: list[Line] = []
+    columns: list[_Column] = []
+    for line in [*lines, []]:
+        common = _columns([*columns, *(_Column(box.left, box.right) for box in line)])
+        is_near = bool(block and line) and block[-1][0].bottom - line[0].top < _FAR * line[0].height
+        if is_near and len(common) > 1 and (len(line) > 1 or len(common) >= len(columns) - 1):
+            block.append(line)
+            columns = common
+            continue
+        while block and len(block[-1]) == 1:
+            block.pop()
+        if sum(len(one) > 1 for one in block) >= MIN_LINES:
+            yield block, columns
+        is_begin = len(line) > 1
+        block, columns = ([line], _columns([_Column(box.left, box.right) for box in line])) if is_begin else ([], [])
+
+
+def _columns(spans: list[_Column]) -> list[_Column]:
+    """The spans that overlap as one; white runs down between those that are left."""
+    columns: list[_Column] = []
+    for span in sorted(spans):
+        if columns and span.left <= columns[-1].right:
+            columns[-1] = _Column(columns[-1].left, max(columns[-1].right, span.right))
+        else:
+            columns.append(span)
+    return columns
+
+
+def _text(layer: Any, box: Box) -> str:
+    found = layer.get_text_bounded(box.left - 0.5, box.bottom, box.right + 0.5, box.top)
+    return " ".join(found.replace("\ufffe", "-").split())
+
+
+def _is_table(cells: Sequence[Sequence[str]]) -> bool:
+    every = [cell for line in cells for cell in line]
+    if 2 * sum(_LEADERS.search(cell) is not None for cell in every) > len(cells):
+        return False  # a table of contents
+    numbers = sum(_NUMBER.fullmatch(cell) is not None for cell in every)
+    return numbers >= _NUMBERS * len(every) or sum(map(len, every)) <= _SHORT * len(every)
+
+
+def _are_aligned(block: list[Line], columns: list[_Column]) -> bool:
+    """True if most cells of each column begin, end or have their middle where most others of it do.
+
+    Two columns have as many cells as a table has lines.
+    """
+    lengths = []
+    for column in columns:
+        boxes = [box for line in block for box in line if column.left <= box.left <= column.right]
+        places = ([box.left for box in boxes], [box.right for box in boxes], [box.left + box.right for box in boxes])
+        most = max(max(Counter(round(at / _SLACK) for at in each).values()) for each in places)
+        if len(boxes) >= MIN_LINES and most < _ALIGNED * len(boxes):
+            return False
+        lengths.append(len(boxes))
+    return sorted(lengths)[-2] >= MIN_LINES and sum(len(line) > 1 for line in block) >= _ALIGNED * len(block)
+
+
+def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:
+    """The cells of a line in their columns; a column without one stays empty."""
+    cells = [""] * len(columns)
+    for box, text in zip(line, texts, strict=True):
+        at = next(index for index, column in enumerate(columns) if column.left <= box.left <= column.right)
+        cells[at] = f"{cells[at]} {text}".strip()
+    return SEPARATOR.join(cells).rstrip()
+
+
+def _replaced(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str]) -> list[str]:
+    """The lines with the rows in place of those that have the same characters; as they are if none have."""
+    wanted = Counter(_solid("".join(cell for line in cells for cell in line)))
+    size, begins = wanted.total(), {_solid(line[0])[:4] for line in cells}
+    lengths = [len(_solid(line)) for line in lines]
+    for start, line in enumerate(lines):
+        if _solid(line)[:4] not in begins:
+            continue
+        end, total = start, 0
+        while end < len(lines) and total < size:
+            total += lengths[end]
+            end += 1
+        if total == size and Counter(_solid("".join(lines[start:end]))) == wanted:
+            return [*lines[:start], *rows, *lines[end:]]
+    return lines
+
+
+def _solid(text: str) -> str:
+    return "".join(text.split())

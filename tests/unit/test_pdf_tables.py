@@ -1,0 +1,96 @@
+"""Tables on PDF pages: their rows keep their columns, and prose in columns is not a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.documents import pdf_text
+from tests.support.pdfs import placed
+
+ROWS = [
+    ["Item", "Quantity", "Unit price", "Amount"],
+    ["Leaflet, four colours", "1,500", "0.42", "630.00"],
+    ["Catalogue of 48 pages", "400", "3.40", "1,360.00"],
+    ["Wet proof, two rounds", "1", "100.00", "100.00"],
+]
+LEFT = [60, 240, 320, 420]
+PROSE = (
+    "The tenant pays the rent on the first day of each month to the account that the landlord names and the deposit "
+    "is held on an account of its own until the keys have been returned and all rooms have been looked at by both "
+).split()
+
+
+def text(data: bytes) -> str:
+    return pdf_text.extract(data, None)[0]
+
+
+def table(rows: list[list[str]], top: float = 700, *, by_column: bool = False) -> list[tuple[float, float, str]]:
+    drawn = [
+        (LEFT[column], top - 16 * number, cell)
+        for number, row in enumerate(rows)
+        for column, cell in enumerate(row)
+        if cell
+    ]
+    return sorted(drawn, key=lambda one: one[0]) if by_column else drawn
+
+
+def columns(lefts: list[float], words: int) -> list[tuple[float, float, str]]:
+    """Prose in columns, drawn as a typesetter does: one column after the other."""
+    lines = [" ".join(PROSE[(at * words) % 30 : (at * words) % 30 + words]) for at in range(12 * len(lefts))]
+    return [(left, 700 - 13 * at, lines[12 * n + at]) for n, left in enumerate(lefts) for at in range(12)]
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+def test_rows_have_separators(by_column: bool) -> None:
+    found = text(
+        placed([(60, 740, "An invoice of this month"), *table(ROWS, by_column=by_column), (60, 500, "Thank you.")])
+    )
+    assert found.split("\n") == ["An invoice of this month", *(" | ".join(row) for row in ROWS), "Thank you."]
+
+
+def test_a_cell_that_is_missing_leaves_its_column_empty() -> None:
+    rows = [ROWS[0], ["Leaflet", "1,500", "", "630.00"], ["Postage", "", "", "12.00"], ["Proof", "1", "100.00", ""]]
+    assert text(placed(table(rows))).split("\n") == [
+        "Item | Quantity | Unit price | Amount", "Leaflet | 1,500 |  | 630.00", "Postage |  |  | 12.00",
+        "Proof | 1 | 100.00 |",
+    ]  # fmt: skip
+
+
+def test_words_of_a_cell_that_are_drawn_one_by_one_stay_together() -> None:
+    drawn = [(60, 700 - 16 * n, "Wet") for n in range(4)] + [(80, 700 - 16 * n, "proof") for n in range(4)]
+    drawn += [(240, 700 - 16 * n, f"{n},100") for n in range(4)]
+    found = text(placed(sorted(drawn, key=lambda one: (-one[1], one[0])))).split("\n")
+    assert found == [f"Wet proof | {n},100" for n in range(4)]
+
+
+@pytest.mark.parametrize(("lefts", "words"), [([60, 320], 8), ([60, 230, 400], 5)])
+def test_prose_in_columns_keeps_its_reading_order(lefts: list[float], words: int) -> None:
+    drawn = columns(lefts, words)
+    assert text(placed(drawn)).split() == [word for _, _, line in drawn for word in line.split()]
+    assert "|" not in text(placed(drawn))
+
+
+def test_two_lines_are_not_a_table() -> None:
+    assert "|" not in text(placed(table(ROWS[:2])))
+
+
+def test_two_tables_on_a_page_have_their_own_columns() -> None:
+    other = [["Name", "Year"], ["Ann", "1999"], ["Bob", "2001"]]
+    found = text(placed([*table(ROWS), (60, 600, "A line of text between the two of them"), *table(other, 560)]))
+    assert [" | ".join(row) for row in other] == found.split("\n")[-3:]
+
+
+CELLS = st.text("abcdefghij 0123456789.,%", min_size=1, max_size=14).map(str.strip)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(CELLS, min_size=2, max_size=4), min_size=1, max_size=8), st.booleans())
+def test_no_character_is_lost_or_comes_twice(rows: list[list[str]], by_column: bool) -> None:
+    drawn = [*table(rows, by_column=by_column), (60, 60, "the end of the page")]
+    wanted = Counter("".join(cell for _, _, cell in drawn).replace(" ", ""))
+    found = Counter("".join(text(placed(drawn)).replace(" | ", "").replace(" |", "").replace("| ", "").split()))
+    assert found == wanted
