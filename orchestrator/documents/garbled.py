@@ -25,7 +25,7 @@ _FEW_WORDS, _MANY_WORDS = 0.05, 0.15
 """Shares of the small words of a language in a text that is not in it, and in one that is."""
 _DIFFERENT = 3
 _BROKEN = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd\ue000-\uf8ff]")
-_LEADERS = re.compile(r"([.\-_·…=*—–|•])\1{2,}")
+_LEADERS = re.compile(r"([.\-_·…=*—–|•])(?:\s?\1){2,}")
 _SOLID = "".join(map(chr, range(ord("!"), ord("~") + 1)))
 _SHIFTS = tuple({code: chr(code + shift) for code in map(ord, _SOLID)} for shift in range(-31, 32) if shift)
 

@@ -28,6 +28,8 @@ _NUMBERS = 0.3
 """Characters of a usual cell, or the share of cells with a number, which a table has."""
 _ALIGNED, _SLACK = 0.5, 6.0
 """The share of a column's cells that stand in line, within so many points."""
+_FILLED = 0.4
+"""The share of a table's places that have a cell; formulas have fewer."""
 _NUMBER = re.compile(r"[^\w\s]*\d[\d.,'’ \u00a0/%:-]*[^\w\s]*(?:\s?\w{1,4})?")
 _LEADERS = re.compile(r"(?:[.…_·]\s?){4}")
 
@@ -109,7 +111,7 @@ def _blocks(lines: list[Line]) -> Iterator[tuple[list[Line], list[_Column]]]:
     block: list[Line] = []
     columns: list[_Column] = []
     for line in [*lines, []]:
-        common = _columns([*columns, *(_Column(box.left, box.right) for box in line)])
+        common = _columns([*columns, *_spans([line])])
         is_near = bool(block and line) and block[-1][0].bottom - line[0].top < _FAR * line[0].height
         if is_near and len(common) > 1 and (len(line) > 1 or len(common) >= len(columns) - 1):
             block.append(line)
@@ -117,10 +119,15 @@ def _blocks(lines: list[Line]) -> Iterator[tuple[list[Line], list[_Column]]]:
             continue
         while block and len(block[-1]) == 1:
             block.pop()
-        if sum(len(one) > 1 for one in block) >= MIN_LINES:
+        columns = _columns(_spans(block))  # without those of the lines behind its end
+        if len(columns) > 1 and sum(len(one) > 1 for one in block) >= MIN_LINES:
             yield block, columns
-        is_begin = len(line) > 1
-        block, columns = ([line], _columns([_Column(box.left, box.right) for box in line])) if is_begin else ([], [])
+        block = [line] if len(line) > 1 else []
+        columns = _columns(_spans(block))
+
+
+def _spans(lines: list[Line]) -> list[_Column]:
+    return [_Column(box.left, box.right) for line in lines for box in line]
 
 
 def _columns(spans: list[_Column]) -> list[_Column]:
@@ -160,7 +167,10 @@ def _are_aligned(block: list[Line], columns: list[_Column]) -> bool:
         if len(boxes) >= MIN_LINES and most < _ALIGNED * len(boxes):
             return False
         lengths.append(len(boxes))
-    return sorted(lengths)[-2] >= MIN_LINES and sum(len(line) > 1 for line in block) >= _ALIGNED * len(block)
+    is_full = sum(lengths) >= _FILLED * len(block) * len(columns)
+    return (
+        is_full and sorted(lengths)[-2] >= MIN_LINES and sum(len(one) > 1 for one in block) >= _ALIGNED * len(block)
+    )
 
 
 def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:

@@ -76,14 +76,14 @@ class OpenPdf:
             layer = page.get_textpage()
             try:
                 text = _BROKEN_WORD.sub("", clean(layer.get_text_range())).replace("\ufffe", "-").strip()
-                is_whole = True
+                is_whole, told = True, text
                 if loses_text(page, layer, len(text)):
                     found = clean(self._lost.page(index)).strip()
                     is_whole = bool(found)
-                    text = found if letters(found) > letters(text) else text
+                    told = text = found if letters(found) > letters(text) else text
                 else:
-                    text = with_tables(page, layer, text)
-                told = clean(with_annotations(self.pages, page, layer, text)).strip()
+                    told = with_tables(page, layer, text)
+                told = clean(with_annotations(self.pages, page, layer, told)).strip()
                 return PageText(told, is_whole and not is_garbled(text))
             finally:
                 layer.close()

@@ -92,7 +92,8 @@ def test_lists_of_codes_names_and_figures_are_text(cells: list[str]) -> None:
 @pytest.mark.parametrize(
     "plain",
     ["一二三四五六七八九十" * 20, "Это договор аренды. " * 10, "x = {'a': [1, 2], 'b': f(x, y)}\n" * 10,
-     "Total ........ 12.00\nTax .......... 2.40\n" * 10, "🙂👍 " * 40, ""],
+     "Total ........ 12.00\nTax .......... 2.40\n" * 10,
+        "Contents . . . . . . . . . . . . . . . . . . . . 9\n" * 10, "🙂👍 " * 40, ""],
 )  # fmt: skip
 def test_other_scripts_code_and_leaders_are_text(plain: str) -> None:
     assert not is_garbled(plain)
