@@ -114,6 +114,10 @@ LIST = {"type": "array", "items": SCHEMA, "minItems": 1}
 LABELS = {"kind": "classify", "labels": ["x", "y"]}
 THINKS = {"max_tokens": 4000, "extra": {"thinking": {"type": "enabled", "budget_tokens": 2000}}}
 
+TOOL = {"extra": {"tool_choice": "required", "tools": [
+    {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+]}}  # fmt: skip
+
 RENAMED: list[tuple[str, str, Json]] = [
     # what is asked, and has another spelling there: backend, models, settings
     ("openai", "gpt-5-nano o1 o3-mini o4-mini gpt-5.4 gpt-5.6", {"max_tokens": 50}),
@@ -125,7 +129,19 @@ RENAMED: list[tuple[str, str, Json]] = [
     ("openai", "gpt-4o gpt-5-nano our-own", {"schema": LIST}),
     ("openai", "gpt-4o", {"schema": {**SCHEMA, "properties": {"a": {"type": "object"}}}}),
     ("openai", "gpt-4-turbo gpt-4 gpt-3.5-turbo o1-mini", {"schema": SCHEMA}),
-    ("openai", "o1-mini o1-preview", {"system": "Be brief."}),
+    ("openai", "gpt-4-turbo gpt-4 gpt-3.5-turbo", {"schema": SCHEMA, "endpoint": "responses"}),
+    ("openai", "gpt-4o gpt-4.1-nano gpt-4-turbo gpt-4 o1 o1-mini gpt-5", {"max_tokens": 1_000_000}),
+    ("openai", "gpt-4o gpt-5-nano", {"max_tokens": 1_000_000, "endpoint": "responses"}),
+    (
+        "openai",
+        "gpt-5-nano",
+        {
+            "endpoint": "responses",
+            "extra": {"reasoning_effort": "low", "max_completion_tokens": 70, "verbosity": "low"},
+        },
+    ),
+    ("openai", "gpt-5.6-cyber gpt-6-rosalind gpt-5.5-pro", {"schema": OPTIONAL}),
+    ("openai", "o1-mini o1-mini-2024-09-12 o1-preview", {"system": "Be brief."}),
     ("openai", "gpt-5-pro o3-pro gpt-5-codex", {"schema": OPTIONAL, "max_tokens": 5, "system": "Be brief."}),
     ("openai", "gpt-5-nano gpt-4o", {"extra": {"max_completion_tokens": 70}}),
     ("openai", "gpt-5-nano", {"temperature": 1}),
@@ -135,6 +151,8 @@ RENAMED: list[tuple[str, str, Json]] = [
     ("claude", "claude-opus-4-5 claude-haiku-4-5 claude-opus-5", {"schema": OPTIONAL}),
     ("claude", "claude-opus-4-5 claude-opus-5", {"schema": LIST}),
     ("claude", "claude-haiku-4-5", {"max_tokens": 100_000}),
+    ("groq", "openai/gpt-oss-20b", {"extra": {"reasoning_effort": "low"}}),
+    ("groq", "qwen/qwen3-32b", {"extra": {"reasoning_effort": "none"}}),
     ("groq", "llama-3.3-70b-versatile openai/gpt-oss-20b qwen/qwen3-32b", {"schema": OPTIONAL}),
     ("groq", "llama-3.3-70b-versatile openai/gpt-oss-20b", {"schema": LIST}),
 ]
@@ -146,7 +164,8 @@ LOST: list[tuple[str, str, Json, str]] = [
     ("openai", "gpt-5-nano o3", {"top_p": 0.5}, "top_p"),
     ("openai", "gpt-5-nano o4-mini", {"temperature": 0, "endpoint": "responses"}, "temperature"),
     ("openai", "gpt-5-nano o3", {"top_p": 0.5, "endpoint": "responses"}, "top_p"),
-    ("openai", "gpt-5-nano gpt-5.4 o3 o4-mini", {"stop": ["END"]}, "stop"),
+    ("openai", "gpt-5-nano gpt-5.4 o3 o4-mini gpt-5.1-chat-latest", {"stop": ["END"]}, "stop"),
+    ("openai", "o1", {"extra": {"n": 2}}, "n"),
     ("openai", "gpt-5-nano o1 o3", {**LABELS, "logprobs": True}, "logprobs"),
     ("openai", "gpt-5-nano", {**LABELS, "logprobs": True, "endpoint": "responses"}, "logprobs"),
     ("openai", "gpt-5-nano", {"extra": {"presence_penalty": 1}}, "presence_penalty"),
@@ -156,6 +175,14 @@ LOST: list[tuple[str, str, Json, str]] = [
     ("claude", "claude-opus-4-1 claude-haiku-4-5 claude-opus-4-6", {"temperature": 0, "top_p": 0.9}, "top_p"),
     ("claude", "claude-haiku-4-5 claude-sonnet-4-5", {"extra": {"reasoning_effort": "low"}}, "reasoning_effort"),
     ("claude", "claude-opus-4-6 claude-sonnet-4-6", {"extra": {"reasoning_effort": "xhigh"}}, "reasoning_effort"),
+    ("claude", "claude-fable-5", {"extra": {"reasoning_effort": "none"}}, "reasoning_effort"),
+    (
+        "claude",
+        "claude-opus-5",
+        {"extra": {"reasoning_effort": "xhigh", "thinking": {"type": "disabled"}}},
+        "reasoning_effort",
+    ),
+    ("claude", "claude-fable-5 claude-mythos-5", TOOL, "tool_choice"),
     ("claude", "claude-opus-4-7 claude-opus-5 claude-sonnet-5", THINKS, "thinking"),
     ("claude", "claude-sonnet-4-5", {**THINKS, "temperature": 0.2}, "temperature"),
     ("claude", "claude-sonnet-4-5", {**THINKS, "max_tokens": 512}, "thinking"),
@@ -163,6 +190,7 @@ LOST: list[tuple[str, str, Json, str]] = [
     ("claude", "claude-opus-4-7 claude-opus-5 claude-mythos-preview", {"temperature": 0.5}, "temperature"),
     ("claude", "claude-opus-4-5", {"seed": 3}, "seed"),
     ("groq", "llama-3.3-70b-versatile", {**LABELS, "logprobs": True}, "logprobs"),
+    ("groq", "llama-3.3-70b-versatile qwen/qwen3-32b", {"extra": {"reasoning_effort": "low"}}, "reasoning_effort"),
 ]
 
 

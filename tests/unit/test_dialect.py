@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from openai.types import AllModels, ChatModel
 
 from orchestrator.policy.dialect import (
     Dialect,
@@ -73,10 +74,19 @@ LOST = [
     ("openai", "gpt-5", CHAT, {"reasoning_effort": "none"}, "reasoning_effort"),
     ("openai", "gpt-5.6", CHAT, {"reasoning_effort": "minimal"}, "reasoning_effort"),
     ("openai", "gpt-4o", CHAT, {"reasoning_effort": "low"}, "reasoning_effort"),
+    ("openai", "gpt-6.1-sol", CHAT, {"reasoning_effort": "none"}, "reasoning_effort"),
+    ("openai", "gpt-5.1-chat-latest", CHAT, {"stop": ["."]}, "stop"),
+    ("openai", "o1", CHAT, {"n": 2}, "n"),
     ("openai", "gpt-5-pro", CHAT, {"seed": 7}, "seed"),
+    ("openai", "gpt-4o", RESPONSES, {"seed": 7}, "seed"),
     ("openai", "text-embedding-ada-002", EMBEDDINGS, {"dimensions": 256}, "dimensions"),
     ("openai", "text-embedding-3-small", EMBEDDINGS, {"dimensions": 3000}, "dimensions"),
     ("groq", "llama-3.3-70b-versatile", CHAT, {"logprobs": True}, "logprobs"),
+    ("groq", "llama-3.3-70b-versatile", CHAT, {"reasoning_effort": "low"}, "reasoning_effort"),
+    ("groq", "qwen/qwen3-32b", CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
+    ("groq", "openai/gpt-oss-120b", CHAT, {"reasoning_effort": "none"}, "reasoning_effort"),
+    ("xai", "grok-4", CHAT, {"reasoning_effort": "low"}, "reasoning_effort"),
+    ("moonshot", "kimi-k2.6", CHAT, {"n": 2}, "n"),
     ("mistral", "mistral-large-latest", CHAT, {"logprobs": True}, "logprobs"),
     ("xai", "grok-4.3", CHAT, {"stop": ["."]}, "stop"),
     ("xai", "grok-3-mini", CHAT, {"stop": ["."]}, "stop"),
@@ -115,6 +125,8 @@ LOST = [
     ),
     ("anthropic", "claude-haiku-4-5", CHAT, {"stop": ["\n"]}, "stop"),
     ("anthropic", "claude-fable-5", CHAT, {"tool_choice": "required"}, "tool_choice"),
+    ("anthropic", "claude-sonnet-5-5", CHAT, {"tool_choice": "required"}, "tool_choice"),
+    ("anthropic", "claude-opus-5-5", CHAT, {"reasoning_effort": "none"}, "reasoning_effort"),
     ("anthropic", "claude-haiku-4-5", CHAT, {"seed": 7}, "seed"),
     ("anthropic", "claude-haiku-4-5", CHAT, {"logprobs": True}, "logprobs"),
 ]
@@ -193,6 +205,44 @@ def test_mistral_has_its_own_name_for_the_seed() -> None:
 @pytest.mark.parametrize(("model", "most"), [("claude-haiku-4-5", 64_000), ("claude-3-haiku-20240307", 4_096)])
 def test_a_bound_above_the_most_of_a_model_is_lowered_to_it(model: str, most: int) -> None:
     assert sent(at("anthropic", model), max_tokens=100_000)["max_tokens"] == most
+
+
+@pytest.mark.parametrize(
+    ("model", "most"),
+    [("gpt-4o-mini", 16_384), ("gpt-4.1", 32_768), ("gpt-4-turbo", 4_096), ("gpt-3.5-turbo", 4_096), ("gpt-4", 8_192),
+     ("o1-mini", 65_536), ("o3", 100_000), ("gpt-5-nano", 128_000), ("chatgpt-4o-latest", 16_384)],
+)  # fmt: skip
+def test_a_bound_above_the_most_of_an_openai_model_is_lowered_to_it(model: str, most: int) -> None:
+    for endpoint in (CHAT, RESPONSES):
+        for name in ("max_tokens", "max_completion_tokens") if endpoint == CHAT else ("max_output_tokens",):
+            [bound] = at("openai", model, endpoint).body({name: 10**6}).values()
+            assert bound == most
+            assert at("openai", model, endpoint).body({name: 99}) in ({name: 99}, {"max_completion_tokens": 99})
+    assert at("azure", "our-deployment", CHAT).body({"max_tokens": 10**6}) == {"max_tokens": 10**6}
+
+
+def test_the_responses_api_is_asked_in_its_own_names() -> None:
+    asked = {
+        "max_completion_tokens": 70,
+        "reasoning_effort": "low",
+        "verbosity": "low",
+        "text": {"format": {"type": "x"}},
+    }
+    assert at("openai", "gpt-5-nano", RESPONSES).body(asked) == {
+        "max_output_tokens": 70,
+        "reasoning": {"effort": "low"},
+        "text": {"verbosity": "low", "format": {"type": "x"}},
+    }
+
+
+def test_every_model_that_its_sdk_knows_only_there_is_asked_at_responses() -> None:
+    names = {name for part in get_args(AllModels) for name in _names(part)} - set(_names(ChatModel))
+    assert {"o3-pro", "gpt-5.6-cyber"} <= names
+    assert {at("openai", name, CHAT).endpoint for name in names} == {RESPONSES}
+
+
+def _names(literal: Any) -> list[str]:
+    return [name for one in get_args(literal) for name in ([one] if isinstance(one, str) else _names(one))]
 
 
 def test_the_responses_api_has_a_least_bound() -> None:

@@ -19,6 +19,11 @@ def _model(draft: Draft) -> Claude | None:
     return claude_of(draft.model)
 
 
+def _always_thinks(model: Claude) -> bool:
+    """True if its thinking cannot be turned off: then it may not be forced to call a tool either."""
+    return model.line in ("fable", "mythos") or model.since(opus=(5, 5), sonnet=(5, 5))
+
+
 def takes_no_sampling(draft: Draft) -> bool:
     """True for the models that take no temperature, top_p and top_k. A name without a version may take them."""
     model = _model(draft)
@@ -45,9 +50,13 @@ def takes_no_schema(draft: Draft) -> bool:
 
 
 def check_effort(draft: Draft) -> None:
-    """Refuse an effort that the model does not take; `none` asks for no thinking, which all of them take."""
+    """Refuse an effort that the model does not take; `none` asks for no thinking, which most of them take."""
     effort, model = draft.fields.get("reasoning_effort"), _model(draft)
-    if effort is None or effort == "none" or model is None:
+    if effort is None or model is None:
+        return
+    if effort == "none":
+        if _always_thinks(model):
+            draft.lose("reasoning_effort", "always thinks, and takes no reasoning_effort none")
         return
     level = "low" if effort == "minimal" else effort
     known = claude_efforts(model)
@@ -105,7 +114,7 @@ def check_tool_choice(draft: Draft) -> None:
     if not is_forced or model is None:
         return
     thinks = named(draft.fields.get("thinking"), "type") == "enabled"
-    if model.line in ("fable", "mythos") or thinks:
+    if thinks or _always_thinks(model):
         draft.lose("tool_choice", "takes no tool_choice that forces a tool")
 
 

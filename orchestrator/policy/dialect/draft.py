@@ -49,7 +49,8 @@ class Draft:
     def lose(self, name: str, why: str) -> None:
         """Note that a field is not taken, and leave it out where that is allowed."""
         loss = Loss(name, f"{self.name or self.model} {why}")
-        self.losses.append(loss)
+        if loss not in self.losses:
+            self.losses.append(loss)
         if self.drop and loss.may_be_dropped:
             self.fields.pop(name, None)
 

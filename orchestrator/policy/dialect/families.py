@@ -39,7 +39,7 @@ _CLASSIC = _efforts("low medium high")
 _OPENAI: tuple[tuple[str, Reasoning], ...] = tuple(
     (pattern, Reasoning(by_default, _efforts(efforts)))
     for pattern, by_default, efforts in (
-        (r"gpt-6-astra", True, "low medium high xhigh"),
+        (r"gpt-6(-astra|\.1-sol)", True, "low medium high xhigh"),
         (r"gpt-[6-9]", True, "none low medium high xhigh"),
         (r"gpt-5\.[2-9]-pro", True, "medium high xhigh"),
         (r"gpt-5\.\d-chat", True, "medium"),
@@ -63,6 +63,28 @@ def openai_reasoning(model: str) -> Reasoning:
     """How an OpenAI model reasons; one whose name is unknown does not."""
     name = plain_name(model)
     return next((found for pattern, found in _OPENAI if re.match(pattern, name)), _NEVER)
+
+
+_OPENAI_MOST = tuple(
+    (re.compile(pattern).match, most)
+    for pattern, most in (
+        (r"gpt-[5-9]", 128_000),
+        (r"o1-mini", 65_536),
+        (r"o1-preview", 32_768),
+        (r"o\d", 100_000),
+        (r"gpt-4\.1", 32_768),
+        (r"gpt-4o-2024-05-13|gpt-4-|gpt-3\.?5", 4_096),
+        (r"(chat)?gpt-4o", 16_384),
+        (r"gpt-4$", 8_192),
+    )
+)
+"""OpenAI's model pages, read on 2026-11-26."""
+
+
+def openai_most_tokens(model: str) -> int | None:
+    """The most tokens that an answer of an OpenAI model may be asked for, None where that is not known."""
+    name = plain_name(model)
+    return next((most for fits, most in _OPENAI_MOST if fits(name)), None)
 
 
 _CLAUDE = re.compile(

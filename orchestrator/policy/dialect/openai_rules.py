@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.policy.dialect import structured
-from orchestrator.policy.dialect.draft import Draft, named
-from orchestrator.policy.dialect.families import openai_reasoning
-from orchestrator.policy.dialect.responses import to_responses
+from orchestrator.policy.dialect.draft import Draft, is_number, named
+from orchestrator.policy.dialect.families import openai_most_tokens, openai_reasoning
+from orchestrator.policy.dialect.responses import respell, to_responses
 from orchestrator.policy.dialect.rules import RESPONSES
 
-__all__ = ["ask_responses_strictly", "check_effort", "check_included_logprobs", "reasons", "to_responses"]
+__all__ = [
+    "ask_responses_strictly", "bound_answer", "check_effort", "check_included_logprobs", "reasons", "respell",
+    "to_responses",
+]  # fmt: skip
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -34,6 +37,15 @@ def check_effort(draft: Draft) -> None:
     field = "reasoning" if draft.endpoint == RESPONSES else "reasoning_effort"
     words = ", ".join(sorted(known.efforts))
     draft.lose(field, f"takes no {field} {effort}" if words == "" else f"takes no {field} {effort}, only {words}")
+
+
+def bound_answer(draft: Draft) -> None:
+    """Lower a bound to the most that the model may be asked for: it answers in no more tokens in any case."""
+    most = openai_most_tokens(draft.model)
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+        value = draft.fields.get(name)
+        if most is not None and is_number(value) and value > most:
+            draft.fields[name] = most
 
 
 def check_included_logprobs(draft: Draft) -> None:

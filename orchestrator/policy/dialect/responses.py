@@ -18,6 +18,13 @@ _NO_COUNTERPART = (
 def to_responses(draft: Draft) -> None:
     """Move a body to the Responses API, under its names of fields."""
     draft.endpoint = RESPONSES
+    respell(draft)
+    draft.fields.setdefault("store", False)  # nobody asks for these answers by their id
+    draft.edits.append(input_of)
+
+
+def respell(draft: Draft) -> None:
+    """Say what has the name of a chat completion's field as the Responses API says it."""
     fields = draft.fields
     for name in _NO_COUNTERPART:
         if name in fields and fields[name] == NEUTRAL.get(name):
@@ -37,5 +44,3 @@ def to_responses(draft: Draft) -> None:
         fields["text"] = text | (fields.get("text") or {})
     if fields.pop("logprobs", False):
         fields["include"] = [*(fields.get("include") or []), "message.output_text.logprobs"]
-    fields.setdefault("store", False)  # nobody asks for these answers by their id
-    draft.edits.append(input_of)

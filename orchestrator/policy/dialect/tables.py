@@ -52,12 +52,22 @@ _VECTORS = (EMBEDDINGS,)
 _PROMPTED = (CHAT, RESPONSES)
 
 _OPENAI_RULES = (
+    *(
+        TableRule(
+            providers,
+            models,
+            By(openai.respell),
+            "OpenAI's reference: Unknown parameter, this parameter has moved",
+            endpoints=(RESPONSES,),
+        )
+        for providers, models in _EVERY_OPENAI_MODEL
+    ),
     # A proxy may have these models at either endpoint.
     TableRule(
         ("openai", "azure"),
-        r"gpt-5(\.\d)?-pro|o\d-pro|.*codex|.*deep-research|computer-use",
+        r"gpt-[5-9](\.\d)?-(pro|cyber|rosalind)|gpt-(daybreak|rosalind)|o\d-pro|.*codex|.*deep-research|computer-use",
         By(openai.to_responses),
-        "OpenAI's model pages: This model is only supported in v1/responses",
+        "OpenAI's model pages: This model is only supported in v1/responses; its SDK's list of them",
         endpoints=_CHAT,
     ),
     TableRule(
@@ -77,6 +87,14 @@ _OPENAI_RULES = (
         )
         for providers, models in _EVERY_OPENAI_MODEL
     ),
+    TableRule(
+        _OPENAI,
+        _KNOWN_AS_OPENAIS,
+        By(openai.bound_answer),
+        "OpenAI's model pages: max_tokens is too large",
+        endpoints=_PROMPTED,
+    ),
+    TableRule(_OPENAI, r"o1", OnlyValues("n", (1,)), "OpenAI's guide to reasoning", endpoints=_CHAT),
     TableRule(_OPENAI, r"o1-(mini|preview)", By(system_into_question), "pydantic/pydantic-ai#974", endpoints=_CHAT),
     TableRule(
         _OPENAI,
@@ -105,24 +123,24 @@ _OPENAI_RULES = (
     ),
     TableRule(
         _OPENAI,
-        r"gpt-[5-9](?!.*-chat)|o[34](?!-mini)|o4-mini|codex",
+        r"gpt-[5-9](?!-chat)|o[34](?!-mini)|o4-mini|codex",
         NotTaken(("stop",)),
         "OpenAI's reference: not supported with the latest reasoning models; recorded with gpt-5-mini",
         endpoints=_CHAT,
     ),
     TableRule(
         _OPENAI,
-        r"o1-(mini|preview)$|gpt-4$|gpt-4-(0314|0613|32k)|gpt-3\.?5-turbo-(0301|0613|16k)",
+        r"o1-(mini|preview)|gpt-4$|gpt-4-(0314|0613|32k|vision)|gpt-3\.?5-turbo-(0301|0613|16k)",
         By(ask_in_prompt),
         "OpenAI's guides to structured outputs and to JSON mode",
-        endpoints=_CHAT,
+        endpoints=_PROMPTED,
     ),
     TableRule(
         _OPENAI,
-        r"gpt-4-|gpt-3\.?5|gpt-4o-2024-05-13|chatgpt-4o",
+        r"gpt-4-|gpt-3\.?5|gpt-4o-2024-05-13|chatgpt-4o|gpt-4o(-mini)?-audio|gpt-audio",
         By(ask_for_an_object),
-        "OpenAI's guide to structured outputs: from gpt-4o-2024-08-06 on",
-        endpoints=_CHAT,
+        "OpenAI's guide to structured outputs: from gpt-4o-2024-08-06 on, and not with sound",
+        endpoints=_PROMPTED,
     ),
     *(
         TableRule(
@@ -227,6 +245,14 @@ _OTHER_RULES = (
         endpoints=_CHAT,
     ),
     TableRule(("groq",), _ANY, OnlyValues("n", (1,)), "the same page", endpoints=_CHAT),
+    *(
+        TableRule(("groq",), models, change, "Groq's guide to reasoning", endpoints=_CHAT)
+        for models, change in (
+            (r"gpt-oss", OnlyValues("reasoning_effort", ("low", "medium", "high"))),
+            (r"qwen3", OnlyValues("reasoning_effort", ("none", "default"))),
+            (r"(?!gpt-oss|qwen3)", NotTaken(("reasoning_effort",))),
+        )
+    ),
     TableRule(
         ("groq",),
         r"(?!gpt-oss|llama-4|kimi-k2)",
@@ -282,10 +308,24 @@ _OTHER_RULES = (
         endpoints=_PROMPTED,
     ),
     TableRule(
+        ("xai",),
+        r"grok-[23]($|-fast|-latest|-1212)|grok-4($|-0709|-latest|-fast|-1|\.20)|grok-code",
+        NotTaken(("reasoning_effort",)),
+        "xAI's guide to reasoning: Model grok-4 does not support parameter reasoningEffort",
+        endpoints=_PROMPTED,
+    ),
+    TableRule(
         ("moonshot",),
         r"kimi-k(2\.[5-9]|[3-9])",
         OnlyValues("temperature", (1,)),
         "moona3k/macparakeet#1087: only 1 is allowed for this model",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        ("moonshot",),
+        r"kimi-k(2\.[5-9]|[3-9])",
+        OnlyValues("n", (1,)),
+        "the same page",
         endpoints=_CHAT,
     ),
     TableRule(
