@@ -17,12 +17,14 @@ class BatchShare:
     """Rows in batches of one backend; those that were sent have run for `age` seconds.
 
     `kept` is the share of them that is expected to be done where they are rerouted when half of all batches are.
+    Those that are `owed` are paid for whatever happens: they are done, or a silent provider goes on with them.
     """
 
     option: BatchOption
     rows: int
     age: float = 0.0
     kept: float = 0.0
+    owed: int = 0
 
     @property
     def price(self) -> float:
@@ -71,7 +73,7 @@ class BatchShare:
 
     def paid(self, seconds: float) -> float:
         """The share of the rows that is expected to be paid for there."""
-        return 1.0 - self.lost(seconds)
+        return 1.0 - self.lost(seconds) * (1.0 - self.owed / self.rows)
 
     def within(self, chance: float) -> float:
         """Seconds from now by which they are done with this chance; infinite where they expire before."""

@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.capacity import Capacity, Rows, excess
-from orchestrator.policy.planner.types import SLIPS, Terms
+from orchestrator.policy.planner.types import NOTHING, SLIPS, Cost, Terms
 
 HOUR = 3600.0
 WORTH = 0.1
@@ -36,7 +36,8 @@ class CandidatePlan:
     `batch_shares` in batches, the last `bets` of them not sent yet; `new` rows are sent to options, so that they
     hold `held`; `coming` ones are free in `free_in` seconds at the latest, in half of all cases in `usually_free_in`.
     The first `fallback` options may take more later. Batches are rerouted `reroute_after` seconds from now, never
-    where it is None. `cancel` names those that are rerouted at once, `sources` the rows that leave an option.
+    where it is None. `cancel` names those that are rerouted at once, `sources` the rows that leave an option. Batches
+    that are given up cost `sunk` all the same.
     """
 
     batch_shares: tuple[BatchShare, ...]
@@ -50,6 +51,7 @@ class CandidatePlan:
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
     usually_free_in: float | None = None
+    sunk: Cost = NOTHING
 
     @property
     def in_batches(self) -> int:
@@ -160,6 +162,7 @@ def _valued(
     capacity: Capacity,
     terms: Terms,
 ) -> Judged:
+    expected += float(candidate.sunk.p50)
     if terms.late_cost is None:
         return Judged(candidate, reroute_after, expected, expected, holds)
     late = lateness(replace(candidate, reroute_after=reroute_after), capacity) / HOUR * float(terms.late_cost)
@@ -250,7 +253,7 @@ def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
 
     Between those two lies all that may happen: the routes are filled cheapest first, so their cost is convex.
     """
-    sync_options, fallback = capacity.sync_options, candidate.fallback
+    sync_options, fallback, sunk = capacity.sync_options, candidate.fallback, candidate.sunk.p95
     stay = [
         min(rows, int(sync.between(0.0, capacity.horizon, sync.low))) if place < fallback else rows
         for place, (sync, rows) in enumerate(zip(sync_options, candidate.held, strict=True))
@@ -260,7 +263,7 @@ def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
         (batch_share.option.cost.p95 * batch_share.rows for batch_share in candidate.batch_shares), Decimal(0)
     )
     if not fallback:
-        return in_batches + capacity.at_most(candidate.held)
+        return sunk + in_batches + capacity.at_most(candidate.held)
 
     def synchronous(rows: int, a: float) -> Decimal:
         room = capacity.room(stay, a, fallback, sure=True)
@@ -269,10 +272,11 @@ def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
         return capacity.at_most([kept + more for kept, more in zip(stay, filled, strict=True)])
 
     if candidate.reroute_after is None or not candidate.batch_shares:
-        return in_batches + synchronous(moved, candidate.free_in)
-    return max(
+        return sunk + in_batches + synchronous(moved, candidate.free_in)
+    owed = sum((share.option.cost.p95 * share.owed for share in candidate.batch_shares), Decimal(0))
+    return sunk + max(
         in_batches + synchronous(moved, candidate.free_in),
-        synchronous(moved + candidate.in_batches, arrival(candidate)),
+        owed + synchronous(moved + candidate.in_batches, arrival(candidate)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from orchestrator.core.shards import AHEAD, Shard
+from orchestrator.core.shards import AHEAD, Shard, ShardState
 from orchestrator.policy.planner.stints import unfinished, waits_for_answers
 from orchestrator.policy.planner.types import Claim, Cost, Decision, Open, Running
 
@@ -35,7 +35,10 @@ def lying(
     held: dict[str, int] = {}
     coming, coming_at = 0, None
     for shard in shards:
-        left = unfinished(shard, rows.get(shard.id, 0))
+        open_rows = rows.get(shard.id, 0)
+        left = unfinished(shard, open_rows)
+        if not left and shard.state is ShardState.SUBMITTED and shard.backend not in synchronous:
+            left = min(1, open_rows)  # a batch that counts all rows as done is not over yet, nor are its files there
         if not left:
             continue
         if shard.rerouted_at is not None:
@@ -45,7 +48,8 @@ def lying(
         elif shard.backend in synchronous:
             held[shard.backend] = held.get(shard.backend, 0) + left
         else:
-            running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now))
+            is_over = waits_for_answers(shard)
+            running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now, is_over))
     return Open(waiting, rerouted, coming, coming_at, tuple(running), tuple(held.items()), later, claims, later_cost)
 
 

@@ -13,10 +13,18 @@ from orchestrator.policy.forecast import NORMAL
 from orchestrator.policy.planner.batch_shares import done_by
 from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, arrival, is_in_time
 from orchestrator.policy.planner.capacity import Capacity, capacity
-from orchestrator.policy.planner.types import BatchOption, Claim, Cost, Option, Reroute, SynchronousOption, Terms
+from orchestrator.policy.planner.types import (
+    NOTHING,
+    BatchOption,
+    Claim,
+    Cost,
+    Option,
+    Reroute,
+    SynchronousOption,
+    Terms,
+)
 
 NOT_LOCAL = 'the job is local only, and this backend does not have location = "local"'
-NOTHING = Cost(Decimal(0), Decimal(0))
 RESERVED = 0.75
 """The part of the time that rows which come later may take at most, as it is planned."""
 

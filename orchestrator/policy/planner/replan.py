@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from orchestrator.core.durations import duration
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
@@ -23,7 +24,7 @@ from orchestrator.policy.planner.planning_problem import (
     reroute_of,
 )
 from orchestrator.policy.planner.search import LITTLE, Chosen, Position, best
-from orchestrator.policy.planner.types import BatchOption, Decision, Open, Option, Running, Send, Terms
+from orchestrator.policy.planner.types import BatchOption, Cost, Decision, Open, Option, Running, Send, Terms
 
 SPARE = 0.03
 """Rows leave an option for a batch where they are more than this part of what it holds, and it saves as much."""
@@ -178,7 +179,8 @@ def _position(job: Open, board: _Board, running: Sequence[Running], many: int, n
         same = batch_shares.get(one.backend)
         # The youngest of a backend's batches tells least, so all are taken to be as young.
         rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
-        batch_shares[one.backend] = BatchShare(option, rows, age)
+        owed = (same.owed if same else 0) + _owed(one, option)
+        batch_shares[one.backend] = BatchShare(option, rows, age, owed=owed)
     free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
     latency = [_batch(board, one).cancel_seconds for one in gone]
     usual = [option.cancel_usual or option.cancel_seconds for option in (_batch(board, one) for one in gone)]
@@ -192,7 +194,23 @@ def _position(job: Open, board: _Board, running: Sequence[Running], many: int, n
         tuple(one.batch for one in gone),
         board.barred,
         max(free_in, *usual) if usual else free_in,
+        _sunk(gone, board),
     )
+
+
+def _owed(running: Running, option: BatchOption) -> int:
+    """Rows of a batch that are paid for though it is given up: a silent provider goes on with it."""
+    return running.rows if running.is_over or option.silent > 0 else 0
+
+
+def _sunk(gone: Sequence[Running], board: _Board) -> Cost:
+    """What is paid for batches that are given up."""
+    p50 = p95 = Decimal(0)
+    for one in gone:
+        option = _batch(board, one)
+        p50 += _owed(one, option) * option.cost.p50
+        p95 += _owed(one, option) * option.cost.p95
+    return Cost(p50, p95)
 
 
 def _batch(board: _Board, running: Running) -> BatchOption:

@@ -22,7 +22,7 @@ from orchestrator.policy.planner.candidate_plans import (
     lateness,
 )
 from orchestrator.policy.planner.capacity import Capacity, Rows
-from orchestrator.policy.planner.types import BatchOption, Terms
+from orchestrator.policy.planner.types import NOTHING, BatchOption, Cost, Terms
 
 PARTS = 8
 """Into how many parts rows are cut to be shared by batches and synchronous routes."""
@@ -48,6 +48,7 @@ class Position:
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
     usually_free_in: float | None = None
+    sunk: Cost = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def _candidates(
             for new, held in _sent(at, sent, fallback, capacity):
                 yield CandidatePlan(
                     batch_shares, new, held, at.coming, at.free_in, fallback, None, len(bets), at.cancel, at.sources,
-                    at.usually_free_in,
+                    at.usually_free_in, at.sunk,
                 )  # fmt: skip
 
 

@@ -30,6 +30,9 @@ class Cost:
     p95: Decimal
 
 
+NOTHING = Cost(Decimal(0), Decimal(0))
+
+
 @dataclass(frozen=True, slots=True)
 class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
@@ -118,12 +121,16 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A batch that runs: `rows` have no result yet, and it was sent at `submitted_at`."""
+    """A batch that runs: `rows` have no result yet, and it was sent at `submitted_at`.
+
+    One that `is_over` has done them, and its answers are waited for: it is paid for, whatever becomes of them.
+    """
 
     batch: str
     backend: str
     rows: int
     submitted_at: datetime
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
