@@ -25,7 +25,7 @@ class Member(NamedTuple):
 
     `read` raises OSError and ExtractionError, and is to be called before the next part is asked for. `fields` are
     what templates may use besides, `kind` is what it is where its name does not tell; `passed` says why it is not a
-    document.
+    document. `parts` gives the parts of a mail in the place of its bytes.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Member(NamedTuple):
     fields: Mapping[str, Any] = {}
     kind: Kind | None = None
     passed: IgnoredReason | None = None
+    parts: Callable[[], Iterator[Member]] | None = None
 
 
 def zip_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:

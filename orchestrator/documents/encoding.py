@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from contextlib import suppress
 
 from orchestrator.core.errors import InputError
 from orchestrator.documents.types import DocumentProblem, ExtractionError
@@ -33,6 +34,12 @@ ON_THE_WEB = frozenset(
     + [f"cp125{i}" for i in range(9)]
     + [f"iso8859-{i}" for i in (*range(1, 12), *range(13, 17))]
 )
+# What browsers read under these names: programs write them on texts with characters that only the larger set has.
+_LARGER = {
+    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "gb2312": "gb18030", "gbk": "gb18030",
+    "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs", "iso8859-11": "cp874", "tis-620": "cp874",
+}  # fmt: skip
+_CONTROLS = re.compile(rb"[\x80-\x9f]")
 _NO_TEXTS = frozenset(("punycode", "idna", "unicode-escape", "unicode_escape", "raw-unicode-escape", "undefined"))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PIECE = 1 << 20
@@ -197,14 +204,21 @@ def _mostly_utf8(data: bytes) -> bool:
     return others - broken > broken
 
 
-def _decodes(data: bytes, encoding: str) -> str | None:
+def _decodes(data: bytes, declared: str) -> str | None:
+    """The encoding that a file means by a name, if its bytes fit."""
     try:
-        if codecs.lookup(encoding).name not in ON_THE_WEB:
-            return None
-        data.decode(encoding)
-    except (LookupError, ValueError):
+        name = codecs.lookup(declared).name
+    except LookupError:
         return None
-    return encoding
+    larger = _LARGER.get(name)
+    if name in ("ascii", "iso8859-1") and _CONTROLS.search(data):
+        name = "cp1252"
+    for encoding in filter(None, (name, larger)):
+        with suppress(ValueError):
+            if encoding in ON_THE_WEB:
+                data.decode(encoding)
+                return encoding
+    return None
 
 
 def _strictly(data: bytes, encoding: str) -> str:

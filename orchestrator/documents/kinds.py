@@ -86,6 +86,14 @@ class Kind(NamedTuple):
     plugin: Plugin | None = None
 
 
+TEXT = Kind("text", Holds.ONE)
+CALENDAR = Kind(CHOSEN[".ics"], Holds.ONE)
+MAIL = Kind("eml", Holds.PARTS)
+OUTLOOK = Kind("msg", Holds.PARTS)
+OUTLOOK_DATA = Kind("tnef", Holds.PARTS)
+"""The winmail.dat in a mail."""
+
+
 def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
     """The kind of a file, told by its name; `as_rows` reads spreadsheets row by row, as other tables are.
 

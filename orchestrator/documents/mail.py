@@ -2,51 +2,42 @@
 
 from __future__ import annotations
 
-import email
-import email.policy
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from email.message import EmailMessage, Message
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Iterator, Mapping
+from email.message import Message
 from functools import partial
-from typing import Any
 
 from orchestrator.documents.archives import Member
 from orchestrator.documents.content import Content
-from orchestrator.documents.encoding import clean, decode, decode_declared
-from orchestrator.documents.kinds import Holds, Kind, split_name
+from orchestrator.documents.kinds import MAIL, TEXT
 from orchestrator.documents.lines import Blanks, TooLong, lines, too_large
+from orchestrator.documents.mail_headers import header, iso_date
+from orchestrator.documents.mail_members import MESSAGE, SHOWN, TNEF, attachment, message_fields, message_text
+from orchestrator.documents.mail_sections import (
+    Sections,
+    body,
+    file_name,
+    mail_in,
+    parsed,
+    payload,
+    sections,
+    type_of,
+)
+from orchestrator.documents.tnef import outlook_text
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit
-
-MESSAGE = "message"
-"""The name of the mail's own text among its parts."""
-SHOWN = ("From", "To", "Cc", "Date", "Subject")
-MAX_SECTIONS = 10_000
-_ENDINGS = {
-    "text/html": ".html",
-    "text/csv": ".csv",
-    "text/plain": ".txt",
-    "application/pdf": ".pdf",
-    "application/rtf": ".rtf",
-    "text/rtf": ".rtf",
-    "application/zip": ".zip",
-    "message/rfc822": ".eml",
-}
-_TEXT = Kind("text", Holds.ONE)
 
 
 def mail_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """The mail's text, and its attachments. Raises OSError, ExtractionError."""
     del unpacking  # nothing in it is packed: it has no more bytes than the file
-    yield from _parts(content.whole(), MESSAGE, "")
+    yield from _parts(partial(parsed, content.whole()))
 
 
 def mbox_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """The mails of an mbox file, each with its number, as mails in an archive. Raises OSError, ExtractionError."""
     del unpacking
     for number, mail in enumerate(_mails(content), 1):
-        yield Member(f"{number}", partial(_whole, mail, content.limit), kind=Kind("eml", Holds.PARTS))
+        yield Member(f"{number}", partial(_whole, mail, content.limit), kind=MAIL)
 
 
 def _whole(mail: bytes | int, limit: int) -> bytes:
@@ -82,125 +73,82 @@ def _mails(content: Content) -> Iterator[bytes | int]:
         yield b"\n".join(held) if size <= content.limit else size
 
 
-def _parts(data: bytes, name: str, prefix: str) -> Iterator[Member]:
+def sent_as(read: Callable[[], bytes], headers: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[Member]:
+    """The same of a mail that another program keeps as it was sent, but with these headers."""
+    yield from _parts(partial(_signed, read), headers, fields)
+
+
+def _signed(read: Callable[[], bytes]) -> Message:
+    """A mail of a section that is signed or encrypted, in its headers or in the bytes."""
+    data = read()
+    if data[:1] in b"\x30M":
+        wrapped = Message()
+        wrapped["Content-Type"] = "application/pkcs7-mime"
+        wrapped["Content-Transfer-Encoding"] = "8bit"
+        wrapped.set_payload(data.decode("ascii", "surrogateescape"))
+        return wrapped
+    return parsed(data)
+
+
+def _parts(
+    parse: Callable[[], Message], headers: Mapping[str, str] | None = None, fields: Mapping[str, str] | None = None
+) -> Iterator[Member]:
     try:
-        mail = email.message_from_bytes(data, policy=email.policy.default)
-        assert isinstance(mail, EmailMessage)
-        texts, attached = _sorted(mail)
-        fields = _fields(mail)
-        if not any(fields.values()) and not texts and not attached:
+        mail = parse()
+        found = sections(mail)
+        headers = headers or {name: header(mail, name) for name in SHOWN}
+        fields = fields or _fields(headers)
+        if not any(headers.values()) and not found.texts and not found.attached:
             raise ValueError("no mail")
     except (ExtractionError, MemoryError):
         raise
     except Exception as error:
-        # The parser raises a dozen different types on headers that are not what they should be.
+        # The parser raises a dozen different types on mails that are not what they should be.
         raise ExtractionError(
             DocumentProblem.UNREADABLE, "It is damaged or is not an e-mail message; export it again, or exclude it."
         ) from error
-    yield Member(prefix + name, partial(_text, mail, texts), fields, _TEXT)
-    for number, part in enumerate(attached, 1):
-        yield Member(prefix + _name(part, number), partial(_bytes, part), fields)
+    yield from _members(found, headers, fields)
 
 
-def _sorted(mail: EmailMessage) -> tuple[list[Message[str, str]], list[Message[str, str]]]:
-    """The sections that are the mail's text, and those that are attached."""
-    texts: list[Message[str, str]] = []
-    attached: list[Message[str, str]] = []
-    waiting: list[Message[str, str]] = [mail]
-    seen = 0
-    while waiting:
-        part = waiting.pop()
-        seen += 1
-        if seen > MAX_SECTIONS:
-            raise ExtractionError(
-                DocumentProblem.TOO_LARGE, f"The mail has more than {MAX_SECTIONS:,} sections; exclude it."
-            )
-        kind = part.get_content_type()
-        if kind == "multipart/alternative" and part.is_multipart():
-            waiting.append(_best(part))
-        elif kind.startswith("multipart/") and part.is_multipart():
-            waiting.extend(reversed(_inner(part)))
-        elif kind in ("text/plain", "text/html") and not part.get_filename() and not _is_attached(part):
-            texts.append(part)
-        elif not kind.startswith("multipart/"):
-            attached.append(part)
-    return texts, attached
+def _fields(headers: Mapping[str, str]) -> dict[str, str]:
+    recipients = ", ".join(filter(None, (headers["To"], headers["Cc"], headers["Bcc"])))
+    return message_fields(headers["Subject"], headers["From"], recipients, iso_date(headers["Date"]))
 
 
-def _inner(part: Message[str, str]) -> list[Message[str, str]]:
-    found: Any = part.get_payload()
-    return list(found)
+def _members(found: Sections, headers: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[Member]:
+    bodies = _bodies(found)
+    yield Member(MESSAGE, partial(_text, headers, bodies), fields, TEXT)
+    known = "" if isinstance(bodies, ExtractionError) else "\n".join(bodies)
+    for number, part in enumerate(found.attached, 1):
+        if type_of(part) == "message/rfc822":
+            name = attachment(file_name(part), "message/rfc822", number, bytes, fields).name
+            yield Member(name, bytes, fields, MAIL, parts=partial(_parts, partial(mail_in, part)))
+        else:
+            yield attachment(file_name(part), type_of(part), number, partial(payload, part), fields, known)
+    for number, (part, error) in enumerate(found.lost, len(found.attached) + 1):
+        if error is not bodies:
+            yield Member(file_name(part) or f"part-{number}", partial(_fail, error), fields, TEXT)
 
 
-def _best(part: Message[str, str]) -> Message[str, str]:
-    """Of several forms of the same text the plain one, else the last, which is the richest."""
-    forms = _inner(part)
-    plain = [one for one in forms if one.get_content_type() == "text/plain" and _payload(one).strip()]
-    return (plain or [one for one in forms if one.get_content_type() != "text/calendar"] or forms)[0 if plain else -1]
-
-
-def _is_attached(part: Message[str, str]) -> bool:
-    return part.get_content_disposition() == "attachment"
-
-
-def _payload(part: Message[str, str]) -> bytes:
-    found: Any = part.get_payload(decode=True)
-    return found if isinstance(found, bytes) else b""
-
-
-def _bytes(part: Message[str, str]) -> bytes:
-    """What is attached; a mail is given as it was sent."""
-    if part.get_content_type() == "message/rfc822" and part.is_multipart():
-        return bytes(_inner(part)[0])
-    return _payload(part)
-
-
-def _name(part: Message[str, str], number: int) -> str:
-    """The name of an attachment, with an ending that its type tells where it has none that is known."""
-    name = ""
-    with suppress(Exception):  # what the parser raises on a name that is not written as it should be
-        name = (part.get_filename() or "").replace("\\", "/").rpartition("/")[2].strip()
-    ending = _ENDINGS.get(part.get_content_type(), "")
-    if not name:
-        return f"part-{number}{ending}"
-    return name if split_name(name)[1] else name + ending
-
-
-def _fields(mail: EmailMessage) -> dict[str, str]:
-    date = ""
-    with suppress(Exception):  # a date of any form
-        date = parsedate_to_datetime(_header(mail, "Date")).isoformat()
-    recipients = ", ".join(filter(None, (_header(mail, "To"), _header(mail, "Cc"))))
-    return message_fields(_header(mail, "Subject"), _header(mail, "From"), recipients, date)
-
-
-def message_fields(subject: str, sender: str, recipients: str, date: str) -> dict[str, str]:
-    """What templates may use of a mail; `date` is in ISO 8601."""
-    return {"subject": subject, "sender": sender, "recipients": recipients, "date": date}
-
-
-def _header(mail: EmailMessage, name: str) -> str:
+def _bodies(found: Sections) -> list[str] | ExtractionError:
+    """The texts; or why there are none."""
     try:
-        value = str(mail.get(name) or "")
-    except Exception:  # noqa: BLE001 (the parser has no one error for headers that are not as they should be)
-        return ""
-    return " ".join(clean(value.encode("utf-8", "replace").decode()).split())
+        bodies = [body(part) for part in found.texts]
+        if any(map(str.strip, bodies)):
+            return bodies
+        if found.lost:
+            return found.lost[0][1]
+        packed = next((part for part in found.attached if type_of(part) in TNEF), None)
+        return bodies if packed is None else [outlook_text(payload(packed))]
+    except ExtractionError as error:
+        return error
 
 
-def _text(mail: EmailMessage, texts: list[Message[str, str]]) -> bytes:
-    return message_text({name: _header(mail, name) for name in SHOWN}, *map(_body, texts))
+def _text(headers: Mapping[str, str], bodies: list[str] | ExtractionError) -> bytes:
+    if isinstance(bodies, ExtractionError):
+        raise bodies
+    return message_text(headers, *bodies)
 
 
-def message_text(headers: Mapping[str, str], *bodies: str) -> bytes:
-    """The headers that a reader sees, a blank line, and the text."""
-    head = "\n".join(f"{name}: {value}" for name, value in headers.items() if value)
-    return "\n\n".join(filter(None, (head, *map(str.strip, bodies)))).encode()
-
-
-def _body(part: Message[str, str]) -> str:
-    data, declared = _payload(part), part.get_content_charset()
-    if part.get_content_type() == "text/html":
-        from orchestrator.documents.html_text import extract
-
-        return extract(decode_declared(data, declared).encode(), "utf-8")[0]
-    return decode_declared(data, declared) if declared else decode(data)
+def _fail(error: ExtractionError) -> bytes:
+    raise error

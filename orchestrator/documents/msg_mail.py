@@ -1,53 +1,106 @@
-"""Mail as Outlook saves it (.msg): its text with the headers that a reader sees, and its attachments."""
+"""Mail as Outlook saves it (.msg, [MS-OXMSG]): a compound file whose storages hold properties."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from orchestrator.documents.archives import Member
 from orchestrator.documents.content import Content
 from orchestrator.documents.extras import require
-from orchestrator.documents.kinds import Holds, Kind
-from orchestrator.documents.mail import MESSAGE, message_fields, message_text
+from orchestrator.documents.mapi import ATTACHED_DATA, BINARY, OBJECT, Attachment, MapiMail, Properties, members
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit
+
+_TABLE = "__properties_version1.0"
+_VALUE = re.compile(r"__substg1\.0_([0-9A-F]{4})([0-9A-F]{4})", re.IGNORECASE)
+_ATTACHMENT, _RECIPIENT = "__attach_version1.0", "__recip_version1.0"
+_ROOT_HEAD, _MAIL_HEAD, _HEAD = 32, 24, 8
+"""Bytes before the properties of a file, of a mail in another, and of all else."""
+_ENTRY = 16
+_STORAGE = 1
 
 
 def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """The mail's text, and its attachments. Raises OSError, ExtractionError."""
-    del unpacking  # nothing in it is packed
+    del unpacking  # nothing in it is packed but RTF, which has its own limit
+    olefile = require("olefile", "Outlook mail", "office")
     data = content.whole()
-    oxmsg = require("oxmsg", "Outlook mail", "office")
     try:
-        mail = oxmsg.Message.load(io.BytesIO(data))
-        fields = _fields(mail)
-        text = _text(mail, fields)
-        attached = [(one.file_name, one.file_bytes) for one in mail.attachments]
+        file = _File(olefile.OleFileIO(io.BytesIO(data)))
+        if not file.values(file.root):
+            raise ValueError("not a mail")
+        found = list(members(file.mail(file.root, _ROOT_HEAD), content.limit))
     except (ExtractionError, MemoryError):
         raise
     except Exception as error:
-        # olefile and oxmsg raise a dozen different types on damage.
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE, "It is damaged or is not an Outlook message; export it again, or exclude it."
-        ) from error
-    yield Member(MESSAGE, lambda: text, fields, Kind("text", Holds.ONE))
-    for number, (name, inside) in enumerate(attached, 1):
-        yield Member(name or f"part-{number}", lambda inside=inside: inside or b"", fields)  # type: ignore[misc]
+        raise _damaged() from error
+    yield from found
 
 
-def _fields(mail: Any) -> dict[str, str]:
-    to = ", ".join(f"{one.name} <{one.email_address}>" for one in mail.recipients)
-    date = mail.sent_date.isoformat() if mail.sent_date else ""
-    return message_fields(mail.subject or "", mail.sender or "", to, date)
+class _File:
+    """A compound file; `Any` is an entry of its directory."""
+
+    def __init__(self, ole: Any) -> None:
+        self._ole = ole
+        self.root = ole.root
+
+    def mail(self, storage: Any, head: int) -> MapiMail:
+        """The mail in a storage."""
+        properties = Properties(self.values(storage, head))
+        inner = [entry for entry in storage.kids if entry.entry_type == _STORAGE]
+        return MapiMail(
+            properties,
+            [self._properties(one, properties) for one in inner if one.name.startswith(_RECIPIENT)],
+            [self._attachment(one, properties) for one in inner if one.name.startswith(_ATTACHMENT)],
+        )
+
+    def _properties(self, storage: Any, mail: Properties) -> Properties:
+        return Properties(self.values(storage), mail)
+
+    def _attachment(self, storage: Any, mail: Properties) -> Attachment:
+        values = self.values(storage)
+        properties = Properties(values, mail)
+        if read := values.get((ATTACHED_DATA, BINARY)):
+            return Attachment(properties, read)
+        inner = next((one for one in storage.kids if _ident(one.name) == (ATTACHED_DATA, OBJECT)), None)
+        if inner is not None and any(one.name == _TABLE for one in inner.kids):
+            return Attachment(properties, None, partial(self.mail, inner, _MAIL_HEAD))
+        return Attachment(properties, None)
+
+    def values(self, storage: Any, head: int = _HEAD) -> dict[tuple[int, int], Callable[[], bytes]]:
+        """Functions that read the properties of a storage. Those of fixed width stand in a table."""
+        found: dict[tuple[int, int], Callable[[], bytes]] = {}
+        for entry in storage.kids:
+            if entry.name == _TABLE:
+                table = self._read(entry)
+                for at in range(head, len(table) - _ENTRY + 1, _ENTRY):
+                    kind, ident = (int.from_bytes(table[at + i : at + i + 2], "little") for i in (0, 2))
+                    found.setdefault((ident, kind), partial(bytes, table[at + 8 : at + _ENTRY]))
+        for entry in storage.kids:
+            if (ident_and_kind := _ident(entry.name)) is not None:
+                found[ident_and_kind] = partial(self._read, entry)
+        return found
+
+    def _read(self, entry: Any) -> bytes:
+        try:
+            # `openstream` looks through the whole folder for the name, once for each of thousands of recipients.
+            data: bytes = self._ole._open(entry.isectStart, entry.size).read()
+        except Exception as error:
+            raise _damaged() from error
+        return data
 
 
-def _text(mail: Any, fields: dict[str, str]) -> bytes:
-    body = mail.body or ""
-    if not body.strip() and mail.html_body:
-        from orchestrator.documents.html_text import extract
+def _damaged() -> ExtractionError:
+    # olefile raises a dozen different types on damage.
+    return ExtractionError(
+        DocumentProblem.UNREADABLE, "It is damaged or is not an Outlook message; export it again, or exclude it."
+    )
 
-        body = extract(mail.html_body.encode(), "utf-8")[0]
-    names = {"From": "sender", "To": "recipients", "Date": "date", "Subject": "subject"}
-    return message_text({name: fields[field] for name, field in names.items()}, body)
+
+def _ident(name: str) -> tuple[int, int] | None:
+    found = _VALUE.fullmatch(name)
+    return (int(found[1], 16), int(found[2], 16)) if found else None

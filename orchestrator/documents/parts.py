@@ -85,7 +85,10 @@ class _Walk:
 
     def parts(self, content: Content, kind: str) -> Iterator[Member]:
         """The parts of a file. Raises OSError, ExtractionError."""
-        for part in _READ[kind](content, self._unpacking):
+        yield from self._counted(_READ[kind](content, self._unpacking))
+
+    def _counted(self, parts: Iterator[Member]) -> Iterator[Member]:
+        for part in parts:
             self._unpacking.count_part()
             self.is_empty = False
             yield part
@@ -103,20 +106,20 @@ class _Walk:
         reason = part.passed or never_document(name)
         if reason is not None:
             yield Passed(key, reason, "")
-        elif not is_read_unasked(kind, pictures=self._file.render is not None):
+        elif part.kind is None and not is_read_unasked(kind, pictures=self._file.render is not None):
             yield Passed(key, IgnoredReason.KIND, split_name(name)[1])
         else:
             try:
-                data = part.read()
-                yield from self._documents(key, part, kind, data, depth)
+                yield from self._documents(key, part, kind, depth)
             except (ExtractionError, OSError) as error:
                 problem = error if isinstance(error, ExtractionError) else files.io_problem(error)
                 yield UnreadableDocument(key, name, problem.code, problem.message, problem.size)
 
     def _documents(
-        self, key: str, part: Member, kind: Kind, data: bytes, depth: int
+        self, key: str, part: Member, kind: Kind, depth: int
     ) -> Iterator[Document | UnreadableDocument | Passed]:
         file = self._file
+        data = part.read()
         content = Content("", None, kind.packing, file.max_bytes, data, file.max_unpacked)
         if kind.holds is Holds.PARTS:
             if depth >= MAX_DEPTH:
@@ -125,7 +128,8 @@ class _Walk:
                     f"It is nested {depth} archives deep, and at most {MAX_DEPTH - 1} are opened; unpack it "
                     "yourself, or exclude it.",
                 )
-            for inner in self.parts(content, kind.name):
+            inner_parts = part.parts() if part.parts else _READ[kind.name](content, self._unpacking)
+            for inner in self._counted(inner_parts):
                 yield from self.found(self.key(key, inner), inner, depth + 1)
             return
         if kind.holds is Holds.ROWS:

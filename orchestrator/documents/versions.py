@@ -12,9 +12,23 @@ FIRST = 2
 # Raise a kind's number whenever its reader may give another text for the same bytes, or can read more files.
 # tests/unit/test_documents_golden.py fails when that was forgotten.
 READERS: Mapping[str, int] = {
-    "converted": 3, "docx": 3, "epub": 3, "fb2": 3, "folded": 3, "html": 3, "ipynb": 3, "mhtml": 3, "pdf": 4,
-    "rtf": 3, "sheets": 3, "svg": 3, "xml": 3,
-}  # fmt: skip
+    "converted": 3,
+    "docx": 3,
+    "eml": 3,
+    "epub": 3,
+    "fb2": 3,
+    "folded": 3,
+    "html": 3,
+    "ipynb": 3,
+    "mhtml": 3,
+    "msg": 3,
+    "pdf": 4,
+    "rtf": 3,
+    "sheets": 3,
+    "svg": 3,
+    "xml": 3,
+}
+
 
 
 def version_of(kind: str) -> int:

@@ -1,0 +1,69 @@
+"""Headers of mails as text: encoded words, bytes that should have been encoded, and dates of any form."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from email import policy
+from email.header import decode_header
+from email.message import Message
+from email.utils import parsedate_to_datetime
+
+from orchestrator.documents.encoding import clean, decode, decode_declared, whole
+from orchestrator.documents.types import ExtractionError
+
+
+def header(mail: Message, name: str) -> str:
+    """The first header of that name on one line; empty if there is none."""
+    raw = next((value for key, value in mail.raw_items() if key.lower() == name.lower()), "")
+    return " ".join(clean(whole(_decoded(name, _characters(str(raw))))).split())
+
+
+def words(text: str) -> str:
+    """A text whose encoded words are decoded, such as the name of an attachment."""
+    return _by_hand(text) if "=?" in text else text
+
+
+def iso_date(text: str) -> str:
+    """A date of a header in ISO 8601; empty if it cannot be read."""
+    with suppress(Exception):  # a date of any form
+        return parsedate_to_datetime(text).isoformat()
+    return ""
+
+
+def _characters(raw: str) -> str:
+    """The parser keeps bytes that are not ASCII as halves of surrogate pairs."""
+    try:
+        data = raw.encode("ascii", "surrogateescape")
+    except UnicodeEncodeError:
+        return raw
+    if data.isascii():
+        return raw
+    try:
+        return decode(data)
+    except ExtractionError:
+        return data.decode("cp1252", "replace")
+
+
+def _decoded(name: str, raw: str) -> str:
+    found = ""
+    with suppress(Exception):  # the parser has no one error for headers that are not as they should be
+        found = str(policy.default.header_fetch_parse(name, raw))
+    if raw and (not found or "\ufffd" in found or "=?" in found):
+        return _by_hand(raw)
+    return found
+
+
+def _by_hand(raw: str) -> str:
+    """Neighbouring words are decoded as one: some programs cut them within a character."""
+    try:
+        found = decode_header(raw)
+    except Exception:  # noqa: BLE001 (base64 that is none, and whatever else it meets)
+        return raw
+    return "".join(one if isinstance(one, str) else _word(one, charset) for one, charset in found)
+
+
+def _word(data: bytes, charset: str | None) -> str:
+    try:
+        return decode_declared(data, charset) if charset else data.decode("raw-unicode-escape")
+    except (ExtractionError, ValueError):
+        return data.decode("latin-1")

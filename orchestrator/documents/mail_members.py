@@ -1,0 +1,104 @@
+"""What mails of all formats have in common: the text with its headers, and attachments by name and type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from orchestrator.documents.archives import Member
+from orchestrator.documents.kinds import CALENDAR, MAIL, OUTLOOK_DATA, TEXT, split_name
+from orchestrator.documents.mail_headers import words
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+MESSAGE = "message"
+"""The name of the mail's own text among its parts."""
+SHOWN = ("From", "To", "Cc", "Bcc", "Date", "Subject")
+ENDINGS = {
+    "text/html": ".html",
+    "text/csv": ".csv",
+    "text/plain": ".txt",
+    "text/calendar": ".ics",
+    "text/rfc822-headers": ".txt",
+    "application/ics": ".ics",
+    "application/pdf": ".pdf",
+    "application/rtf": ".rtf",
+    "text/rtf": ".rtf",
+    "application/zip": ".zip",
+    "message/rfc822": ".eml",
+    "message/delivery-status": ".txt",
+    "message/disposition-notification": ".txt",
+    "message/feedback-report": ".txt",
+}
+TNEF = frozenset(("application/ms-tnef", "application/vnd.ms-tnef"))
+SIGNED = frozenset(("application/pkcs7-mime", "application/x-pkcs7-mime"))
+_PGP = "-----BEGIN PGP MESSAGE-----"
+
+
+def message_fields(subject: str, sender: str, recipients: str, date: str) -> dict[str, str]:
+    """What templates may use of a mail; `date` is in ISO 8601."""
+    return {"subject": subject, "sender": sender, "recipients": recipients, "date": date}
+
+
+def message_text(headers: Mapping[str, str], *bodies: str) -> bytes:
+    """The headers that a reader sees, a blank line, and the text.
+
+    Raises ExtractionError for a text that is encrypted, and if there is neither a text nor a subject.
+    """
+    texts = [text for text in map(str.strip, bodies) if text]
+    if texts and texts[0].startswith(_PGP):
+        raise encrypted()
+    if not texts and not headers.get("Subject"):
+        raise ExtractionError(DocumentProblem.EMPTY, "The mail has neither a text nor a subject; exclude it.")
+    head = "\n".join(f"{name}: {headers[name]}" for name in SHOWN if headers.get(name))
+    return "\n\n".join(filter(None, (head, *texts))).encode("utf-8", "replace")
+
+
+def encrypted() -> ExtractionError:
+    """For a mail whose text only its receiver can read."""
+    return ExtractionError(
+        DocumentProblem.ENCRYPTED, "The mail is encrypted; save a copy that is not, or exclude it."
+    )
+
+
+def attachment(
+    name: str, kind: str, number: int, read: Callable[[], bytes], fields: Mapping[str, str], known: str = ""
+) -> Member:
+    """An attachment of the type `kind`, the one with this number in its mail, whose own text is `known`."""
+    name = words(name).replace("\\", "/").rpartition("/")[2].strip().strip("\0")
+    lower = name.lower()
+    if kind in TNEF or lower == "winmail.dat":
+        from orchestrator.documents.tnef import tnef_members
+
+        return Member(name or "winmail.dat", bytes, fields, OUTLOOK_DATA, parts=partial(tnef_members, read, known))
+    if is_signed_file(name):
+        return Member(name[:-4], partial(_content, read), fields)
+    if kind in SIGNED or lower == "smime.p7m":
+        return Member(name or "smime.p7m", partial(_content, read), fields, MAIL)
+    ending = ENDINGS.get(kind, "")
+    if not name:
+        name = f"part-{number}{ending}"
+    elif not split_name(name)[1]:
+        name += ending
+    if kind in ("text/calendar", "application/ics") or name.lower().endswith(".ics"):
+        return Member(name, read, fields, CALENDAR)
+    return Member(name, read, fields, TEXT if ending == ".txt" and kind != "text/plain" else None)
+
+
+def is_signed_file(name: str) -> bool:
+    """True for a file with a signature around it, such as `offer.pdf.p7m`."""
+    return name.lower().endswith(".p7m") and bool(split_name(name[:-4])[1])
+
+
+def _content(read: Callable[[], bytes]) -> bytes:
+    from orchestrator.documents.smime import content
+
+    return content(read())
+
+
+def is_within(text: str, other: str) -> bool:
+    """True if the letters and digits of a text stand in another in this order."""
+    return _letters(text) in _letters(other)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()

@@ -1,0 +1,242 @@
+"""Mails as Outlook keeps them: properties with numbers (MAPI), in an .msg file or in a winmail.dat.
+
+Identifiers and their meaning are those of [MS-OXPROPS], code pages those of [MS-OXCMSG] 2.1.1.1.
+"""
+
+from __future__ import annotations
+
+import codecs
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.message import Message
+from email.parser import HeaderParser
+from functools import partial
+
+from orchestrator.documents.archives import Member
+from orchestrator.documents.encoding import clean, decode, decode_declared
+from orchestrator.documents.ignored import IgnoredReason
+from orchestrator.documents.kinds import OUTLOOK, TEXT
+from orchestrator.documents.mail_headers import header, iso_date, words
+from orchestrator.documents.mail_members import MESSAGE, attachment, is_within, message_fields, message_text
+from orchestrator.documents.types import ExtractionError
+
+STRING, STRING8, BINARY, INTEGER, TIME, OBJECT = 0x1F, 0x1E, 0x102, 3, 0x40, 0x0D
+_SUBJECT, _BODY, _RTF, _HTML, _HEADERS = 0x37, 0x1000, 0x1009, 0x1013, 0x7D
+_SENT, _RECEIVED = 0x39, 0x0E06
+_MESSAGE_CODE_PAGE, _BODY_CODE_PAGE, _LOCALE = 0x3FFD, 0x3FDE, 0x3FF1
+_NAME, _ADDRESS, _SMTP, _ROLE = 0x3001, 0x3003, 0x39FE, 0x0C15
+_SENDERS = ((0x42, (0x5D02, 0x65)), (0x0C1A, (0x5D01, 0x0C1F)))
+"""Name and addresses of whom a mail is from: first of the one it was sent for, then of the one who sent it."""
+_ROLES = {2: "Cc", 3: "Bcc"}
+_SHOWN = {"To": 0x0E04, "Cc": 0x0E03, "Bcc": 0x0E02}
+ATTACHED_NAMES, ATTACHED_TYPE, ATTACHED_DATA = (0x3707, 0x3704, _NAME), 0x370E, 0x3701
+_YEARS = range(1970, 4500)
+"""Outlook writes 1601 or 4501 for a time that is not set."""
+
+_CODE_PAGES = {
+    936: "gb18030", 1200: "utf-16-le", 10000: "mac_roman", 10007: "mac_cyrillic", 20127: "ascii", 20866: "koi8-r",
+    20932: "euc_jp", 20936: "gb18030", 21866: "koi8-u", 28591: "cp1252", 50220: "iso2022_jp", 50221: "iso2022_jp",
+    50222: "iso2022_jp", 50225: "iso2022_kr", 51932: "euc_jp", 51936: "gb18030", 51949: "cp949", 52936: "hz",
+    54936: "gb18030", 65000: "utf-7", 65001: "utf-8", **{28590 + i: f"iso8859-{i}" for i in (*range(2, 10), 13, 15)},
+}  # fmt: skip
+_OF_LANGUAGES = {
+    "cp1250": (0x05, 0x0E, 0x15, 0x18, 0x1A, 0x1B, 0x1C, 0x24), "cp1251": (0x02, 0x19, 0x22, 0x23, 0x2F),
+    "cp1253": (0x08,), "cp1254": (0x1F, 0x2C), "cp1255": (0x0D,), "cp1256": (0x01, 0x20, 0x29),
+    "cp1257": (0x25, 0x26, 0x27), "cp1258": (0x2A,), "cp874": (0x1E,), "cp932": (0x11,), "cp949": (0x12,),
+    "gb18030": (0x04,),
+}  # fmt: skip
+_BY_LANGUAGE = {language: name for name, languages in _OF_LANGUAGES.items() for language in languages}
+_BIG5_LOCALES = (0x0404, 0x0C04, 0x1404)
+
+
+class Properties:
+    """Properties of a mail, a recipient or an attachment; those that have no code page use that of their mail."""
+
+    def __init__(self, values: Mapping[tuple[int, int], Callable[[], bytes]], mail: Properties | None = None) -> None:
+        """`values` has functions that read a value, by identifier and type."""
+        self._values = values
+        self._mail = mail
+
+    def raw(self, ident: int, kind: int) -> bytes:
+        """The bytes of a value; none if it is not there."""
+        read = self._values.get((ident, kind))
+        return b"" if read is None else read()
+
+    def number(self, ident: int) -> int:
+        """An integer; 0 if it is not there."""
+        return int.from_bytes(self.raw(ident, INTEGER)[:4], "little")
+
+    def time(self, ident: int) -> str:
+        """A time in ISO 8601; empty if it is not set."""
+        with suppress(struct.error, OverflowError):
+            [ticks] = struct.unpack("<Q", self.raw(ident, TIME)[:8])
+            found = datetime(1601, 1, 1, tzinfo=UTC) + timedelta(seconds=ticks // 10_000_000)
+            return found.isoformat() if found.year in _YEARS else ""
+        return ""
+
+    def text(self, *idents: int) -> str:
+        """The first of these strings that is not blank."""
+        for ident in idents:
+            if data := self.raw(ident, STRING):
+                found = data.decode("utf-16-le", "replace")
+            else:
+                found = self._narrow(self.raw(ident, STRING8))
+            found = clean(found).strip("\0")
+            if found.strip():
+                return found
+        return ""
+
+    def _narrow(self, data: bytes) -> str:
+        if data.isascii() and b"\x1b" not in data:
+            return data.decode()
+        for name in self.code_pages():
+            with suppress(ValueError):
+                return data.decode(name)
+        try:
+            return decode(data)
+        except ExtractionError:
+            return data.decode("cp1252", "replace")
+
+    def code_pages(self) -> Iterator[str]:
+        """The encodings that strings may be in, the most likely one first."""
+        for ident in (_MESSAGE_CODE_PAGE, _BODY_CODE_PAGE):
+            if name := code_page(self.number(ident)):
+                yield name
+        if locale := self.number(_LOCALE):
+            yield "cp950" if locale in _BIG5_LOCALES else _BY_LANGUAGE.get(locale & 0x3FF, "cp1252")
+        if self._mail is not None:
+            yield from self._mail.code_pages()
+
+    @property
+    def body_encoding(self) -> str | None:
+        """That of an HTML body."""
+        return code_page(self.number(_BODY_CODE_PAGE))
+
+
+def code_page(number: int) -> str | None:
+    """Python's name for a code page of Windows."""
+    name = _CODE_PAGES.get(number, f"cp{number}")
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """An attachment: `read` gives its bytes, or `mail` is the mail that is attached; neither for other objects."""
+
+    properties: Properties
+    read: Callable[[], bytes] | None
+    mail: Callable[[], MapiMail] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MapiMail:
+    """A mail with its recipients and attachments."""
+
+    properties: Properties
+    recipients: Sequence[Properties]
+    attachments: Sequence[Attachment]
+
+
+def members(mail: MapiMail, limit: int, known: str = "") -> Iterator[Member]:
+    """The mail's text, unless that is `known` already, and its attachments. Texts have `limit` bytes at most."""
+    headers = _headers(mail)
+    shown = ("To", "Cc", "Bcc")
+    fields = message_fields(
+        headers["Subject"], headers["From"], ", ".join(filter(None, map(headers.get, shown))), headers["Date"]
+    )
+    signed = next((one for one in mail.attachments if _is_signed(mail, one)), None)
+    if signed is not None:
+        from orchestrator.documents.mail import sent_as
+
+        yield from sent_as(signed.read or bytes, headers, fields)
+    elif not known or not is_within(body(mail.properties, limit), known):
+        yield Member(MESSAGE, partial(_text, mail.properties, headers, limit), fields, TEXT)
+    for number, one in enumerate(mail.attachments, 1):
+        if one is not signed:
+            yield _member(one, number, fields, limit)
+
+
+def _member(one: Attachment, number: int, fields: Mapping[str, str], limit: int) -> Member:
+    name = one.properties.text(*ATTACHED_NAMES)
+    if one.mail is not None:
+        title = " ".join(name.replace("/", " ").replace("\\", " ").split()) or f"part-{number}"
+        title = title if title.lower().endswith(".msg") else f"{title}.msg"
+        return Member(title, bytes, fields, OUTLOOK, parts=partial(_inner, one.mail, limit))
+    if one.read is None:
+        return Member(name or f"part-{number}", bytes, fields, passed=IgnoredReason.KIND)
+    return attachment(name, one.properties.text(ATTACHED_TYPE).lower(), number, one.read, fields)
+
+
+def _inner(mail: Callable[[], MapiMail], limit: int) -> Iterator[Member]:
+    yield from members(mail(), limit)
+
+
+def _is_signed(mail: MapiMail, one: Attachment) -> bool:
+    """True if the attachment is the mail itself, as it was sent, with a signature or encrypted."""
+    kind = mail.properties.text(0x1A).lower()
+    return len(mail.attachments) == 1 and one.read is not None and ".smime" in kind
+
+
+def _headers(mail: MapiMail) -> dict[str, str]:
+    properties = mail.properties
+    sent = HeaderParser().parsestr(properties.text(_HEADERS).lstrip())
+    date = properties.time(_SENT) or properties.time(_RECEIVED) or iso_date(header(sent, "Date"))
+    return {
+        "From": words(" ".join(sent.get("From", "").split())) or _sender(properties),
+        **{name: _recipients(mail, name, sent) for name in _SHOWN},
+        "Date": date,
+        "Subject": " ".join(properties.text(_SUBJECT).split()),
+    }
+
+
+def _sender(properties: Properties) -> str:
+    found = [(properties.text(name), _address(properties, addresses)) for name, addresses in _SENDERS]
+    name, address = next(filter(all, found), next(filter(any, found), ("", "")))
+    quoted = f'"{name}"' if name and address else name
+    return f"{quoted} <{address}>".strip() if address else quoted
+
+
+def _address(properties: Properties, idents: Sequence[int]) -> str:
+    """The address of the internet; one of Exchange (`/o=…`) says nothing outside its organisation."""
+    return next((one for one in map(properties.text, idents) if "@" in one and not one.startswith("/")), "")
+
+
+def _recipients(mail: MapiMail, role: str, sent: Message) -> str:
+    found = [one for one in mail.recipients if _ROLES.get(one.number(_ROLE), "To") == role]
+    whole = [(" ".join(one.text(_NAME).split()), _address(one, (_SMTP, _ADDRESS))) for one in found]
+    if (not whole or not all(address for _, address in whole)) and (as_sent := header(sent, role)):
+        return as_sent
+    names = [f"{name} <{address}>".strip() if address else name for name, address in whole]
+    return ", ".join(filter(None, names)) or mail.properties.text(_SHOWN[role])
+
+
+def _text(properties: Properties, headers: Mapping[str, str], limit: int) -> bytes:
+    return message_text(headers, body(properties, limit))
+
+
+def body(properties: Properties, limit: int) -> str:
+    """The plain text, else that of the HTML or RTF. Raises ExtractionError."""
+    if text := properties.text(_BODY):
+        return text
+    html = properties.raw(_HTML, BINARY)
+    if html.strip(b"\0\r\n \t"):
+        from orchestrator.documents.html_text import declared_encoding, extract
+
+        declared = properties.body_encoding or declared_encoding(html)
+        return extract(decode_declared(html, declared).encode(), "utf-8")[0]
+    if wide := properties.text(_HTML):
+        from orchestrator.documents.html_text import extract
+
+        return extract(wide.encode("utf-8", "replace"), "utf-8")[0]
+    if packed := properties.raw(_RTF, BINARY):
+        from orchestrator.documents import rtf_text
+        from orchestrator.documents.packed_rtf import unpacked
+
+        return rtf_text.extract(unpacked(packed, limit), next(properties.code_pages(), None))[0]
+    return ""

@@ -1,0 +1,118 @@
+"""What a signature holds: the bytes that were signed, of S/MIME and other files in CMS (RFC 5652).
+
+Signatures are not checked: a document is read whoever made it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from orchestrator.documents.mail_members import encrypted
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+_PKCS7 = bytes.fromhex("2a864886f70d0107")
+_SMIME = bytes.fromhex("2a864886f70d01091001")
+_SIGNED = _PKCS7 + b"\x02"
+_ENCRYPTED = (_PKCS7 + b"\x03", _PKCS7 + b"\x06", _SMIME + b"\x17")
+_COMPRESSED = _SMIME + b"\x09"
+_MAX_INFLATED = 100_000_000
+_MAX_DEPTH = 12
+_SEQUENCE, _OCTETS, _CHUNKED, _CONTENT = 0x30, 0x04, 0x24, 0xA0
+_LINES = re.compile(rb"-----[A-Z0-9 ]+-----|\s+")
+
+
+class _Element(NamedTuple):
+    """One value of BER: its tag, and where its content begins and ends; `after` is where the next one begins."""
+
+    tag: int
+    begin: int
+    end: int
+    after: int
+
+
+def content(data: bytes) -> bytes:
+    """The bytes that were signed. Raises ExtractionError: encrypted, unreadable (also for a signature alone)."""
+    if data[:1] != bytes([_SEQUENCE]):
+        try:
+            data = base64.b64decode(_LINES.sub(b"", data), validate=True)
+        except binascii.Error as error:
+            raise _damaged() from error
+    try:
+        return _content(data)
+    except (IndexError, ValueError, zlib.error) as error:
+        raise _damaged() from error
+
+
+def _content(data: bytes) -> bytes:
+    kind, inner = _pair(data, _element(data, 0))
+    if kind in _ENCRYPTED:
+        raise encrypted()
+    fields = list(_children(data, _element(data, inner.begin)))
+    place = {_SIGNED: 2, _COMPRESSED: 2}.get(kind)
+    if place is None:
+        raise _damaged()
+    _, wrapped = _pair(data, fields[place])
+    found = b"".join(_octets(data, _element(data, wrapped.begin), 0))
+    if kind == _COMPRESSED:
+        found = zlib.decompressobj().decompress(found, _MAX_INFLATED)
+    return found
+
+
+def _pair(data: bytes, sequence: _Element) -> tuple[bytes, _Element]:
+    """The object identifier that a sequence begins with, and the explicit content behind it."""
+    first, second = list(_children(data, sequence))[:2]
+    return data[first.begin : first.end], second
+
+
+def _octets(data: bytes, element: _Element, depth: int) -> Iterator[bytes]:
+    if element.tag == _OCTETS:
+        yield data[element.begin : element.end]
+    elif element.tag == _CHUNKED and depth < _MAX_DEPTH:
+        for inner in _children(data, element):
+            yield from _octets(data, inner, depth + 1)
+    else:
+        raise _damaged()
+
+
+def _children(data: bytes, element: _Element) -> Iterator[_Element]:
+    at = element.begin
+    while at < element.end:
+        inner = _element(data, at)
+        yield inner
+        at = inner.after
+
+
+def _element(data: bytes, at: int, depth: int = 0) -> _Element:
+    """Raises IndexError where the data end before it."""
+    tag, size, begin = data[at], data[at + 1], at + 2
+    if size == 0x80:
+        return _open_element(data, tag, begin, depth)
+    if size > 0x80:
+        width = size & 0x7F
+        size = int.from_bytes(data[begin : begin + width], "big")
+        begin += width
+    if begin + size > len(data):
+        raise IndexError
+    return _Element(tag, begin, begin + size, begin + size)
+
+
+def _open_element(data: bytes, tag: int, begin: int, depth: int) -> _Element:
+    """An element without a length: it ends with two zeros after its last part."""
+    if depth > _MAX_DEPTH:
+        raise _damaged()
+    at = begin
+    while data[at] or data[at + 1]:
+        at = _element(data, at, depth + 1).after
+    return _Element(tag, begin, at, at + 2)
+
+
+def _damaged() -> ExtractionError:
+    return ExtractionError(
+        DocumentProblem.UNREADABLE,
+        "The signed text is damaged, or there is only a signature; save the mail again, or exclude it.",
+    )
