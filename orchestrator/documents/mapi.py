@@ -52,10 +52,12 @@ _BY_LANGUAGE = {language: name for name, languages in _OF_LANGUAGES.items() for 
 _BIG5_LOCALES = (0x0404, 0x0C04, 0x1404)
 
 
-class Properties:
+class MapiProperties:
     """Properties of a mail, a recipient or an attachment; those that have no code page use that of their mail."""
 
-    def __init__(self, values: Mapping[tuple[int, int], Callable[[], bytes]], mail: Properties | None = None) -> None:
+    def __init__(
+        self, values: Mapping[tuple[int, int], Callable[[], bytes]], mail: MapiProperties | None = None
+    ) -> None:
         """`values` has functions that read a value, by identifier and type."""
         self._values = values
         self._mail = mail
@@ -129,7 +131,7 @@ def code_page(number: int) -> str | None:
 class Attachment:
     """An attachment: `read` gives its bytes, or `mail` is the mail that is attached; neither for other objects."""
 
-    properties: Properties
+    properties: MapiProperties
     read: Callable[[], bytes] | None
     mail: Callable[[], MapiMail] | None = None
 
@@ -138,8 +140,8 @@ class Attachment:
 class MapiMail:
     """A mail with its recipients and attachments."""
 
-    properties: Properties
-    recipients: Sequence[Properties]
+    properties: MapiProperties
+    recipients: Sequence[MapiProperties]
     attachments: Sequence[Attachment]
 
 
@@ -195,14 +197,14 @@ def _headers(mail: MapiMail) -> dict[str, str]:
     }
 
 
-def _sender(properties: Properties) -> str:
+def _sender(properties: MapiProperties) -> str:
     found = [(properties.text(name), _address(properties, addresses)) for name, addresses in _SENDERS]
     name, address = next(filter(all, found), next(filter(any, found), ("", "")))
     quoted = f'"{name}"' if name and address else name
     return f"{quoted} <{address}>".strip() if address else quoted
 
 
-def _address(properties: Properties, idents: Sequence[int]) -> str:
+def _address(properties: MapiProperties, idents: Sequence[int]) -> str:
     """The address of the internet; one of Exchange (`/o=…`) says nothing outside its organisation."""
     return next((one for one in map(properties.text, idents) if "@" in one and not one.startswith("/")), "")
 
@@ -216,11 +218,11 @@ def _recipients(mail: MapiMail, role: str, sent: Message) -> str:
     return ", ".join(filter(None, names)) or mail.properties.text(_SHOWN[role])
 
 
-def _text(properties: Properties, headers: Mapping[str, str], limit: int) -> bytes:
+def _text(properties: MapiProperties, headers: Mapping[str, str], limit: int) -> bytes:
     return message_text(headers, body(properties, limit))
 
 
-def body(properties: Properties, limit: int) -> str:
+def body(properties: MapiProperties, limit: int) -> str:
     """The plain text, else that of the HTML or RTF. Raises ExtractionError."""
     if text := properties.text(_BODY):
         return text

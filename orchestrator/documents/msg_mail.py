@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.documents.archives import Member
 from orchestrator.documents.content import Content
 from orchestrator.documents.extras import require
-from orchestrator.documents.mapi import ATTACHED_DATA, BINARY, OBJECT, Attachment, MapiMail, Properties, members
+from orchestrator.documents.mapi import ATTACHED_DATA, BINARY, OBJECT, Attachment, MapiMail, MapiProperties, members
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit
 
@@ -50,7 +50,7 @@ class _File:
 
     def mail(self, storage: Any, head: int) -> MapiMail:
         """The mail in a storage."""
-        properties = Properties(self.values(storage, head))
+        properties = MapiProperties(self.values(storage, head))
         inner = [entry for entry in storage.kids if entry.entry_type == _STORAGE]
         return MapiMail(
             properties,
@@ -58,12 +58,12 @@ class _File:
             [self._attachment(one, properties) for one in inner if one.name.startswith(_ATTACHMENT)],
         )
 
-    def _properties(self, storage: Any, mail: Properties) -> Properties:
-        return Properties(self.values(storage), mail)
+    def _properties(self, storage: Any, mail: MapiProperties) -> MapiProperties:
+        return MapiProperties(self.values(storage), mail)
 
-    def _attachment(self, storage: Any, mail: Properties) -> Attachment:
+    def _attachment(self, storage: Any, mail: MapiProperties) -> Attachment:
         values = self.values(storage)
-        properties = Properties(values, mail)
+        properties = MapiProperties(values, mail)
         if read := values.get((ATTACHED_DATA, BINARY)):
             return Attachment(properties, read)
         inner = next((one for one in storage.kids if _ident(one.name) == (ATTACHED_DATA, OBJECT)), None)

@@ -16,7 +16,7 @@ from orchestrator.documents.mapi import (
     STRING8,
     Attachment,
     MapiMail,
-    Properties,
+    MapiProperties,
     body,
     members,
 )
@@ -73,11 +73,11 @@ def _read(data: bytes) -> MapiMail:
             target[0x3FFD, INTEGER] = partial(bytes, value[:4])
         elif ident in _OLD_NAMES:
             target.setdefault((_OLD_NAMES[ident], STRING8), partial(bytes, value))
-    properties = Properties(values)
-    return MapiMail(properties, [], [_attachment(Properties(one, properties), one) for one in attached])
+    properties = MapiProperties(values)
+    return MapiMail(properties, [], [_attachment(MapiProperties(one, properties), one) for one in attached])
 
 
-def _attachment(properties: Properties, values: Values) -> Attachment:
+def _attachment(properties: MapiProperties, values: Values) -> Attachment:
     inner = properties.raw(ATTACHED_DATA, OBJECT)
     if inner.startswith(_MESSAGE_OBJECT):
         return Attachment(properties, None, partial(_mail, inner[16:]))

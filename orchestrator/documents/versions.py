@@ -30,7 +30,6 @@ READERS: Mapping[str, int] = {
 }
 
 
-
 def version_of(kind: str) -> int:
     """The version of the reader of a kind of file."""
     return READERS.get(kind, FIRST)
