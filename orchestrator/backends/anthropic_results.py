@@ -42,7 +42,7 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
         match block:
             case str(text):
                 texts.append(text)
-            case {"type": "text", "text": str(text)}:
+            case {"type": "text" | None, "text": str(text)}:
                 texts.append(text)
             case {"type": "thinking", "thinking": str(thought)}:
                 thoughts.append(thought)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -19,17 +20,28 @@ _OTHERS = frozenset(
     }
 )  # fmt: skip
 """Kinds of parts that are no text. An object of any other `type` is JSON that the model wrote."""
-_BESIDE = frozenset({"text", "annotations", "logprobs", "citations"})
+_BESIDE = frozenset({"type", "text", "annotations", "logprobs", "citations"})
 WORDLESS = frozenset({"message", "reasoning"})
 """Items of a response beside which it has nothing else."""
 
 
-def read(raw: msgspec.Raw) -> Any:
-    """The value of a part, None if Python has none for it, as for half of a surrogate pair."""
+_LEVELS = 6
+"""Levels of lists and objects of which each member is read by itself."""
+
+
+def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
+    """The value of a part. A member for which Python has no value is None, as a number beyond all floats."""
     try:
         return msgspec.json.decode(raw)
     except JSON_ERRORS:
-        return None
+        if levels == 0:
+            return None
+    with suppress(*JSON_ERRORS):
+        return [read(one, levels - 1) for one in msgspec.json.decode(raw, type=list[msgspec.Raw])]
+    with suppress(*JSON_ERRORS):
+        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        return {name: read(one, levels - 1) for name, one in fields.items()}
+    return None
 
 
 def content_text(content: Any) -> str | None:
@@ -72,8 +84,8 @@ def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
         item
         for item in output
         if isinstance(item, dict)
-        and item.get("type", "message") == "message"
-        and item.get("role") in (None, "assistant")
+        and _word(item, "type", "message") == "message"
+        and _word(item, "role", "assistant") == "assistant"
     ]
     final = [item for item in messages if item.get("phase") == "final_answer"]
     return final or [item for item in messages if item.get("phase") != "commentary"] or messages
@@ -81,13 +93,19 @@ def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
 
 def is_other(item: Any) -> bool:
     """True if an item of a response is more than a message or what the model thought."""
-    return not isinstance(item, dict) or item.get("type", "message") not in WORDLESS
+    return not isinstance(item, dict) or _word(item, "type", "message") not in WORDLESS
+
+
+def _word(fields: Mapping[str, Any], name: str, usual: str) -> str:
+    """A field's word; the usual one where there is none, or something odd: an odd field loses no text."""
+    value = fields.get(name)
+    return value if isinstance(value, str) and value else usual
 
 
 def _is_part(part: Any) -> bool:
     """True for a text among parts, and for an object of a known `type`; other JSON is an answer by itself."""
-    if isinstance(part, dict) and isinstance(part.get("type"), str):
-        return part["type"] in _TEXTS or part["type"] in _OTHERS
+    if isinstance(part, dict) and (kind := _word(part, "type", "")):
+        return kind in _TEXTS or kind in _OTHERS
     return isinstance(part, str) or _is_bare(part)
 
 
@@ -98,7 +116,7 @@ def _is_bare(part: Any) -> bool:
 def _part_text(part: Any) -> str | None:
     if isinstance(part, str):
         return part
-    if not isinstance(part, dict) or part.get("type", "text") not in _TEXTS:
+    if not isinstance(part, dict) or _word(part, "type", "text") not in _TEXTS:
         return None
     text = part.get("text")
     if isinstance(text, dict):

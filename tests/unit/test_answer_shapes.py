@@ -74,6 +74,14 @@ SHAPES: dict[str, tuple[dict[str, Any], Answer]] = {
     "what the user said": ({"output": [item("2+2?", role="user"), item("4", role="assistant")]},
                            Answer("4", None, False)),
     "a text in place of parts": ({"output": [{"type": "message", "content": "yes"}]}, Answer("yes", None, False)),
+    "a part whose kind is odd": (chat([{"type": {"a": 1}, "text": "yes", "annotations": []}]),
+                                 Answer("yes", "stop", False)),
+    "a part whose kind is empty": ({"output": [{**item(), "content": [{"type": "", "text": "yes"}]}]},
+                                   Answer("yes", None, False)),
+    "an item whose kind is odd": ({"output": [{**item("yes"), "type": ["message"]}]}, Answer("yes", None, False)),
+    "an item whose role is odd": ({"output": [{**item("yes"), "role": []}]}, Answer("yes", None, False)),
+    "an item of thoughts and an odd one": ({"output": [{"type": {}, "summary": []}, item("yes")]},
+                                           Answer("yes", None, False)),
     "ollama's own": ({"message": {"role": "assistant", "content": "yes", "thinking": "hm"}, "done": True,
                       "done_reason": "length"}, Answer("yes", "length", False)),
     "ollama's own, generated": ({"response": "yes", "done": True, "done_reason": "stop"},
@@ -98,6 +106,15 @@ def test_a_value_that_cannot_be_represented_loses_no_text(odd: str, place: str) 
     body = f'{{"choices": [{{"message": {{"content": ["yes"], "{place}": {odd}}}, "finish_reason": "stop"}}]}}'
     answer = answer_of(msgspec.Raw(body.encode()))
     assert (answer.text, answer.finish_reason) == ("yes", "stop")
+
+
+@pytest.mark.parametrize("place", ["type", "role", "id", "annotations"])
+@pytest.mark.parametrize("odd", ["1e999", '[{"a": -1e999}]'])
+def test_such_a_value_in_a_response_loses_no_text(odd: str, place: str) -> None:
+    part = f'{{"type": "output_text", "text": "yes", "annotations": {odd if place == "annotations" else "[]"}}}'
+    named = "" if place == "annotations" else f', "{place}": {odd}'
+    body = f'{{"output": [{{"type": "reasoning", "x": {odd}}}, {{"content": [{part}]{named}}}]}}'
+    assert answer_of(msgspec.Raw(body.encode())).text == "yes"
 
 
 @pytest.mark.parametrize("body", [{}, {"usage": {}}, {"choices": []}, {"id": "x", "model": "m"}])
