@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import logging
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -96,6 +97,7 @@ class LostText:
         from pdfminer.pdfparser import PDFParser
 
         if self._pages is None:
+            logging.getLogger("pdfminer").setLevel(logging.CRITICAL)  # it tells of every oddity of a file
             self._pages = list(PDFPage.create_pages(PDFDocument(PDFParser(io.BytesIO(self._data)))))
         resources = PDFResourceManager()
         device = PDFPageAggregator(resources, laparams=None)

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import msgspec
 
 from orchestrator.core import schemas, wire
+from orchestrator.core.quote_marks import QUOTES, Quote, has_marks, marked_quotes, named_quotes
 from orchestrator.policy import answer_ends, answer_json
 from orchestrator.policy.answer_text import Answer
 from orchestrator.policy.confidence import ConfidenceCurve, label_probability
-from orchestrator.policy.quote_marks import QUOTES, Quote, has_marks, marked_quotes, named_quotes
 from orchestrator.policy.vectors import NoVector, vector_of
 from orchestrator.settings.task_spec import Task
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.policy.quote_marks import unmarked
+from orchestrator.core.quote_marks import unmarked
 from orchestrator.settings.task_spec import Task
 
 CHAT = "/v1/chat/completions"

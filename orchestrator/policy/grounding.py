@@ -10,8 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from orchestrator.core.quote_marks import Quote
 from orchestrator.policy.quote_folding import folded
-from orchestrator.policy.quote_marks import Quote
 from orchestrator.policy.quote_search import find_quotes
 
 FEWEST_CHARACTERS, FEWEST_WORDS = 12, 3

@@ -19,6 +19,7 @@ import msgspec
 
 from orchestrator.core import tokens
 from orchestrator.core.model import Row
+from orchestrator.core.quote_marks import has_marks
 from orchestrator.core.templates import TemplateProblem, template
 from orchestrator.documents import cleanup, splitting
 from orchestrator.documents.splitting import Part
@@ -33,7 +34,6 @@ from orchestrator.policy.endpoints import (
     url_of,
 )
 from orchestrator.policy.max_tokens import BoundOf, most_tokens, written_bound
-from orchestrator.policy.quote_marks import has_marks
 from orchestrator.policy.sent_text import TextAt, question_text, text_range
 from orchestrator.settings.job_spec import Clean, JobSpec
 from orchestrator.settings.task_spec import Long, Task

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from orchestrator.core.model import MAX_TOKENS
+from orchestrator.core.quote_marks import unmarked
 
 AUTO: Literal["auto"] = "auto"
 DEFAULT_MAX_TOKENS = 512
@@ -255,11 +256,13 @@ class Task(JobFilePart):
                 place = ".".join(map(str, error.path))
                 raise ValueError(f"is not a JSON Schema: {place + ': ' if place else ''}{error.message}") from None
             _check_references(value)
+            unmarked(value)
         return value
 
     @field_validator("check")
     @classmethod
     def _check_is_of_json(cls, value: str | None, info: ValidationInfo) -> str | None:
+        _only(info, "chat", is_set=value is not None)
         if value is not None and info.data.get("output_schema") is None:
             raise ValueError("needs a `schema` that says where the quotes are")
         return value

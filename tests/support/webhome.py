@@ -19,9 +19,9 @@ from PIL import Image
 from orchestrator.core.clock import now
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Forecast, Job, Outcome, Price, RequestState, Span, Usage
+from orchestrator.core.quote_marks import Quote
 from orchestrator.core.shards import ShardState
 from orchestrator.policy.grounding import SentDocument, SentText, check_quotes
-from orchestrator.policy.quote_marks import Quote
 from orchestrator.policy.sent_text import TextAt
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

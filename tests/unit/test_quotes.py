@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from orchestrator.core.quote_marks import Quote, has_marks, marked_quotes, named_quotes, unmarked
 from orchestrator.policy import grounding
 from orchestrator.policy.grounding import QuoteStatus, SentDocument, SentText
-from orchestrator.policy.quote_marks import Quote, has_marks, marked_quotes, named_quotes, unmarked
 from orchestrator.policy.quote_search import errors_allowed, find_quotes
+from orchestrator.settings.task_spec import Task
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyzäöüé", min_size=1, max_size=9)
 SENTENCES = st.lists(WORDS, min_size=6, max_size=40)
@@ -242,3 +246,24 @@ def test_a_schema_that_refers_to_itself_is_walked_once() -> None:
     for number in range(400):
         answer = {"quote": f"{number}", "next": answer}
     assert len(marked_quotes(schema, answer)) == 401
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ({"schema": {"properties": {"quote": {"type": "string", "x-quote": "yes"}}}}, "true or false"),
+        ({"schema": {"properties": {"total": {"type": "number", "x-quote": True}}}}, "not for number"),
+        ({"schema": {"items": {"anyOf": [{"type": ["integer", "null"], "check": "quotes"}]}}}, "not for"),
+        ({"check": "quotes"}, "needs a `schema`"),
+        ({"check": "quotes", "kind": "classify", "labels": ["a", "b"]}, "is for `kind: chat`"),
+    ],
+)
+def test_a_mark_that_is_never_checked_is_refused(field: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValidationError, match=wrong):
+        Task.model_validate({"id": "t", "model": "m", "prompt": "What?", **field})
+
+
+@pytest.mark.parametrize("kinds", ["string", "array", ["string", "null"], None])
+def test_a_mark_of_texts_is_taken(kinds: Any) -> None:
+    schema = {"properties": {"quote": {"x-quote": True, **({} if kinds is None else {"type": kinds})}}}
+    assert Task.model_validate({"id": "t", "model": "m", "prompt": "What?", "schema": schema}).output_schema == schema

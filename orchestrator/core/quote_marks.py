@@ -39,10 +39,15 @@ def has_marks(schema: Any) -> bool:
 
 
 def unmarked(schema: Any) -> Any:
-    """The schema without marks. A property may have the name of a mark, and stays."""
+    """The schema without marks. A property may have the name of a mark, and stays.
+
+    Raises ValueError for a mark that could never be checked.
+    """
     if not isinstance(schema, dict):
         return schema
     found = {name: value for name, value in schema.items() if not _is_mark(name, value)}
+    if len(found) < len(schema):
+        _check_mark(schema)
     for name, value in found.items():
         if name in _MAPS and isinstance(value, dict):
             found[name] = {key: unmarked(inner) for key, inner in value.items()}
@@ -51,6 +56,14 @@ def unmarked(schema: Any) -> Any:
         elif name in _SINGLE:
             found[name] = unmarked(value)
     return found
+
+
+def _check_mark(schema: Mapping[str, Any]) -> None:
+    mark, kinds = schema.get(MARK, True), schema.get("type", "string")
+    if not isinstance(mark, bool):
+        raise ValueError(f"`{MARK}` is true or false, which {mark!r} is not")
+    if mark and not {"string", "array"} & set([kinds] if isinstance(kinds, str) else kinds):
+        raise ValueError(f"`{MARK}` is for texts and lists of texts, and not for {kinds}")
 
 
 def _is_mark(name: str, value: Any) -> bool:
