@@ -142,7 +142,8 @@ def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
             if render.how == "auto" and is_usable(page):
                 yield page.text, None
             else:
-                yield (page.text if render.how == "both" else ""), _rendered(document.pages, index, render)
+                has_text = render.how == "both" and page.is_usable
+                yield (page.text if has_text else ""), _rendered(document.pages, index, render)
 
 
 def _rendered(document: Any, index: int, render: Render) -> bytes:

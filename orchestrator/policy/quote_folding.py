@@ -1,7 +1,8 @@
 """Texts in the form in which quotes are compared, and the way back to where a character stood. Pure.
 
-White space, hyphens and dashes between letters, invisible characters, and the shape of quotation marks and ligatures
-do not count. Digits do, and so do white space and dashes next to them: `1 200`, `1200`, `1-200` and `1,200` differ.
+White space, the `|` between the cells of a table, hyphens and dashes between letters, invisible characters, and the
+shape of quotation marks and ligatures do not count. Digits do, and so do white space and dashes next to them:
+`1 200`, `1200`, `1-200` and `1,200` differ.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 
-_BLANK = r"\s\u00ad\u200b-\u200f\u2060\ufeff"
+_BLANK = r"\s|\u00ad\u200b-\u200f\u2060\ufeff"
 _DASHES = r"\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _SEPARATORS = ".,;:'’/"
 # Solid runs are short, so that a place within one is found in a few steps. Group 2 is blanks and dashes beside a
@@ -23,7 +24,7 @@ _RUNS = re.compile(
     rf"|[{_BLANK}{_DASHES}]+"
 )
 _DASH = re.compile(rf"[{_DASHES}]")
-_SPACE = re.compile(r"\s")
+_SPACE = re.compile(r"[\s|]")
 _SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇", "“”„‟«»″‶〝〞〟＂"
 _COMPATIBLE = ((0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFF5E))
 """Ligatures, Arabic letters by their place in a word, and wide forms of ASCII."""

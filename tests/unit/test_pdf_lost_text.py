@@ -106,5 +106,6 @@ def test_an_unusable_text_layer_is_refused_and_goes_as_a_picture() -> None:
     assert refused.value.code is DocumentProblem.UNUSABLE_TEXT
     found, fields, pictures = rendering.extract(data, "pdf", AUTO, 10_000)
     assert (found, fields["sent_as"], len(pictures)) == ("", "page 1 as image", 1)
+    assert rendering.extract(data, "pdf", AUTO._replace(how="both"), 10_000)[0] == ""
     kept = latin([PROSE["en"][at : at + 80] for at in range(0, 300, 80)])
     assert rendering.extract(kept, "pdf", AUTO, 10_000)[1]["sent_as"] == "text"

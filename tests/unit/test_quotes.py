@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from orchestrator.core.quote_marks import Quote, has_marks, marked_quotes, named_quotes, unmarked
+from orchestrator.documents.types import Document
 from orchestrator.policy import grounding
 from orchestrator.policy.grounding import QuoteStatus, SentDocument, SentText
 from orchestrator.policy.quote_search import errors_allowed, find_quotes
+from orchestrator.policy.requests import Builder
+from orchestrator.policy.sent_text import sent_document
+from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.task_spec import Task
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyzäöüé", min_size=1, max_size=9)
@@ -42,6 +46,7 @@ def places(text: str, quote: str, *, by_ocr: bool = False) -> list[str]:
         ("ｗｉｄｅ letters of this kind", "wide letters of this kind"),
         ("page one ends\n\x0cin the middle of it", "page one ends in the middle of it"),
         ("a fee of 1 200 EUR is due", "a fee of 1\u00a0200 EUR is due"),
+        ("Leaflet | 1,500 | 0.42 |  | 630.00", "Leaflet 1,500 0.42 630.00"),
     ],
 )
 def test_what_may_differ(text: str, quote: str) -> None:
@@ -66,6 +71,7 @@ def test_what_may_differ(text: str, quote: str) -> None:
         ("on 12/2023 it was paid", "2023 it was paid"),
         ("rows 10 20 30 of the table", "rows 1020 30 of the table"),
         ("a range of 10-\n20 units a day", "a range of 1020 units a day"),
+        ("Leaflet | 1 | 500 | 630.00", "Leaflet 1500 630.00"),
         ("1,200³ of all of them", "1,2003 of all of them"),
         ("the fee is due at once", "the fee is not due at once"),
         ("the cafe\u0301 is open", "open is the cafe"),
@@ -267,3 +273,27 @@ def test_a_mark_that_is_never_checked_is_refused(field: dict[str, Any], wrong: s
 def test_a_mark_of_texts_is_taken(kinds: Any) -> None:
     schema = {"properties": {"quote": {"x-quote": True, **({} if kinds is None else {"type": kinds})}}}
     assert Task.model_validate({"id": "t", "model": "m", "prompt": "What?", "schema": schema}).output_schema == schema
+
+
+@pytest.mark.parametrize(
+    ("fields", "page", "by_ocr"),
+    [
+        ({}, None, False),
+        ({"pages": 2, "sent_as": "text"}, 1, False),
+        ({"pages": 2, "sent_as": "page 2 by OCR"}, 1, True),
+    ],
+)
+def test_a_request_tells_where_its_document_stands(fields: dict[str, Any], page: int | None, by_ocr: bool) -> None:
+    schema = {"properties": {"quote": {"type": "string", "x-quote": True}}}
+    asked = {"id": "t", "model": "m", "prompt": "Which?", "system": "Be brief.", "schema": schema}
+    spec = JobSpec.model_validate({"name": "n", "documents": "d", "models": {"m": "m"}, "tasks": [asked]})
+    text = "the rent is due\n\x0cthe deposit is 1,200 EUR"
+    document = Document("d/a.pdf", "a.pdf", text, "digest", 9, fields)
+    [built] = Builder(spec).build(document)
+    assert b"x-quote" not in built.line
+    assert built.row.text_at is not None
+    assert sent_document(built.line, built.row.text_at) == SentDocument((SentText(text, page),), by_ocr=by_ocr)
+    [plain] = Builder(spec.model_copy(update={"tasks": (Task.model_validate({**asked, "schema": None}),)})).build(
+        document
+    )
+    assert plain.row.text_at is None
