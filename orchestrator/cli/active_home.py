@@ -18,14 +18,18 @@ from orchestrator.store.home_evidence import recognise
 if TYPE_CHECKING:
     from orchestrator.core.replica.takeover import Replica
     from orchestrator.engine.replica.home_replica import HomeReplica
+    from orchestrator.store.engine_fence import EngineFence
 
 
 class EngineContext(Context):
-    """What an engine needs; `replica` where its home has one."""
+    """What an engine needs; `replica` where its home has one, `fence` where others reach its database as well."""
 
-    def __init__(self, place: Place, store: Store, replica: HomeReplica | None) -> None:
+    def __init__(
+        self, place: Place, store: Store, replica: HomeReplica | None, fence: EngineFence | None = None
+    ) -> None:
         super().__init__(place, store)
         self.replica = replica
+        self.fence = fence
 
 
 def active_home(
@@ -86,7 +90,7 @@ def _replicated(place: Place, home: Home, turn: Replica, as_of: float) -> Iterat
         with Store.open(place.database_url, timeout=place.database_timeout, fence=fence) as store:
             if is_shared:
                 store.before_naming_files(sent.settled)
-            yield EngineContext(place, store, sent)
+            yield EngineContext(place, store, sent, fence)
 
 
 def _is_file(place: Place) -> bool:

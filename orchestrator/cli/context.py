@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.policy.planner import Outlook
     from orchestrator.settings.config import Config
     from orchestrator.store import Store
+    from orchestrator.store.engine_fence import EngineFence
     from orchestrator.store.glance import Glance
 
 
@@ -188,8 +189,9 @@ class Context(CommandSettings):
 
 
 @contextmanager
-def opened(place: Place | None = None) -> Iterator[Context]:
-    """The context of a command. What it records is on the home's replica, where it has one, when the block ends.
+def opened(place: Place | None = None, fence: EngineFence | None = None) -> Iterator[Context]:
+    """The context of a command, or with a `fence` of what works for an engine that has taken the database. What it
+    records is on the home's replica, where it has one, when the block ends.
 
     Raises InputError, StorageError, or UsageError where another machine goes on with the home.
     """
@@ -199,7 +201,8 @@ def opened(place: Place | None = None) -> Iterator[Context]:
     place = place or locate()
     home = Home(place.home)
     require_current(home)
-    with Store.open(place.database_url, timeout=place.database_timeout) as store:
+    store = (Store if fence else Store.open)(place.database_url, timeout=place.database_timeout, fence=fence)
+    with store:
         if (identity := recognise(home, store)) is not None:
             say(f"orch: {home.root} had lost its id; by its jobs it is home {identity}")
         if home.has_replica and store.is_shared:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from orchestrator.cli.build_processes import BuildProcesses
 from orchestrator.cli.console_progress import LiveProgress
 from orchestrator.cli.context import Context, log_to
 from orchestrator.cli.failures import CommandInterrupted
@@ -42,8 +43,11 @@ def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
             view.job(detail, rate.add(time.monotonic(), detail.line.done))
 
     def be_engine(over: Callable[[], bool]) -> None:
-        with Engine(context.config, context.store) as engine:
-            engine.listeners.append(context.use)
+        with (
+            BuildProcesses(context) as builds,
+            Engine(context.config, context.store, builds=builds) as engine,
+        ):
+            engine.listeners += [context.use, builds.use]
             engine.run(over, look, mine=job)
         # The last spans are sent as the engine ends.
         tell(engine)

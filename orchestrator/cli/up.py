@@ -10,6 +10,7 @@ import click
 
 from orchestrator.backends import webhooks
 from orchestrator.cli.active_home import active_home
+from orchestrator.cli.build_processes import BuildProcesses
 from orchestrator.cli.context import Context, log_to, say_exposure
 from orchestrator.cli.options import Address, actions_option, names_option, web_option
 from orchestrator.cli.output import quiet_option, say
@@ -74,14 +75,16 @@ def up(
         sent = context.replica
         say_exposure(context)
         log_to(context.home)
-        engine = stack.enter_context(Engine(context.config, context.store, replica=sent))
+        builds = stack.enter_context(BuildProcesses(context, context.fence))
+        engine = stack.enter_context(Engine(context.config, context.store, replica=sent, builds=builds))
+        engine.listeners.append(builds.use)
         if address is not None:
             secrets = webhooks.secrets_of(context.config)
             engine.listeners.append(lambda config: _keep_secrets(secrets, config))
             url = stack.enter_context(webhooks.listening(*address, secrets, engine.pipeline.polls.push))
             for name in secrets:
                 say(f"orch: accepting webhooks of {name} at {url}{name}")
-        rounds = _Rounds(context, engine, quiet=quiet)
+        rounds = _Rounds(context, engine, builds, quiet=quiet)
         if web is not None:
             stack.enter_context(_pages(engine, context, web, names, acts=acts))
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
@@ -116,9 +119,9 @@ def _pages(
 class _Rounds:
     """What `orch up` does behind each round of its engine: nights, gc, and what is new for its terminal."""
 
-    def __init__(self, context: Context, engine: Engine, *, quiet: bool) -> None:
+    def __init__(self, context: Context, engine: Engine, builds: BuildProcesses, *, quiet: bool) -> None:
         self._engine = engine
-        self._scheduler = Scheduler(context.store, context.home, context.config, now)
+        self._scheduler = Scheduler(context.store, context.home, context.config, now, builds)
         self._daily = sweep.Daily(context.store, context.home, context.config.retention)
         self._told = _Told(context, quiet=quiet)
         engine.listeners += [self._scheduler.use, self._daily.use, context.use]

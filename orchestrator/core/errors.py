@@ -45,6 +45,14 @@ class OrchError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Made anew from its message alone, as BaseException would have it, it could lack what else it was made of.
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[OrchError], args: tuple[Any, ...]) -> OrchError:
+    return kind.__new__(kind, *args)
+
 
 class InputError(OrchError):
     """Bad input. `file`, `line` (from 1) and `field` say where, as far as they are known.

@@ -14,6 +14,8 @@ from orchestrator.core.errors import OutputFault
 
 JobId = NewType("JobId", str)
 
+NIGHT = "night"
+"""The option of a job that names the night it was made for: until that has it, only that builds it."""
 SUPERSEDED_BY = "superseded_by"
 """The option of a job that names the one made of its file after an edit, by its id."""
 MAX_TOKENS = 2**31 - 1

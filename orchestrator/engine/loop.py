@@ -17,11 +17,9 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import (
     AccountError,
     BackendError,
-    BackendRefused,
     InputError,
     JobFilesError,
     NoRoom,
-    OrchError,
     OutputError,
     OutputFault,
     RefusedError,
@@ -41,7 +39,7 @@ from orchestrator.engine.home_fleets import HomeFleets
 from orchestrator.engine.lock import Holder as Holder
 from orchestrator.engine.lock import engine_lock as engine_lock
 from orchestrator.engine.lock import running_engine as running_engine
-from orchestrator.engine.monitor import Monitor, Obstacle, Standstill
+from orchestrator.engine.monitor import Monitor, Obstacle, Standstill, problem_code
 from orchestrator.engine.notices import Notices
 from orchestrator.engine.open_backends import OpenBackends
 from orchestrator.engine.reloading import Reloader
@@ -50,6 +48,7 @@ from orchestrator.engine.settings_in_force import digest_of, keep
 from orchestrator.engine.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
+from orchestrator.pipeline.build.builds import Builds
 from orchestrator.pipeline.build.reuse import asked_of
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.gc import disk
@@ -78,8 +77,8 @@ class Engine:
     """Runs jobs of a home; make it only while holding the home's lock.
 
     `dispatch=False` serves what is there and cancels batches, but sends no row. `provider_calls` ask the providers;
-    without one, threads of its own do. With a `replica`, it acts only while it is the active engine of that.
-    `problem` is what keeps rows from being run now, for people.
+    without one, threads of its own do. `builds` builds jobs; without it, they are built here. With a `replica`, it
+    acts only while it is the active engine of that. `problem` is what keeps rows from being run now, for people.
     """
 
     def __init__(
@@ -90,6 +89,7 @@ class Engine:
         dispatch: bool = True,
         provider_calls: ProviderCalls | None = None,
         replica: HomeReplica | None = None,
+        builds: Builds | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -134,7 +134,7 @@ class Engine:
         self._provider_calls = provider_calls or Threads()
         self._replica = replica
         self.pipeline = Pipeline(
-            store, self._home, handles, budgets, now, self._provider_calls, may_act=lambda: self.may_act
+            store, self._home, handles, budgets, now, self._provider_calls, lambda: self.may_act, builds
         )
         self._monitor = Monitor(store, config)
         self._telemetry = TelemetrySwitch(store, self._home, config, self._news.append)
@@ -247,11 +247,11 @@ class Engine:
             if isinstance(error, NoRoom):
                 return self._caught(job, error, JobFault.NO_ROOM)
             if fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
-                self._say(job, _code_of(error), str(error))  # it goes on by itself, or ends by itself
+                self._say(job, problem_code(error), str(error))  # it goes on by itself, or ends by itself
                 return False
             return self._caught(job, error, JobFault.FILES)
         except (BackendError, UsageError, RefusedError) as error:
-            self._say(job, _code_of(error), str(error))
+            self._say(job, problem_code(error), str(error))
             passes = isinstance(error, BackendError) and not isinstance(error, (AccountError, RequestRefused))
             if is_mine and not passes:
                 raise
@@ -262,7 +262,7 @@ class Engine:
             self._fail(job, JobFault.INPUT, str(error))
             return True
         except NotReplicated as error:
-            self._say(job, _code_of(error), str(error))
+            self._say(job, problem_code(error), str(error))
             return False
         except StorageError:
             raise  # the home's
@@ -392,9 +392,3 @@ class Engine:
     def open(self, name: str) -> BackendHandle:
         """A backend, its server started at the first use. Raises BackendError, UsageError."""
         return self._backends.handle(name)
-
-
-def _code_of(error: OrchError) -> str:
-    """What kind of problem an error is, with the backend's own word for it."""
-    word = (error.code or error.status) if isinstance(error, BackendRefused) else None
-    return error.kind if word is None else f"{error.kind}:{word}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.durations import HOUR, MINUTE, day_words, moment_words
-from orchestrator.core.errors import OrchError
+from orchestrator.core.errors import BackendRefused, OrchError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import shortened
@@ -269,3 +269,9 @@ def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:
         return None
     seconds = float(first["problem_seconds"])
     return Trouble(f"{name}:{first['url']}", f"{name}: {first['url']}: {first['problem']}", seconds)
+
+
+def problem_code(error: OrchError) -> str:
+    """What kind of problem an error is, with the backend's own word for it."""
+    word = (error.code or error.status) if isinstance(error, BackendRefused) else None
+    return error.kind if word is None else f"{error.kind}:{word}"

@@ -26,11 +26,14 @@ from orchestrator.core.errors import (
     StorageError,
 )
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, JobFault, JobKind, JobState
+from orchestrator.core.model import NIGHT, Job, JobFault, JobKind, JobState
 from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.pipeline import predecessors
-from orchestrator.pipeline.build.intake import How, Options, kind_of, submit
+from orchestrator.pipeline.build import builder
+from orchestrator.pipeline.build.builds import BuildDied, Builds, BuildSite, TakeIn, carried_out
+from orchestrator.pipeline.build.intake import How, Options, kind_of
 from orchestrator.policy import cron_expressions, due_nights, missed_nights
+from orchestrator.policy.backoff import TRIES, Faults
 from orchestrator.settings import job_file
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file
@@ -52,13 +55,18 @@ class _Looked:
 class Scheduler:
     """Runs the schedules of one home that were made under one configuration; by one engine at a time."""
 
-    def __init__(self, store: Store, home: Home, config: Config, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, store: Store, home: Home, config: Config, now: Callable[[], datetime], builds: Builds | None = None
+    ) -> None:
+        """Jobs are made by `builds`; without, they are made here."""
         self._store = store
         self._home = home
         self._config = config
         self._now = now
         self._looked: dict[str, _Looked] = {}
         self._problems: dict[str, str] = {}
+        self._builds = builds
+        self._faults = Faults()
 
     def use(self, config: Config) -> None:
         """These settings hold from the next tick on."""
@@ -137,12 +145,18 @@ class Scheduler:
             if night.state is NightState.DUE:
                 said = self._begin(schedule, night)
             elif night.job_id is None:
-                said = self._make_job(schedule, night)
+                if (job := self._cancelled(night)) is not None:
+                    self._store.schedules.given(night, job.id)
+                    return []
+                is_due = self._faults.is_due(_key(night), self._now())
+                said = self._make_job(schedule, night) if is_due else []
             else:
                 said = self._look(night, self._store.jobs.find(night.job_id))
         except StateConflict as conflict:
             log.info("%s", conflict)  # removed, or moved by somebody else; the next tick reads what is
             return []
+        except (BuildDied, NoRoom) as error:
+            said = self._not_built(night, error)
         except OrchError as error:
             if isinstance(error, StorageError) and not isinstance(error, JobFilesError):
                 raise
@@ -198,17 +212,20 @@ class Scheduler:
         return next((job.id for job in wanted if os.path.realpath(job.source) == file), None)
 
     def _make_job(self, schedule: Schedule, night: Night) -> list[str]:
-        deadline = self._deadline(schedule, night)
-        options = Options(None if deadline is None else deadline.isoformat(), schedule.budget, unattended=True)
-        intake = submit(
-            self._store,
-            self._home,
-            self._config,
-            Path(schedule.file),
-            options,
-            self._now,
-            lambda documents, requests, expected: None,
-        )
+        def make() -> tuple[TakeIn, datetime | None]:
+            deadline = self._deadline(schedule, night)
+            told = None if deadline is None else deadline.isoformat()
+            return TakeIn(
+                Path(schedule.file), Options(told, schedule.budget, unattended=True, night=night.id)
+            ), deadline
+
+        if self._builds is None:
+            intake = make()[0].carry_out(BuildSite(self._store, self._home, self._config, self._now))
+        elif (done := carried_out(self._builds, _key(night), make)) is None:
+            return []
+        else:
+            intake = done.value
+        self._faults.cleared(_key(night))
         self._store.schedules.given(night, intake.job.id)
         if night.asked_by is not None and intake.how is not How.UNCHANGED:
             told = f"the night of {night.name} of {schedule.name}, by {night.asked_by}"
@@ -216,6 +233,32 @@ class Scheduler:
         if intake.how is How.UNCHANGED:
             return self._end(night, NightState.DONE, intake.reason)
         return [f"job {intake.job.id}, {intake.reason}"]
+
+    def _unbuilt(self, night: Night) -> list[Job]:
+        """The jobs that are being built for a night, or were when their builder died."""
+        unfinished = self._store.jobs.unfinished(self._home.identity())
+        return [job for job in unfinished if job.options.get(NIGHT) == night.id and job.built_at is None]
+
+    def _cancelled(self, night: Night) -> Job | None:
+        """The job of a night that was cancelled while it was built, which ends there."""
+        if self._builds is None:
+            return None
+        job = next((job for job in self._unbuilt(night) if job.cancel_requested_at is not None), None)
+        if job is not None:
+            self._builds.end(_key(night))
+        return job
+
+    def _not_built(self, night: Night, error: Exception) -> list[str]:
+        """A build that died or found no room, perhaps for what others took: it is tried again, a few times."""
+        code = JobFault.NO_ROOM if isinstance(error, NoRoom) else JobFault.INTERNAL
+        log.warning("night of %s: %s", night.name, error)
+        fault = self._faults.caught(_key(night), error, self._now(), code)
+        if fault.times < TRIES:
+            return [f"{fault.told}; its job is built again at {fault.next_at.astimezone():%H:%M:%S}"]
+        self._faults.cleared(_key(night))
+        for job in self._unbuilt(night):
+            builder.discard(self._store, self._home, job)
+        return self._failed(night, str(error), code)
 
     def _look(self, night: Night, job: Job | None) -> list[str]:
         """Whether a night's job is over."""
@@ -244,6 +287,11 @@ class Scheduler:
         return [f"{state}: {reason}"]
 
 
+def _key(night: Night) -> str:
+    """What the build of a night's job goes by."""
+    return f"night {night.id}"
+
+
 def _code_of(error: OrchError) -> str:
     """Why a night has no job, as a code."""
     match error:
@@ -251,8 +299,6 @@ def _code_of(error: OrchError) -> str:
             return error.code
         case RefusedError():
             return JobFault.REFUSED
-        case NoRoom():
-            return JobFault.NO_ROOM
         case JobFilesError():
             return JobFault.FILES
         case DataRefused():

@@ -31,11 +31,13 @@ from orchestrator.core.errors import (
     UsageError,
 )
 from orchestrator.core.events import PROBE, EventKind
-from orchestrator.core.model import CancelCode, Job, RequestState
+from orchestrator.core.model import NIGHT, CancelCode, Job, RequestState
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.pipeline import succession
 from orchestrator.pipeline.backend_handles import BackendHandles
 from orchestrator.pipeline.build import builder
+from orchestrator.pipeline.build.builds import Builds, RecordedJob, build_recorded, carried_out
+from orchestrator.pipeline.build.room import give_back
 from orchestrator.pipeline.collect import common_refusals, reduce, track
 from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
 from orchestrator.pipeline.collect.take_over import TakeOver
@@ -48,7 +50,6 @@ from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
 from orchestrator.pipeline.plan.shard_forecasts import turnarounds
-from orchestrator.pipeline.predecessors import AFTER
 from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.shard_steps import ShardSteps
@@ -74,14 +75,18 @@ class Pipeline:
         now: Callable[[], datetime],
         provider_calls: ProviderCalls | None = None,
         may_act: Callable[[], bool] = lambda: True,
+        builds: Builds | None = None,
     ) -> None:
-        """`may_act` says whether no other engine can have gone on with the home. Raises RefusedError for a copy."""
+        """`may_act` says whether no other engine can have gone on with the home. Jobs are built by `builds`, or here.
+
+        Raises RefusedError for a copy."""
         require_own_place(home)
         self._store = store
         self._home = home
         self._handles = handles
         self._budgets = budgets
         self._now = now
+        self._builds = builds
         self._batches = ShardSteps(ShardWork(store, home, handles, budgets, now, provider_calls or Inline()))
         self._replan_timer = ReplanTimer()
         self._samples = Samples(store, handles.health)
@@ -148,47 +153,45 @@ class Pipeline:
         return moved
 
     def _build(self, job: Job) -> bool:
+        is_cancelled, night = job.cancel_requested_at is not None, job.options.get(NIGHT)
+        is_ours = self._builds is None and is_cancelled  # at `orch cancel`, where nobody runs nights
+        if night is not None and not is_ours and self._store.schedules.awaits_job(night):
+            return False  # whoever runs the night builds it
+        if is_cancelled:
+            return self._end_unbuilt(job)
         if (moved := prerequisites.waits(self._store, job, self._now())) is not None:
             return moved
         if (newer := succession.successor(self._store, job)) is not None:
-            return self._end_unbuilt(job, newer)
-        with builder.claim(self._home, job) as mine:
-            if not mine:
-                return False
-            current = self._store.jobs.find(job.id)
-            if current is None or current.built_at is not None:
-                return True  # whoever had it has just ended
-            if job.options.get("dry_run"):
-                builder.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
-                return True
-            asked, reading = self._handles.asked(job), self._handles.reading()
-            succession.supersede(self._store, job, self._now())
-            report = builder.build(
-                self._store,
-                self._home,
-                job,
-                self._now(),
-                asked=asked,
-                models=self._handles.models,
-                reading=reading,
-                shortage=self._handles.shortage,
-            )
-            # One that others may wait for ends as itself, though nothing is to be asked.
-            if AFTER not in job.options and builder.same_as(self._store, job, report) is not None:
-                builder.discard(self._store, self._home, job)
-                return True
-            canary.mark(self._store, job, self._now())
-            self._store.jobs.mark_built(job.id, self._now())
-        self._note(job, EventKind.BUILT, str(report))
-        return True
-
-    def _end_unbuilt(self, job: Job, newer: Job) -> bool:
-        """End a job that was superseded before it was built; nothing is asked for it."""
-        if newer.built_at is None:
+            return newer.built_at is not None and (self._supersede(job, newer) | self._end_unbuilt(job))
+        is_busy = self._builds is not None and self._builds.is_busy(job.id)
+        if not is_busy and not self._is_free(job):
             return False
-        self._supersede(job, newer)
-        self._store.jobs.mark_built(job.id, self._now())
-        return True
+        if self._builds is None:
+            handles = self._handles
+            return build_recorded(
+                self._store, self._home, job.id, self._now, handles.asked, handles.models, handles.reading(),
+                handles.shortage,
+            )  # fmt: skip
+        done = carried_out(self._builds, job.id, lambda: (RecordedJob(job.id), job.deadline_at))
+        return done is not None and done.value
+
+    def _is_free(self, job: Job) -> bool:
+        """True if a job is to be built and no process is at it. A rehearsal that was cut off is forgotten."""
+        with builder.claim(self._home, job) as mine:
+            is_rehearsal = bool(job.options.get("dry_run"))
+            if mine and is_rehearsal:
+                builder.discard(self._store, self._home, job)
+            return mine and not is_rehearsal
+
+    def _end_unbuilt(self, job: Job) -> bool:
+        """Let a job that nobody wants any more end without rows, unless another process builds it."""
+        if self._builds is not None:
+            self._builds.end(job.id)
+        with builder.claim(self._home, job) as mine:
+            if mine:
+                give_back(self._store, self._home, job)
+                self._store.jobs.mark_built(job.id, self._now())
+        return mine
 
     def _wind_down(self, job: Job, newer: Job) -> bool:
         """Send no row of a superseded job, and cancel it once nothing is in flight that another job awaits."""

@@ -148,6 +148,12 @@ class Schedules:
         """Say which job a running night has. Raises StateConflict."""
         self._move(night, (NightState.RUNNING,), job_id=job_id)
 
+    def awaits_job(self, night_id: int) -> bool:
+        """True if a night runs and has no job yet."""
+        query = select(nights.c.id).where(nights.c.id == night_id, nights.c.state == NightState.RUNNING)
+        with self._db.read() as tx:
+            return tx.execute(query.where(nights.c.job_id.is_(None))).first() is not None
+
     def ended(self, night: Night, state: NightState, reason: str, at: datetime, code: str | None = None) -> None:
         """A night is at its end; `code` says why it failed. Raises StateConflict where it was before."""
         self._move(night, _OPEN, state=state, reason=reason, ended_at=at, code=code)

@@ -14,6 +14,7 @@ from tests.conftest import MakeUpstream
 from tests.support import bombs
 from tests.support.cli import Orch, Process, write_config
 from tests.support.process import wait_until
+from tests.support.raycluster import below, command_of
 
 JOB = """\
 name: letters
@@ -128,15 +129,15 @@ def test_documents_that_take_too_much_are_rows_that_failed(
 
 
 def readers_of(process: Process) -> list[int]:
-    """The processes that read documents for another, and have been at it for a while."""
+    """The processes that read documents for another or its builders, and have been at it for a while."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for pid in below(process.pid):
         try:
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
-        if int(fields[1]) == process.pid and int(fields[11]) > 20 and fields[0] != "Z":
-            found.append(int(stat.parent.name))
+        if "bounded.worker" in command_of(pid) and int(fields[11]) > 20 and fields[0] != "Z":
+            found.append(pid)
     return found
 
 

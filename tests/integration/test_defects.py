@@ -150,7 +150,11 @@ def test_a_full_home_is_that_nights_failure_and_not_the_end_of_the_engine(night:
     full = replace(night.config, retention=night.config.retention.model_copy(update={"max_bytes": 1}))
     night.scheduler.use(full)
     night.add()
-    night.tick(hours=4)
+    (told,) = night.tick(hours=4)
+    assert "no_room: NoRoom: " in told
+    for minutes in (1, 5, 20):
+        assert [state for _, state in night.states()] == [NightState.RUNNING], "what took the space may go again"
+        night.tick(minutes=minutes)
     (failed,) = night.store.schedules.nights()
     assert (failed.state, failed.code) == (NightState.FAILED, JobFault.NO_ROOM)
     assert "and may take 1 B" in failed.reason

@@ -21,7 +21,7 @@ from typing import Any
 
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, JobId, JobKind
+from orchestrator.core.model import NIGHT, Job, JobId, JobKind
 from orchestrator.pipeline import predecessors, succession
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope
@@ -52,7 +52,7 @@ class Options:
     output may go, `after` which job it comes after. Where nobody is there (`unattended`), an output that may be well
     again by itself is waited for. With `at_once`, only these backends are asked, now, whatever the job file says of
     its deadline and of the job that it comes after. `edited` says what becomes of an unfinished job of the file whose
-    content was another; None stands for `SUPERSEDE`.
+    content was another; None stands for `SUPERSEDE`. `night` is the id of the night that it is made for.
     """
 
     deadline: str | None = None
@@ -66,6 +66,7 @@ class Options:
     unattended: bool = False
     at_once: tuple[str, ...] | None = None
     edited: succession.Edited | None = None
+    night: int | None = None
 
 
 class How(StrEnum):
@@ -161,9 +162,9 @@ def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, opt
     series = _digest(home_id, kind, os.path.realpath(path))
     is_at_once = options.at_once is not None
     deadline = options.deadline or (spec.deadline if spec and not is_at_once else None)
-    more: dict[str, Any] = {OVERWRITE: True} if options.overwrite else {}
-    if options.edited is succession.Edited.BESIDE:
-        more[options.edited] = True
+    beside = succession.Edited.BESIDE
+    extra = {OVERWRITE: options.overwrite, beside: options.edited is beside, NIGHT: options.night}
+    more: dict[str, Any] = {name: value for name, value in extra.items() if value}
     if options.at_once is not None:
         more[AT_ONCE] = list(options.at_once)
     job = Job(
@@ -228,10 +229,9 @@ def submit(
                 reason = f"job {unfinished.id} of this file is unfinished: resuming where it stopped"
                 return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
             check_output(store, job, unattended=options.unattended)
-            asked = reuse.asked_of(config, job)
             report = builder.build(
-                store, home, job, now(), progress, asked=asked, models=lambda one: models_of(config, one),
-                reading=config.documents, shortage=partial(disk.shortage, home, config.retention),
+                store, home, job, now(), progress, asked=reuse.asked_of(config, job), reading=config.documents,
+                models=partial(models_of, config), shortage=partial(disk.shortage, home, config.retention),
             )  # fmt: skip
             same = builder.same_as(store, job, report)
             if same is not None:

@@ -39,16 +39,20 @@ class RoomCheck:
         self._written += size + rows * ROW_BYTES
 
 
+def give_back(store: Store, home: Home, job: Job) -> None:
+    """Remove the requests of a job that is not built. Raises OSError, StorageError."""
+    home.requests(job.id).unlink(missing_ok=True)
+    store.rows.clear(job.id)
+
+
 @contextmanager
 def given_back(store: Store, home: Home, job: Job) -> Iterator[None]:
     """Leave neither file nor rows of a build that fails. A disk or database that is full is that build's: NoRoom."""
     try:
         yield
     except Exception as error:
-        with suppress(OSError):
-            home.requests(job.id).unlink(missing_ok=True)
-        with suppress(StorageError):
-            store.rows.clear(job.id)
+        with suppress(OSError, StorageError):
+            give_back(store, home, job)
         if fault_of(error) is OutputFault.NO_ROOM and isinstance(error, StorageError):
             raise NoRoom(error.message, hint=disk.ROOM_HINT) from error
         raise

@@ -19,9 +19,6 @@ def waits(store: Store, job: Job, now: datetime) -> bool | None:
     before = job.options.get(predecessors.AFTER)
     if before is None:
         return None
-    if job.cancel_requested_at is not None:
-        store.jobs.mark_built(job.id, now)  # of no rows, and over with the next step
-        return True
     stands, why = predecessors.standing(store, store.jobs.find(before))
     if stands is predecessors.Predecessor.OPEN:
         return False

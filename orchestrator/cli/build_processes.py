@@ -1,0 +1,191 @@
+"""Processes that build jobs for an engine: however long a document takes, what else the engine does goes on.
+
+Each is told its order over its stdin, and tells over its stdout what came of it. It ends with the engine, and what it
+was at is built anew another time: its claim on the job is a lock that ends with it, and where the database is shared
+its writes are refused once another engine has taken over.
+"""
+
+from __future__ import annotations
+
+import gc as collector  # `orchestrator.cli.gc` is a command
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from orchestrator.cli.context import Context, log_to, opened
+from orchestrator.core.clock import now
+from orchestrator.core.ends_with_parent import end_with
+from orchestrator.core.errors import JobFilesError, OrchError, StorageError
+from orchestrator.pipeline.build.builds import BuildDied, BuildOrder, BuildSite
+from orchestrator.pipeline.provider_calls import Done
+from orchestrator.settings.config import Config
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
+
+if TYPE_CHECKING:
+    from orchestrator.store.engine_fence import EngineFence
+
+log = logging.getLogger(__name__)
+
+PLACES = 2
+"""Builds that are begun at a time."""
+GIVES_WAY_SECONDS = 5.0
+"""A build that takes longer keeps no place: others are begun beside it."""
+MOST = 8
+"""Processes at a time, each with its readers."""
+FORGOTTEN_SECONDS = 60.0
+"""A build that was not asked for again for so long waits no more."""
+BEHIND = 5
+"""How much nicer a build is than the engine."""
+# No folder of the user's is searched for modules before our own.
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from orchestrator.cli.build_processes import main; main()"
+_LAST = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    """What a process is told."""
+
+    place: Place
+    config: Config
+    fence: EngineFence | None
+    order: BuildOrder[object]
+
+
+@dataclass(slots=True)
+class _Build:
+    """One process, and what came of it."""
+
+    process: subprocess.Popen[bytes]
+    began: float = field(default_factory=time.monotonic)
+    is_over: bool = False
+    outcome: Any = None
+
+    def see_through(self, charge: bytes) -> None:
+        """In a thread: tell the process its order, and wait until it is gone."""
+        said, _ = self.process.communicate(charge)
+        code = self.process.returncode
+        try:
+            self.outcome = pickle.loads(said)
+        except Exception:  # noqa: BLE001  (cut off, it says anything)
+            how = f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"
+            self.outcome = BuildDied(f"the process that built it {how}")
+        self.is_over = True
+
+
+class BuildProcesses:
+    """Carries out what engines order (`pipeline.build.builds.Builds`) until the block ends; for one thread, which
+    lives as long as the process: see `end_with`.
+    """
+
+    def __init__(self, context: Context, fence: EngineFence | None = None) -> None:
+        self._place = context.place
+        self._config = context.config
+        self._fence = fence
+        self._builds: dict[str, _Build] = {}
+        self._waiting: dict[str, tuple[datetime, float]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for key in list(self._builds):
+            self.end(key)
+
+    def use(self, config: Config) -> None:
+        """These settings hold for what is begun from now on."""
+        self._config = config
+
+    def begin(self, key: str, order: BuildOrder[object], deadline: datetime | None) -> None:
+        """See `Builds`."""
+        at = time.monotonic()
+        self._waiting[key] = deadline or _LAST, at
+        waiting = {name: due for name, (due, asked) in self._waiting.items() if at - asked < FORGOTTEN_SECONDS}
+        if key in self._builds or not self._has_place(at) or min(waiting, key=waiting.__getitem__) != key:
+            return
+        del self._waiting[key]
+        charge = pickle.dumps(_Charge(self._place, self._config, self._fence, order))
+        build = self._builds[key] = _Build(_started())
+        # A daemon: an engine that ends does not wait for what it has killed.
+        threading.Thread(target=build.see_through, args=(charge,), name=f"build {key}", daemon=True).start()
+
+    def _has_place(self, at: float) -> bool:
+        running = [build for build in self._builds.values() if not build.is_over]
+        return len(running) < MOST and sum(at - build.began < GIVES_WAY_SECONDS for build in running) < PLACES
+
+    def is_busy(self, key: str) -> bool:
+        """See `Builds`."""
+        return key in self._builds
+
+    def look(self, key: str) -> Done[object] | None:
+        """See `Builds`."""
+        build = self._builds.get(key)
+        if build is None or not build.is_over:
+            return None
+        del self._builds[key]
+        if isinstance(build.outcome, StorageError) and not isinstance(build.outcome, JobFilesError):
+            raise BuildDied(str(build.outcome))  # if the home itself suffers, the engine meets it as well
+        if isinstance(build.outcome, Exception):
+            raise build.outcome
+        return Done(build.outcome)
+
+    def end(self, key: str) -> None:
+        """See `Builds`."""
+        self._waiting.pop(key, None)
+        if (build := self._builds.pop(key, None)) is not None:
+            build.process.kill()
+            build.process.wait()
+
+
+def _started() -> subprocess.Popen[bytes]:
+    root = str(Path(__file__).parents[2])
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM, root, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,  # Ctrl-C in a terminal is the engine's alone
+        )
+    except OSError as error:
+        raise BuildDied(f"no process can be started: {error.strerror}") from error
+
+
+def main() -> None:
+    """The program of a process: carry out one order."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who ends all processes of an engine ends it by ending that
+    end_with(int(sys.argv[-1]))
+    collector.enable()  # the command line's package turns it off
+    with suppress(OSError):
+        os.nice(BEHIND)
+    charge: _Charge = pickle.load(sys.stdin.buffer)
+    with os.fdopen(os.dup(1), "wb") as told:
+        os.dup2(2, 1)  # nothing that a library prints gets into what is told
+        log_to(Home(charge.place.home))
+        outcome: object
+        try:
+            outcome = _carried_out(charge)
+        except OrchError as error:
+            outcome = error
+        except Exception as error:
+            log.exception("a build failed")
+            outcome = BuildDied(f"{type(error).__name__}: {error}")
+        told.write(pickle.dumps(outcome))
+
+
+def _carried_out(charge: _Charge) -> object:
+    with opened(charge.place, charge.fence) as context:
+        context.use(charge.config)
+        return charge.order.carry_out(BuildSite(context.store, context.home, charge.config, now))
