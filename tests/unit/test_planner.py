@@ -279,3 +279,17 @@ def test_too_many_rows_for_the_only_way() -> None:
     assert planned.routes == ()
     assert planned.verdict.reason == "no backend has room for 1,000,000 rows"
     assert refused(planned) == {"openai": "1,000,000 rows are too many for its queue, which takes 500 at once"}
+
+
+@pytest.mark.parametrize("slips", [0.003, 0.034, 0.1, 0.5])
+@pytest.mark.parametrize("hours", [0.6, 0.8, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize("target", [0.95, 0.99, 0.999])
+def test_what_holds_has_the_chance_asked_for(slips: float, hours: float, target: float) -> None:
+    """Batches take half an hour or four; where a cancel often slips, what needs one does not hold."""
+    seen = [SeenBatch(NOW - timedelta(days=day), (4 * HOUR, 1800.0)[day % 2], True, 1000) for day in range(1, 101)]
+    unsure = replace(BATCH, turnaround=turnaround(seen, rows=1000, at=NOW), slips=slips)
+    planned = plan(4000, [unsure, REALTIME], replace(terms(hours), target=target), NOW)
+    assert planned.verdict.holds
+    assert planned.chance >= target
+    if slips == 0.5:
+        assert "openai" not in routes(planned)

@@ -26,14 +26,15 @@ from tests.unit.test_planner import NOW, batch, synchronous
 HOURS = st.floats(0.05, 40.0)
 PRICES = st.sampled_from(["0.0001", "0.0005", "0.00055", "0.0008", "0.001", "0.002"])
 BATCHES = st.builds(
-    lambda each, seconds, room, cancel, behind: batch(
-        "", each, seconds, room=room, cancel_seconds=cancel, behind=behind
+    lambda each, seconds, room, cancel, behind, slips: batch(
+        "", each, seconds, room=room, cancel_seconds=cancel, behind=behind, slips=slips
     ),
     PRICES,
     st.sampled_from([300.0, 1800.0, 10_000.0]),
     st.sampled_from([None, None, 500, 3000]),
     st.sampled_from([60.0, 600.0]),
     st.sampled_from([0, 0, 400]),
+    st.sampled_from([0.003, 0.034, 0.2]),
 )
 SYNC_OPTIONS = st.builds(
     lambda each, rate, spread, location, ahead, hazard, steps: replace(

@@ -20,6 +20,9 @@ WORTH = 0.1
 """A batch that is less likely than this to be done before it would be rerouted is not worth its trouble."""
 EVEN = 0.5
 """P(a cancel takes no longer than usual)."""
+FAR, FADES, SELDOM = 1.5, 1.5, 0.25
+"""A cancel that slips takes more than so many times as long as planned; twice that it takes a third as often, and
+nothing makes it rarer than this part of its chance."""
 WAITS = tuple(60.0 * 1.35**step for step in range(27))
 """Seconds after which batches may be rerouted. The same at every look and for every deadline, so that more time
 never means fewer choices; close together near by, where the next look decides anew."""
@@ -37,7 +40,7 @@ class CandidatePlan:
     hold `held`; `coming` ones are free in `free_in` seconds at the latest, in half of all cases in `usually_free_in`.
     The first `fallback` options may take more later. Batches are rerouted `reroute_after` seconds from now, never
     where it is None. `cancel` names those that are rerouted at once, `sources` the rows that leave an option. Batches
-    that are given up cost `sunk` all the same.
+    that are given up cost `sunk` all the same. What is coming takes far longer than that with the chance `slips`.
     """
 
     batch_shares: tuple[BatchShare, ...]
@@ -52,6 +55,7 @@ class CandidatePlan:
     sources: Sources = ()
     usually_free_in: float | None = None
     sunk: Cost = NOTHING
+    slips: float = SLIPS
 
     @property
     def in_batches(self) -> int:
@@ -135,6 +139,9 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
         fits = is_in_time(rerouted, capacity)
         if fits and candidate.bets:
             fits = done_by(candidate.unsent, reroute_after) >= WORTH
+        if fits:
+            running = 1.0 - done_by(candidate.batch_shares, min(reroute_after, capacity.horizon))
+            fits = running * too_long(rerouted, capacity) <= 1.0 - capacity.target
         if fits or late:
             expected = _with_reroute(candidate, reroute_after, arrival(rerouted), capacity)
             yield _valued(candidate, reroute_after, expected, fits, capacity, terms)
@@ -143,15 +150,25 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
 def is_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
     """Whether what is rerouted is surely done by the deadline."""
     burden, at = candidate.in_batches + candidate.coming, arrival(candidate)
-    # That a cancel may slip is known; to wait for what seldom does would be dear.
+    # To be as sure of each cancel as of all of it would be dear: it counts in the chance of the plan.
     tail = min(SLIPS, slips(candidate))
     return capacity.fits(burden, candidate.held, at, candidate.fallback, tail=tail, cause=candidate.causes)
 
 
 def slips(candidate: CandidatePlan) -> float:
     """P(a cancel takes far longer than planned)."""
-    coming = SLIPS if candidate.coming else 0.0
+    coming = candidate.slips if candidate.coming else 0.0
     return max((batch_share.option.slips for batch_share in candidate.batch_shares), default=coming)
+
+
+def too_long(candidate: CandidatePlan, capacity: Capacity) -> float:
+    """P(a cancel takes longer than there is time for): the more is left, the less likely."""
+    planned, at = latency(candidate), arrival(candidate)
+    burden = candidate.in_batches + candidate.coming
+    end, _ = capacity.seconds(burden, candidate.held, at, candidate.fallback)
+    times = 1.0 + max(0.0, capacity.horizon - end) / max(1.0, planned)
+    rarer: float = min(1.0, FAR / times) ** FADES
+    return slips(candidate) * max(SELDOM, rarer)
 
 
 def _valued(
@@ -198,7 +215,7 @@ def _holds(candidate: CandidatePlan, capacity: Capacity) -> bool:
         return not candidate.fallback and chance_of(candidate, capacity) >= capacity.target
     # What does not keep up goes on to the rest of the fallback when it must: all of it together has to.
     return capacity.fits(
-        candidate.coming, candidate.held, candidate.free_in, candidate.fallback, tail=slips(candidate)
+        candidate.coming, candidate.held, candidate.free_in, candidate.fallback, tail=min(SLIPS, slips(candidate))
     )
 
 
@@ -214,7 +231,7 @@ def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
             return chance
         return max(chance, EVEN * capacity.chance(burden, candidate.held, usual, candidate.fallback, cause=cause))
 
-    free = 1.0 - SLIPS if candidate.coming else 1.0
+    free = 1.0 - candidate.slips if candidate.coming else 1.0
     rest = arrives(candidate.coming, candidate.free_in, _usually_free(candidate), free, frozenset())
     if not candidate.batch_shares:
         return rest
@@ -222,7 +239,7 @@ def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
         return done_by(candidate.batch_shares, capacity.horizon) * rest
     done = done_by(candidate.batch_shares, min(candidate.reroute_after, capacity.horizon))
     burden = candidate.in_batches + candidate.coming
-    sure, usual = 1.0 - slips(candidate), _usual_arrival(candidate)
+    sure, usual = 1.0 - too_long(candidate, capacity), _usual_arrival(candidate)
     return done * rest + (1.0 - done) * arrives(burden, arrival(candidate), usual, sure, candidate.causes)
 
 

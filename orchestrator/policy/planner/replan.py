@@ -24,7 +24,7 @@ from orchestrator.policy.planner.planning_problem import (
     reroute_of,
 )
 from orchestrator.policy.planner.search import LITTLE, Chosen, Position, best
-from orchestrator.policy.planner.types import BatchOption, Cost, Decision, Open, Option, Running, Send, Terms
+from orchestrator.policy.planner.types import SLIPS, BatchOption, Cost, Decision, Open, Option, Running, Send, Terms
 
 SPARE = 0.03
 """Rows leave an option for a batch where they are more than this part of what it holds, and it saves as much."""
@@ -195,6 +195,7 @@ def _position(job: Open, board: _Board, running: Sequence[Running], many: int, n
         board.barred,
         max(free_in, *usual) if usual else free_in,
         _sunk(gone, board),
+        max((_batch(board, one).slips for one in gone), default=SLIPS),
     )
 
 

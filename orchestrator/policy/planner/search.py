@@ -22,7 +22,7 @@ from orchestrator.policy.planner.candidate_plans import (
     lateness,
 )
 from orchestrator.policy.planner.capacity import Capacity, Rows
-from orchestrator.policy.planner.types import NOTHING, BatchOption, Cost, Terms
+from orchestrator.policy.planner.types import NOTHING, SLIPS, BatchOption, Cost, Terms
 
 PARTS = 8
 """Into how many parts rows are cut to be shared by batches and synchronous routes."""
@@ -49,11 +49,16 @@ class Position:
     sources: Sources = ()
     usually_free_in: float | None = None
     sunk: Cost = NOTHING
+    slips: float = SLIPS
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A candidate plan with its figures; `value` is what is expected, and what being late costs."""
+    """A candidate plan with its figures; `value` is what is expected, and what being late costs.
+
+    One that `holds` is in time with the chance asked for, as far as it has a say in that: what is on its way from
+    batches that were cancelled before comes when it comes.
+    """
 
     candidate: CandidatePlan
     expected: float
@@ -91,7 +96,8 @@ def _cheapest(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Te
     ]
     # Of equally dear ones the simplest.
     judged.sort(key=lambda one: (round(one.value, 9), one.candidate.effort))
-    return next((chosen for one in judged if (chosen := _affordable(one, capacity, terms))), None)
+    affordable = (chosen for one in judged if (chosen := _affordable(one, capacity, terms)))
+    return next((chosen for chosen in affordable if chosen.holds or late), None)
 
 
 def _with_net(found: Chosen, candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> Chosen:
@@ -105,7 +111,7 @@ def _with_net(found: Chosen, candidates: Iterable[CandidatePlan], capacity: Capa
     )  # fmt: skip
     judged = [one for other in same for one in judge(other, capacity, terms, late=False) if one.holds]
     judged.sort(key=lambda one: (round(one.value, 9), one.candidate.fallback))
-    net = next((chosen for one in judged if (chosen := _affordable(one, capacity, terms))), None)
+    net = next((net for one in judged if (net := _affordable(one, capacity, terms)) and net.holds), None)
     if net is None or net.chance < found.chance:
         return found
     return replace(net, expected=found.expected, value=found.value)
@@ -139,7 +145,9 @@ def _affordable(one: Judged, capacity: Capacity, terms: Terms) -> Chosen | None:
     most = at_most(candidate, capacity)
     if terms.budget is not None and most > terms.budget:
         return None
-    return Chosen(candidate, one.expected, one.value, most, chance_of(candidate, capacity), one.holds)
+    chance = chance_of(candidate, capacity)
+    holds = one.holds and (candidate.reroute_after is None or chance >= capacity.target)
+    return Chosen(candidate, one.expected, one.value, most, chance, holds)
 
 
 def _candidates(
@@ -155,7 +163,7 @@ def _candidates(
             for new, held in _sent(at, sent, fallback, capacity):
                 yield CandidatePlan(
                     batch_shares, new, held, at.coming, at.free_in, fallback, None, len(bets), at.cancel, at.sources,
-                    at.usually_free_in, at.sunk,
+                    at.usually_free_in, at.sunk, at.slips,
                 )  # fmt: skip
 
 
