@@ -290,13 +290,11 @@ class Builder:
             if len(parts) > 1:
                 return self._in_parts(question, document, content, text, parts, cut_from, trimmed)
         messages = question.messages(document, text)
-        row = replace(
-            self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from),
-            text_at=question.text_at(document, text, messages),
-        )
+        row = self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from)
+        text_at = question.text_at(document, text, messages)
         sent_as = document.fields.get("sent_as", "text")
         sent_as = None if sent_as == "text" else str(sent_as)
-        return [_asking(question, replace(row, trimmed_tokens=trimmed, sent_as=sent_as), messages)]
+        return [_asking(question, replace(row, trimmed_tokens=trimmed, sent_as=sent_as, text_at=text_at), messages)]
 
     def _in_parts(
         self, question: _Question, document: Document, content: str, text: str, parts: Sequence[Part],
