@@ -21,11 +21,15 @@ BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-SAMPLE_BYTES = 32 * 1024  # what the guess looks at
-MIN_ODD = 24
-"""So many bytes that are not ASCII a text has to have for its letters to tell."""
-MIN_LIKELY = 0.2
-MIN_LEAD = 1.15
+AUTO = "auto"
+"""In the place of an encoding: the most likely one, even if it is not certain."""
+_ISO_2022 = re.compile(rb"\x1b\$[@AB)(]|\x1b\([IJ]")
+_SEVEN_BITS = ("iso2022_jp", "iso2022_jp_ext", "iso2022_jp_2004", "iso2022_kr")
+_UTF_8 = "utf-8"
+_ASCII = b"Aa1 +-~{\x1b$B!!"
+"""Text that an encoding of seven bits, of two bytes or of mainframes reads as another."""
+_LOOK = 32 * 1024
+_LAST_PLANE = 0x10  # of Unicode
 
 # What a page on the web may be written in. Python knows more names: not all are of texts, and some are slow.
 ON_THE_WEB = frozenset(
@@ -41,8 +45,8 @@ _LARGER = {
 }  # fmt: skip
 _CONTROLS = re.compile(rb"[\x80-\x9f]")
 _NO_TEXTS = frozenset(("punycode", "idna", "unicode-escape", "unicode_escape", "raw-unicode-escape", "undefined"))
+_NO_CHARACTER = re.compile("[\ud800-\udfff\ue000-\uf8ff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_PIECE = 1 << 20
 
 
 def clean(text: str) -> str:
@@ -66,20 +70,27 @@ def whole(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+def names_of(encoding: str) -> list[str]:
+    """The encodings of a setting, in their order."""
+    return [name.strip() for name in encoding.split(",")]
+
+
 def check_name(encoding: str | None) -> None:
-    """Raises InputError when Python knows no text encoding of that name."""
-    if encoding is None:
-        return
+    """Raises InputError when Python knows no text encoding of one of the names."""
+    for name in names_of(encoding) if encoding is not None else ():
+        if name != AUTO and not _is_text_encoding(name):
+            raise InputError(
+                f"There is no text encoding named {name!r}; use for example utf-8, windows-1252, utf-16 or auto.",
+                field="encoding",
+            )
+
+
+def _is_text_encoding(name: str) -> bool:
     try:
-        "".encode(encoding)
-        is_known = codecs.lookup(encoding).name not in _NO_TEXTS
+        "".encode(name)
+        return codecs.lookup(name).name not in _NO_TEXTS
     except (LookupError, ValueError):
-        is_known = False
-    if not is_known:
-        raise InputError(
-            f"There is no text encoding named {encoding!r}; use for example utf-8, windows-1252 or utf-16.",
-            field="encoding",
-        )
+        return False
 
 
 def decode(data: bytes, encoding: str | None = None, declared: str | None = None) -> str:
@@ -87,18 +98,90 @@ def decode(data: bytes, encoding: str | None = None, declared: str | None = None
 
     Raises ExtractionError (encoding) when the bytes do not fit, or fit more than one reading.
     """
+    return clean(_strictly(data, encoding_of(data, encoding, declared)))
+
+
+def encoding_of(data: bytes, encoding: str | None = None, declared: str | None = None) -> str:
+    """The encoding in which `decode` reads a file. Raises ExtractionError (encoding) as it does."""
     if encoding is not None:
-        return clean(_strictly(data, encoding))
+        return _chosen(data, encoding)
     bom = bom_of(data)
-    if bom is not None and bom != "utf-8":
-        return clean(_strictly(data, bom))
+    if bom is not None and bom != _UTF_8:
+        return bom
     if bom is None and data.count(b"\0") * 5 > len(data) and (wide := wide_without_bom(data)):
-        return clean(_strictly(data, wide))
+        return wide
+    if name := iso_2022_of(data):
+        return name
     try:
-        return clean(data.decode("utf-8"))
+        data.decode(_UTF_8)
+        return _UTF_8
     except UnicodeDecodeError as error:
-        name = (declared and _decodes(data, declared)) or guess(data, error.start)
-        return clean(_strictly(data, name))
+        from orchestrator.documents.guessing import guess
+
+        return (declared and _decodes(data, declared)) or guess(data, error.start)
+
+
+def _chosen(data: bytes, encoding: str) -> str:
+    """The first of the encodings in the setting that fits; UTF-8 goes before them if the bytes can only be that."""
+    if extends_ascii(encoding):
+        if bom := bom_of(data):
+            return bom
+        with suppress(ValueError):
+            data.decode(_UTF_8)
+            return _UTF_8
+    names = names_of(encoding)
+    for name in names:
+        if name == AUTO:
+            return _likeliest(data)
+        if fits(data, name):
+            return name
+    return names[0]  # which says what is wrong
+
+
+def chosen_encoding(data: bytes, encoding: str | None) -> dict[str, str]:
+    """The field that says what `auto` chose, if that was not UTF-8."""
+    if encoding is None or AUTO not in names_of(encoding):
+        return {}
+    name = encoding_of(data, encoding)
+    return {} if name == _UTF_8 else {"sent_as": f"text, read as {name}"}
+
+
+def named(encoding: str | None) -> str | None:
+    """The first encoding of a setting that is no `auto`, for formats that name their encodings themselves."""
+    return None if encoding is None else next((name for name in names_of(encoding) if name != AUTO), None)
+
+
+def _likeliest(data: bytes) -> str:
+    try:
+        return encoding_of(data)
+    except ExtractionError:
+        from orchestrator.documents.guessing import best_guess
+
+        name = best_guess(data)
+        if name is None:
+            raise
+        return name
+
+
+def extends_ascii(encoding: str) -> bool:
+    """True if ASCII means the same in the first of the encodings in the setting, as in UTF-8."""
+    name = names_of(encoding)[0]
+    return name == AUTO or _ASCII.decode(name, "replace") == _ASCII.decode("ascii")
+
+
+def fits(data: bytes, encoding: str) -> bool:
+    """True if all of the bytes are text in an encoding, without characters that only a private agreement has."""
+    try:
+        return not _NO_CHARACTER.search(data.decode(encoding))
+    except ValueError:
+        return False
+
+
+def iso_2022_of(data: bytes) -> str | None:
+    """The encoding of seven bits whose shifts stand in the text, such as that of Japanese mails."""
+    if b"\x1b" not in data or _ISO_2022.search(data) is None:
+        return None
+    return next((name for name in _SEVEN_BITS if fits(data, name)), None)
 
 
 def decode_declared(data: bytes, declared: str | None) -> str:
@@ -116,92 +199,20 @@ def bom_of(data: bytes) -> str | None:
 
 
 def wide_without_bom(data: bytes) -> str | None:
-    """UTF-16 without a mark: mostly Latin text, so nearly every second byte is NUL."""
-    head = data[:SAMPLE_BYTES]
+    """UTF-16 or UTF-32 without a mark: mostly Latin text, so that every second byte or three of four are NUL."""
+    head = data[: _LOOK - _LOOK % 4]
+    if len(data) % 4 == 0:
+        high, low = head[::4], head[3::4]
+        if not any(high) and max(head[1::4], default=99) <= _LAST_PLANE and fits(data, "utf-32-be"):
+            return "utf-32-be"
+        if not any(low) and max(head[2::4], default=99) <= _LAST_PLANE and fits(data, "utf-32-le"):
+            return "utf-32-le"
     even, odd, half = head[::2].count(0), head[1::2].count(0), len(head) // 2
     if len(data) % 2 == 0 and odd * 10 > half * 4 and even * 20 < half:
         return "utf-16-le"
     if len(data) % 2 == 0 and even * 10 > half * 4 and odd * 20 < half:
         return "utf-16-be"
     return None
-
-
-def guess(data: bytes, at: int) -> str:
-    """The one encoding in which `data`, not UTF-8 from byte `at` on, can be read.
-
-    Raises ExtractionError (encoding) when there is none, or more than one.
-    """
-    if _mostly_utf8(data):
-        raise ExtractionError(
-            DocumentProblem.ENCODING,
-            f"The text is UTF-8 with damaged bytes (the first is byte {at}); fix the file or set `encoding`.",
-        )
-    from orchestrator.documents.languages import readings
-
-    sample = _telling(data, at)
-    found = readings(sample)
-    if len(found) == 1:
-        return next(iter(found.values()))
-    likely = _likely(sample)
-    if name := _by_letters(sample, likely):
-        return name
-    names = ", ".join(list(found.values()) or list(dict.fromkeys(one for one, _ in likely))[:3])
-    told = f"it may be {names}" if names else "it fits no known encoding"
-    raise ExtractionError(
-        DocumentProblem.ENCODING,
-        f"The text is not UTF-8 (byte {at}), and {told}; set `encoding` for this source, or convert the file.",
-    )
-
-
-def _likely(sample: bytes) -> list[tuple[str, float]]:
-    """Encodings in which the letters follow each other as in some language, with how well (0 to 1), best first."""
-    import chardet
-
-    found = chardet.detect_all(sample, ignore_threshold=True)
-    return [(one["encoding"].lower(), one["confidence"]) for one in found if one["encoding"]]
-
-
-def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
-    """The best of what is likely, where the next one that reads as another text is far behind; None otherwise.
-
-    The thresholds hold for languages without small words on our own list, such as Vietnamese and Thai: of over 200
-    texts in 29 languages that pass them, none was read wrongly; the statistics' first guess alone gets a tenth wrong.
-    """
-    if not likely or sum(byte > 127 for byte in sample) < MIN_ODD or likely[0][1] < MIN_LIKELY:
-        return None
-    name, best = likely[0]
-    text = _read_as(sample, name)
-    rival = next((how for other, how in likely[1:] if _read_as(sample, other) not in (text, None)), 0.0)
-    return name if text is not None and best >= MIN_LEAD * rival else None
-
-
-def _read_as(sample: bytes, name: str) -> str | None:
-    try:
-        return sample.decode(name)
-    except (LookupError, ValueError):
-        return None
-
-
-def _telling(data: bytes, at: int) -> bytes:
-    """At most SAMPLE_BYTES of the lines that are not ASCII, from the first one on: the rest tells nothing."""
-    start = max(data.rfind(b"\n", 0, at) + 1, at - 1024)
-    lines = b"\n".join(line for line in data[start : start + 16 * SAMPLE_BYTES].split(b"\n") if not line.isascii())
-    if len(lines) <= SAMPLE_BYTES:
-        return lines
-    # In no encoding is a space or a line end a part of another character.
-    end = max(lines.rfind(b"\n", 0, SAMPLE_BYTES), lines.rfind(b" ", 0, SAMPLE_BYTES))
-    return lines[: end if end > 0 else SAMPLE_BYTES]
-
-
-def _mostly_utf8(data: bytes) -> bool:
-    """More good multi-byte characters than broken ones: damaged UTF-8, whatever else it would decode as."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    others = broken = 0
-    for at in range(0, len(data), _PIECE):
-        text = decoder.decode(data[at : at + _PIECE], at + _PIECE >= len(data))
-        others += len(text) - len(text.encode("ascii", "ignore"))
-        broken += text.count("\ufffd")
-    return others - broken > broken
 
 
 def _decodes(data: bytes, declared: str) -> str | None:

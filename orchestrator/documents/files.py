@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from orchestrator.documents.encoding import clean, decode
+from orchestrator.documents.encoding import chosen_encoding, clean, decode, iso_2022_of
 from orchestrator.documents.kinds import CONVERTED, IMAGE, SHEETS, UNKNOWN, split_name
 from orchestrator.documents.lines import read_all
 from orchestrator.documents.plugins import Extract, Plugin
@@ -218,14 +218,14 @@ def _utf8(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, 
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise _NotPlain from None
-    if "\0" in text:
+    if "\0" in text or ("\x1b" in text and iso_2022_of(data)):
         raise _NotPlain
     return clean(text), {}
 
 
 def _plain(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
     del most  # it has no more characters than bytes
-    return decode(data, encoding), {}
+    return decode(data, encoding), chosen_encoding(data, encoding)
 
 
 def _image(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
@@ -258,7 +258,7 @@ def _unknown(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[st
             "Unsupported kind of file, and not plain text; convert it to text, HTML, PDF, an office format "
             "or a table.",
         )
-    return text, {}
+    return text, chosen_encoding(data, encoding)
 
 
 def _is_binary(data: bytes, encoding: str | None) -> bool:

@@ -2,8 +2,8 @@
 
 Statistics over single letters are not enough: charset-normalizer reads Polish in windows-1250 as windows-1252, and
 French from an old Macintosh as windows-1250. A text is taken here only if one reading has the small words of a
-language, no letter foreign to it and no accent or sign where none can be, and no other encoding gives such a
-reading. Names, lists of numbers and a handful of words have no such reading, and are left to the user.
+language, hardly a letter foreign to it or a sign where none can be, and no other encoding gives a reading nearly as
+good. Names, lists of numbers and a handful of words have no such reading, and are left to the user.
 """
 
 from __future__ import annotations
@@ -20,15 +20,40 @@ HEBREW = ("cp1255", "iso8859-8")
 ARABIC = ("cp1256", "iso8859-6")
 MIN_WORDS = 3  # small words that must be found, two of them different
 MIN_SHARE = 0.05  # of all words
+ODD_WORDS, FEW_WORDS = 30, 12
+"""One odd place in so many words is a name, a slip or a quirk of its author, and one in a short text; more are
+another encoding.
+"""
 
 _SIGNS = frozenset("“”‘’„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0\xad")
-_WORD = re.compile(r"[^\W\d_]+")
+_WORD = re.compile(r"[^\W\d_ªº]+")
 _MISPLACED = re.compile(
     "[^\\W\\d_][“”‘„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0](?=[^\\W\\d_])"  # a sign inside a word; only ’ may stand there
-    "|[^\\W\\d_][¿¡£§“‘«„¼½¾]"  # what begins something, at the end of a word
+    "|[^\\W\\d_][¿¡£§„¼½¾]"  # what begins something, at the end of a word
     "|\xa0(?=\\s)|\\s\xa0"
-    "|\\d[^\\W\\d_a-zA-Z]|[^\\W\\d_a-zA-Z]\\d"  # an accented letter beside a digit
+    "|\\d[À-ɏ]|[À-ɏ]\\d"  # an accented letter beside a digit
 )
+_NO_TEXT = re.compile(
+    "[\x80-\x9f\ufffd\ue000-\uf8ff]"  # controls, and characters that nobody agreed on
+    "|[^\\W\\d_][^\\w\\s\\x00-\\x7f\u0300-\u036f\u0590-\u0e7f’‘·\xad‐-―…\u3000-\u30ff\uff00-\uffef](?=[^\\W\\d_])"
+    "|[^\\W\\d_][ºª](?=[^\\W\\d_])"
+    "|[†‡≈≠≤≥∞√∂∆∑∏∫ƒ◊¶¬±µ÷¤¦•](?=[^\\W\\d_])|[^\\W\\d_][†‡≈≠≤≥∞√∂∆∑∏∫◊¶¬±µ÷¤¦]"
+    "|[a-zß-ÿ][À-Þ]|[ß-ÿ][A-ZÀ-Þ]|[а-яёђѓєіїјљњќћўџґ][А-ЯЁЂЃЄІЇЈЉЊЋЌЎЏҐ]|[α-ώ][Ά-ΏΑ-Ω]"  # a capital inside a word
+    "|[A-Za-zÀ-ɏ][Ѐ-ӿͰ-Ͽ֐-۾]|[Ѐ-ӿͰ-Ͽ֐-۾][A-Za-zÀ-ɏ]"  # letters of two scripts in a word
+    "|[Ѐ-ӿ][Ͱ-Ͽ֐-۾]|[Ͱ-Ͽ][Ѐ-ӿ֐-۾]"
+)
+
+
+_RUSSIAN = re.compile("[ыэщъЫЭЩЪ]")
+_BALKAN = re.compile("[ЂђЃѓЉљЊњЌќЋћЏџЈјЅѕ]")
+
+
+def oddities(text: str) -> int:
+    """How many places no text has: signs and capitals inside words, controls, words of two scripts."""
+    found = sum(1 for _ in _NO_TEXT.finditer(text))
+    if _RUSSIAN.search(text):  # then letters of Serbian and Macedonian are none
+        found += sum(1 for _ in _BALKAN.finditer(text))
+    return found
 
 
 class Language(NamedTuple):
@@ -103,17 +128,25 @@ MIN_CHARACTERS = 12  # of a script's own
 ENCODINGS = tuple(dict.fromkeys(name for kind in (*ALPHABETIC, *SCRIPTS) for name in kind.encodings))
 
 
-def readings(data: bytes) -> dict[str, str]:
-    """Text -> encoding, for every text that `data` can be in some language. Usually none or one."""
-    found: dict[str, str] = {}
+class Reading(NamedTuple):
+    """A text that bytes can be in some language, and how many places in it are odd in that language."""
+
+    encoding: str
+    text: str
+    oddities: int
+
+
+def readings(data: bytes) -> list[Reading]:
+    """Every text that `data` can be in some language. Usually none or one."""
+    found: dict[str, Reading] = {}
     for encoding in ENCODINGS:
         try:
             text = data.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if text not in found and any(_fits(text, encoding)):
-            found[text] = encoding
-    return found
+        if text not in found and (least := min(_fits(text, encoding), default=None)) is not None:
+            found[text] = Reading(encoding, text, least)
+    return list(found.values())
 
 
 def small_words(text: str) -> float:
@@ -127,25 +160,31 @@ def small_words(text: str) -> float:
     return max(shares)
 
 
-def _fits(text: str, encoding: str) -> Iterator[bool]:
+def _fits(text: str, encoding: str) -> Iterator[int]:
+    """For each language that it can be in, how many places in it are odd."""
     foreign = Counter(char for char in text if char > "\x7f")
-    yield from (_is_script(foreign, script) for script in SCRIPTS if encoding in script.encodings)
-    if _MISPLACED.search(text):
-        return
+    yield from (0 for script in SCRIPTS if encoding in script.encodings and _is_script(foreign, script))
     words = Counter(_WORD.findall(text))
-    accented = [word for word in words if not word.isascii()]
-    if not all(word[1:] == word[1:].lower() or word == word.upper() for word in accented):
-        return
-    letters = frozenset(foreign) - _SIGNS
-    single = frozenset(word for word in accented if len(word) == 1)
     total = words.total()
-    for language in ALPHABETIC:
-        if encoding in language.encodings:
-            yield letters <= language.letters and single <= language.alone and _has_words(words, total, language)
+    languages = [one for one in ALPHABETIC if encoding in one.encodings and _has_words(words, total, one)]
+    if not languages:
+        return
+    accented = {word: number for word, number in words.items() if not word.isascii()}
+    odd = sum(1 for _ in _MISPLACED.finditer(text))
+    odd += sum(number for word, number in accented.items() if word[1:] != word[1:].lower() and word != word.upper())
+    for language in languages:
+        strange = sum(number for char, number in foreign.items() if char not in language.letters | _SIGNS)
+        strange += sum(n for word, n in accented.items() if len(word) == 1 and word not in language.alone)
+        if odd + strange <= max(total // ODD_WORDS, total >= FEW_WORDS):
+            yield odd + strange
 
 
 def _has_words(words: Counter[str], total: int, language: Language) -> bool:
-    counts = [count for word, count in words.items() if word in language.words]
+    # A letter may be an initial, but a word begins a sentence.
+    found = Counter[str]()
+    for word, count in words.items():
+        found[word.lower() if len(word) > 1 else word] += count
+    counts = [found[word] for word in language.words if word in found]
     return len(counts) > 1 and sum(counts) >= max(MIN_WORDS, MIN_SHARE * total)
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from orchestrator.documents.encoding import bom_of, guess, wide_without_bom
+from orchestrator.documents.encoding import bom_of, encoding_of, extends_ascii, names_of, wide_without_bom
 from orchestrator.documents.safe_open import open_file
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -100,12 +100,14 @@ def utf8_chunks(pieces: Iterator[bytes], encoding: str | None, *, checked: bool)
     carry no mark pass as they are. Raises OSError; ExtractionError (encoding).
     """
     first = next(pieces, b"")
-    name = encoding or bom_of(first) or (wide_without_bom(first) if checked else None) or "utf-8"
-    if codecs.lookup(name).name not in ("utf-8", "ascii"):
+    name = bom_of(first) or (wide_without_bom(first) if checked else None) or "utf-8"
+    if encoding is not None and not extends_ascii(encoding):
+        name = names_of(encoding)[0]
+    if codecs.lookup(name).name != "utf-8":
         yield from _transcoded(_joined(first, pieces), name)
         return
     pieces = _joined(first.removeprefix(codecs.BOM_UTF8), pieces)
-    yield from _checked(pieces, fixed=encoding is not None) if checked else pieces
+    yield from _checked(pieces, encoding) if checked or encoding is not None else pieces
 
 
 def _joined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
@@ -130,20 +132,22 @@ def _transcoded(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
         ) from error
 
 
-def _checked(pieces: Iterator[bytes], *, fixed: bool) -> Iterator[bytes]:
-    """Pass UTF-8 on; at the first byte that is not, change to the encoding that fits, if only ASCII went before."""
+def _checked(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
+    """Pass UTF-8 on. At the first byte that is not, change to the encoding that is set or, if only ASCII went before,
+    to the one that fits.
+    """
     held, ascii_so_far = b"", True
     for piece in pieces:
         data = held + piece
         valid = _valid_utf8(data)
         if len(data) - valid > 3 or not _may_continue(data[valid:]):
-            yield from _not_utf8(data, pieces, valid, guessable=ascii_so_far and not fixed)
+            yield from _not_utf8(data, pieces, valid, encoding, is_first=ascii_so_far)
             return
         held = data[valid:]
         ascii_so_far = ascii_so_far and data[:valid].isascii()
         yield data[:valid] if held else data
     if held:
-        yield from _not_utf8(held, pieces, 0, guessable=ascii_so_far and not fixed)
+        yield from _not_utf8(held, pieces, 0, encoding, is_first=ascii_so_far)
 
 
 def _valid_utf8(data: bytes) -> int:
@@ -167,13 +171,17 @@ def _may_continue(rest: bytes) -> bool:
     return True
 
 
-def _not_utf8(data: bytes, pieces: Iterator[bytes], at: int, *, guessable: bool) -> Iterator[bytes]:
-    if not guessable:
+def _not_utf8(
+    data: bytes, pieces: Iterator[bytes], at: int, encoding: str | None, *, is_first: bool
+) -> Iterator[bytes]:
+    if encoding is None and not is_first:
         raise ExtractionError(
             DocumentProblem.ENCODING,
             "From here on the text is not UTF-8, as it was before; fix the file or set `encoding`.",
         )
-    name = guess(data, at)
+    from orchestrator.documents.guessing import guess
+
+    name = guess(data, at) if encoding is None else encoding_of(data, encoding)
     yield from _transcoded(_joined(data, pieces), name)
 
 

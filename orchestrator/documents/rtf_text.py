@@ -11,7 +11,7 @@ import codecs
 import re
 from collections.abc import Callable
 
-from orchestrator.documents.encoding import clean, whole
+from orchestrator.documents.encoding import clean, named, whole
 from orchestrator.documents.office import damaged
 from orchestrator.documents.scripts import lowered, raised
 
@@ -55,7 +55,7 @@ def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict
     del most  # it has no more characters than bytes
     if not data.lstrip().startswith(b"{\\rtf"):
         raise damaged("RTF document")
-    text = _Text(encoding or "cp1252").read(data)
+    text = _Text(named(encoding) or "cp1252").read(data)
     return clean("\n".join(line.rstrip() for line in text.split("\n"))).strip(), {}
 
 

@@ -13,6 +13,7 @@ FIRST = 2
 # tests/unit/test_documents_golden.py fails when that was forgotten.
 READERS: Mapping[str, int] = {
     "converted": 3,
+    "csv": 3,
     "docx": 3,
     "eml": 3,
     "epub": 3,
@@ -26,6 +27,7 @@ READERS: Mapping[str, int] = {
     "rtf": 3,
     "sheets": 3,
     "svg": 3,
+    "text": 3,
     "xml": 3,
 }
 

@@ -48,7 +48,10 @@ class DocumentSource(JobFilePart):
     exclude: tuple[str, ...] = Field((), description="globs to leave out")
     text_column: str | None = Field(None, description="tables: the column that holds the text")
     id_column: str | None = Field(None, description="column that names a row; default: its number")
-    encoding: str | None = Field(None, description="encoding of text files; default: found by itself")
+    encoding: str | None = Field(
+        None,
+        description="encoding of text files that are not UTF-8, or several in order; `auto`: the most likely one",
+    )
     follow_links: bool = Field(False, description="also links that lead out of the folder; to be trusted by you")
     sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of so many documents")
     max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
@@ -61,6 +64,15 @@ class DocumentSource(JobFilePart):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("encoding", mode="before", json_schema_input_type=str | tuple[str, ...] | None)
+    @classmethod
+    def _in_order(cls, value: Any) -> Any:
+        return (
+            ", ".join(value)
+            if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+            else value
+        )
 
     @model_validator(mode="after")
     def _is_one_source(self) -> DocumentSource:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, DocumentProblem, UnreadableDocument
-from orchestrator.documents.encoding import SAMPLE_BYTES, clean, decode
+from orchestrator.documents.encoding import clean, decode, encoding_of, fits
+from orchestrator.documents.guessing import SAMPLE_BYTES
 from orchestrator.documents.types import ExtractionError
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import read
@@ -188,7 +189,80 @@ def test_wide_text_with_a_mark_comes_back(text: str, name: str) -> None:
 
 @given(st.text(st.characters(max_codepoint=255)))
 def test_a_declared_encoding_is_taken_at_its_word(text: str) -> None:
-    assert decode(text.encode("latin-1"), "latin-1") == normal(text)
+    data = text.encode("latin-1")
+    assert decode(data, "latin-1") == normal(data.decode() if fits(data, "utf-8") else text)
+
+
+ODD = (
+    ("cp1252", GERMAN + "Die MöbelWelt GmbH, „Käufer“ genannt, liefert.\n"),
+    ("cp1252", "El contrato es de dos años y no están. Artículo 3º de la ley, en la página 5ª del libro.\n"),
+    ("cp1251", RUSSIAN + "Стороны именуются «Продавец» и «Покупатель» от 2006г. и не более.\n"),
+    ("cp932", JAPANESE * 3 + "①株式会社～東京－大阪\n"),
+    ("cp1252", "Then he said, “The name is Bond.” It may be to “me”\nor to us – every day — as the others.\n"),
+)
+
+
+@pytest.mark.parametrize(("name", "text"), ODD)
+def test_one_odd_word_is_no_reason_to_refuse_a_text(name: str, text: str) -> None:
+    assert decode(text.encode(name)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (JAPANESE, "iso2022_jp"),
+        ("계약서", "iso2022_kr"),
+        ("ﾃｽﾄ", "iso2022_jp_ext"),
+        ("plain \U0001f600 text", "utf-32-be"),
+        ("plain \U0001f600 text", "utf-32-le"),
+    ],
+)
+def test_encodings_that_tell_themselves(tmp_path: Path, text: str, name: str) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode(name))
+    [document] = read(DocumentSource(path="a.txt"), tmp_path)
+    assert isinstance(document, Document)
+    assert document.text == text
+    assert decode(b"\x1b[31mred\x1b(B") == "\x1b[31mred\x1b(B"  # what a terminal is told is no shift
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "text"),
+    [
+        ("Größe".encode(), "cp1252", "Größe"),
+        ("Größe".encode("cp1252"), "cp1252", "Größe"),
+        (codecs.BOM_UTF16_LE + "Größe".encode("utf-16-le"), "cp1252", "Größe"),
+        ("Größe".encode(), ["cp932", "cp1252"], "Größe"),
+        ("大阪".encode("cp932"), ["cp932", "cp1252"], "大阪"),
+        ("Größe".encode("cp1252"), ["cp932", "cp1252"], "Größe"),
+        ("ab".encode("utf-16-le"), "utf-16-le", "ab"),
+        (b"a+AOQ-b", "utf-7", "aäb"),
+        (b"a+AOQ-b", "cp1252", "a+AOQ-b"),
+        ("Größe".encode("cp1252"), "auto", "Größe"),
+        ("Größe".encode("cp1252"), ["cp932", "auto"], "Größe"),
+        ((FRENCH * 3).encode("cp850"), "auto", FRENCH * 3),
+    ],
+)
+def test_a_set_encoding_is_for_what_is_not_utf8(tmp_path: Path, data: bytes, encoding: object, text: str) -> None:
+    (tmp_path / "a.txt").write_bytes(data)
+    source = DocumentSource.model_validate({"path": "a.txt", "encoding": encoding})
+    [document] = read(source, tmp_path)
+    assert isinstance(document, Document), document
+    assert document.text == text
+    chose = "auto" in str(encoding) and not fits(data, "utf-8")
+    assert document.fields.get("sent_as") == (
+        f"text, read as {encoding_of(data, source.encoding)}" if chose else None
+    )
+    (tmp_path / "t.csv").write_bytes(data if encoding == "utf-7" or b"\0" in data else b"text\n" + data)
+    if b"\0" not in data and encoding != "utf-7" and "," not in text:
+        table = source.model_copy(update={"path": "t.csv", "text_column": "text"})
+        assert next(one.text for one in read(table, tmp_path) if isinstance(one, Document)) == text.split("\n")[0]
+
+
+def test_a_table_of_two_encodings_goes_on_in_the_one_that_is_set(tmp_path: Path) -> None:
+    rows = b"text\n" + "Größe\n".encode() + "Länge\n".encode("cp1252")
+    (tmp_path / "t.csv").write_bytes(rows)
+    source = DocumentSource(path="t.csv", encoding="cp1252", text_column="text")
+    assert [one.text for one in read(source, tmp_path) if isinstance(one, Document)] != []
 
 
 @given(st.binary(max_size=400))

@@ -26,7 +26,7 @@ KINDS = ("contracts", "invoices", "reports")
 # Kind and version of its reader -> hash of the text of the files of that kind here. A change of the text needs a new
 # version, so that what was read before is read again, and then a line in place of the old one.
 READ_AS = {
-    ("csv", 2): "8b86ffeaa8013766",
+    ("csv", 3): "8b86ffeaa8013766",
     ("docx", 3): "2c8111a4edc5c9ce",
     ("eml", 3): "0b3b586f85165d28",
     ("epub", 3): "6a0913fdcceb0151",
@@ -38,7 +38,7 @@ READ_AS = {
     ("pptx", 2): "b0c816145595c5f4",
     ("rtf", 3): "cd81d3068ef26263",
     ("sheets", 3): "1bd8f6d070dc8b21",
-    ("text", 2): "382214f97c9191e6",
+    ("text", 3): "382214f97c9191e6",
 }
 
 

@@ -1,0 +1,168 @@
+"""A legacy encoding told by the text: words of a language, letters that follow each other, and what no text has.
+
+A wrong guess would send garbled text to a model and nobody would see it, so what can be read in two ways is an
+`encoding` problem that names the candidates.
+"""
+
+from __future__ import annotations
+
+import codecs
+from operator import ne
+
+from orchestrator.documents.languages import ODD_WORDS, Reading, oddities, readings
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+SAMPLE_BYTES = 32 * 1024
+MIN_ODD, MIN_ODD_WIDE = 24, 100
+"""So many bytes that are not ASCII a text has to have for its letters to tell; more in encodings of two bytes, which
+make rare characters of anything.
+"""
+_WIDE = frozenset("big5 big5hkscs cp949 euc-kr gb18030 johab cp932 euc_jp euc-jp".split())
+MIN_LIKELY = 0.2
+MIN_LEAD = 1.15
+MANY_ODD, FAR_LEAD = 100, 1.5
+"""In a text of markup all is unlikely, but with so many bytes a lead like this one is not by chance."""
+MIN_MORE_ODD = 3
+_PIECE = 1 << 20
+_CLOSE = 0.5
+"""Encodings that are at least so likely as the best one are compared by what no text has."""
+# Sets of characters that another one includes: what differs are a few signs, and programs write the larger under
+# the name of the smaller.
+_LARGER = {
+    "shift_jis": "cp932", "euc-kr": "cp949", "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs",
+    "iso-8859-1": "cp1252", "iso-8859-9": "cp1254", "iso-8859-8": "cp1255", "tis-620": "cp874", "iso8859-11": "cp874",
+    "cp1125": "cp866", "cp858": "cp850", "shift_jis_2004": "cp932", "shift_jisx0213": "cp932",
+    "euc_jis_2004": "euc_jp", "euc_jisx0213": "euc_jp", "johab": "johab",
+}  # fmt: skip
+_RARE = frozenset(
+    "iso8859-3 iso8859-4 iso8859-10 iso8859-14 iso8859-16 kz1048 ptcp154 cp720 cp775 cp864 cp869 macturkish".split()
+)
+"""Encodings that are hardly found in files, and are no rivals of others."""
+_COMMON = ("cp1252", "windows-1252", "cp1251", "windows-1251", "cp1250", "windows-1250", "latin-1")
+_FEW_LIKELY = 8
+_NOT_FILES = ("cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140", "hp-roman8", "utf-")
+"""Encodings of mainframes and terminals: not found in files, but statistics find them likely."""
+
+
+def guess(data: bytes, at: int) -> str:
+    """The one encoding in which `data`, not UTF-8 from byte `at` on, can be read.
+
+    Raises ExtractionError (encoding) when there is none, or more than one.
+    """
+    if _mostly_utf8(data):
+        raise ExtractionError(
+            DocumentProblem.ENCODING,
+            f"The text is UTF-8 with damaged bytes (the first is byte {at}); fix the file or set `encoding`.",
+        )
+    sample = _telling(data, at)
+    found = readings(sample)
+    likely = _likely(sample)
+    name = _clearly_best(found) or _by_letters(sample, likely)
+    if name is not None and _decodes(data, name):
+        return name
+    names = ", ".join([one.encoding for one in found] or list(dict.fromkeys(one for one, _ in likely))[:3])
+    reason = f"it may be {names}" if names else "it fits no known encoding"
+    raise ExtractionError(
+        DocumentProblem.ENCODING,
+        f"The text is not UTF-8 (byte {at}), and {reason}; set `encoding` for this source, or convert the file.",
+    )
+
+
+def best_guess(data: bytes) -> str | None:
+    """The most likely encoding, however close the next one is; None if the bytes fit none."""
+    at = next((at for at, byte in enumerate(data) if byte > 127), 0)
+    sample = _telling(data, at)
+    found = sorted(readings(sample), key=lambda one: one.oddities)
+    likely = [name for name, _ in _likely(sample)[:_FEW_LIKELY]]
+    likely.sort(key=lambda name: (oddities(_decodes(sample, name) or "\ufffd" * len(sample)), name not in _COMMON))
+    names = [*(one.encoding for one in found), *likely, *_COMMON]
+    return next((name for name in names if _decodes(data, name) is not None), None)
+
+
+def _clearly_best(found: list[Reading]) -> str | None:
+    """The reading with the words of a language, if every other one has far more that no text has."""
+    best, *others = sorted(found, key=lambda one: one.oddities) or (None,)
+    if best is None or (others and others[0].oddities <= 2 * best.oddities + (1 if best.oddities else 0)):
+        return None
+    return best.encoding
+
+
+def _likely(sample: bytes) -> list[tuple[str, float]]:
+    """Encodings in which the letters follow each other as in some language, with how well (0 to 1), best first."""
+    import chardet
+
+    found: dict[str, float] = {}
+    for one in chardet.detect_all(sample, ignore_threshold=True):
+        name = (one["encoding"] or "utf-").lower()
+        larger = _LARGER.get(name)
+        name = larger if larger and _decodes(sample, larger) else name
+        if not name.startswith(_NOT_FILES):
+            found.setdefault(name, one["confidence"])
+    return list(found.items())
+
+
+def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
+    """The best of what is likely, if no other text is nearly as likely, or each such has more that no text has.
+
+    The thresholds hold for languages without small words on our own list, such as Vietnamese and Thai.
+    """
+    odd_bytes = sum(byte > 127 for byte in sample)
+    if not likely or odd_bytes < (MIN_ODD_WIDE if likely[0][0] in _WIDE else MIN_ODD):
+        return None
+    texts: dict[str, tuple[str, float]] = {}
+    for name, confidence in likely:
+        is_rival = confidence >= _CLOSE * likely[0][1] and (not texts or name not in _RARE)
+        if is_rival and (text := _decodes(sample, name)) is not None:
+            texts.setdefault(text, (name, confidence))
+    if not texts:
+        return None
+    (name, best), *rivals = texts.values()
+    lead = best / max((confidence for _, confidence in rivals), default=best * _CLOSE)
+    if (best >= MIN_LIKELY and lead >= MIN_LEAD) or (odd_bytes >= MANY_ODD and lead >= FAR_LEAD):
+        return name
+    return _least_odd([(text, name) for text, (name, _) in texts.items()])
+
+
+def _least_odd(texts: list[tuple[str, str]]) -> str | None:
+    """The encoding of the text with the fewest odd places, if every other one has clearly more of them.
+
+    Of two texts that differ in a few characters, one odd place more is clear.
+    """
+    counts = sorted((oddities(text), name, text) for text, name in texts)
+    (least, name, text), *others = counts
+    if least * ODD_WORDS > len(text.split()):
+        return None
+    for count, _, other in others:
+        differing = sum(map(ne, text, other)) if len(text) == len(other) else len(text)
+        if count - least < max(1, min(differing // 2, max(MIN_MORE_ODD, least))):
+            return None
+    return name
+
+
+def _decodes(sample: bytes, name: str) -> str | None:
+    try:
+        return sample.decode(name)
+    except (LookupError, ValueError):
+        return None
+
+
+def _telling(data: bytes, at: int) -> bytes:
+    """At most SAMPLE_BYTES of the lines that are not ASCII, from the first one on: the rest tells nothing."""
+    start = max(data.rfind(b"\n", 0, at) + 1, at - 1024)
+    lines = b"\n".join(line for line in data[start : start + 16 * SAMPLE_BYTES].split(b"\n") if not line.isascii())
+    if len(lines) <= SAMPLE_BYTES:
+        return lines
+    # In no encoding is a space or a line end a part of another character.
+    end = max(lines.rfind(b"\n", 0, SAMPLE_BYTES), lines.rfind(b" ", 0, SAMPLE_BYTES))
+    return lines[: end if end > 0 else SAMPLE_BYTES]
+
+
+def _mostly_utf8(data: bytes) -> bool:
+    """More good multi-byte characters than broken ones: damaged UTF-8, whatever else it would decode as."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    others = broken = 0
+    for at in range(0, len(data), _PIECE):
+        text = decoder.decode(data[at : at + _PIECE], at + _PIECE >= len(data))
+        others += len(text) - len(text.encode("ascii", "ignore"))
+        broken += text.count("\ufffd")
+    return others - broken > broken
