@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.policy.forecast import Assumed, Pace, Stint, learn, pace
+from orchestrator.policy.forecast import BENCH, STATED, Assumed, Pace, Stint, learn, pace
 
 NIGHT = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0
@@ -99,6 +99,20 @@ def test_what_it_does_today_says_more() -> None:
     assert Pace(0.0, 0.3, "stands still").now(3.0, 600).rate == pytest.approx(3.0)
 
 
+@given(st.floats(0.05, 20.0), st.floats(0.05, 0.5))
+def test_a_surprise_is_believed_upwards_as_well_as_down(factor: float, spread: float) -> None:
+    """After ten minutes at another rate, what is expected is that far off the usual one on either side."""
+    known = Pace(2.0, spread, "from 60 nights")
+    up, down = known.now(2.0 * factor, 600), known.now(2.0 / factor, 600)
+    assert up.rate / 2.0 == pytest.approx(2.0 / down.rate, rel=1e-6)
+    assert up.spread == pytest.approx(down.spread)
+
+
+def test_a_tier_that_comes_back_is_fast_again() -> None:
+    """Weeks at 0.1 rows a second, and tonight ten times that: it is not taken for half of it."""
+    assert Pace(0.1, 0.1, "from 60 nights").now(1.0, 600).rate == pytest.approx(1.0)
+
+
 def test_what_stands_still_is_never_done() -> None:
     still = Pace(2.0, 0.3, "from 60 nights").now(0.0, 60)
     assert (still.rate, still.source) == (0.0, "stands still")
@@ -145,6 +159,23 @@ def test_users_who_come_at_an_hour_are_foreseen() -> None:
     assert factor == pytest.approx(0.3, abs=0.1)
     assert rows_within(known, 6 * HOUR) == pytest.approx(2.0 * 4 * HOUR + 0.6 * 2 * HOUR, rel=0.12)
     assert known.hazard < 0.01, "what comes every night is not an outage"
+
+
+@pytest.mark.parametrize(("before", "now"), [(6, 3), (3, 6)], ids=["earlier", "later"])
+@pytest.mark.parametrize("since", [2, 3, 6])
+def test_an_hour_that_moves_is_followed_after_two_nights(before: int, now: int, since: int) -> None:
+    """Users came at one hour for weeks, and now come at another: the old hour is not averaged with it."""
+    moved = nights(lambda days, hour: 2.0 if hour < (now if days <= since else before) else 0.6, 24)
+    hours = learn(moved, NIGHT).hours
+    slow = {hour for hour in range(8) if hours[(20 + hour) % 24] < 0.6}
+    assert slow == set(range(now, 8)), "and neither hour is half of both"
+
+
+def test_one_night_that_contradicts_weeks_moves_no_hour() -> None:
+    odd = nights(lambda days, hour: 2.0 if hour < (3 if days <= 1 else 6) else 0.6, 24)
+    assert learn(odd, NIGHT).hours == pytest.approx(
+        learn(nights(lambda days, hour: 2.0 if hour < 6 else 0.6, 24), NIGHT).hours, abs=0.1
+    )
 
 
 def test_an_hour_that_was_slow_once_is_not_slow() -> None:
@@ -358,3 +389,25 @@ def test_hours_never_make_it_faster(rate: float, rows: float, hours: float) -> N
 def test_a_rate_measured_last_night_does_not_depend_on_a_guess(rate: float, spread: float, many: int) -> None:
     told = learn(nights(lambda days, hour: 2.0, many, hours=1.0), NIGHT)
     assert pace(told, Assumed(rate, spread), now=NIGHT).rate == pytest.approx(2.0)
+
+
+# --- what somebody stated
+
+
+def test_a_stated_rate_outlasts_a_night_and_a_guess_does_not() -> None:
+    """Its first night was misread as a tenth of what it is, and is not believed as it stands."""
+    first = learn(nights(lambda days, hour: 0.6, 1, hours=1.0), NIGHT)
+    guessed = pace(first, Assumed(6.0, 1.0), now=NIGHT)
+    stated = pace(first, Assumed(6.0, 0.35, STATED), now=NIGHT)
+    benched = pace(first, Assumed(6.0, 0.15, BENCH), now=NIGHT)
+    assert guessed.rate == pytest.approx(0.6)
+    assert 0.6 < stated.rate < benched.rate < 6.0
+    assert stated.spread > guessed.spread, "they contradict each other"
+    same = pace(learn(nights(lambda days, hour: 6.0, 1, hours=1.0), NIGHT), Assumed(6.0, 0.35, STATED), now=NIGHT)
+    assert same.spread < guessed.spread, "and here they confirm each other"
+
+
+@given(st.floats(1e-3, 1e3), st.sampled_from([STATED, BENCH]))
+def test_many_nights_outweigh_what_was_stated(rate: float, source: str) -> None:
+    many = learn(nights(lambda days, hour: 2.0, 20, hours=1.0), NIGHT)
+    assert pace(many, Assumed(rate, 0.2, source), now=NIGHT).rate == pytest.approx(2.0, rel=0.05)

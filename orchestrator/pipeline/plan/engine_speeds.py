@@ -164,7 +164,7 @@ class EngineSpeeds:
         if measured and isinstance(backend, TimedBackend):
             return self._by_bench(backend, measured)
         if rates:
-            return Assumed(min(rates), STATED_SPREAD, "stated")
+            return Assumed(min(rates), STATED_SPREAD, forecast.STATED)
         if isinstance(backend, SyncBackend):
             return Assumed(ASSUMED_SYNC_ROWS, UNKNOWN_SPREAD)
         rough = self._rough()
@@ -182,7 +182,7 @@ class EngineSpeeds:
                 rows += one.rows
                 apart = max(apart, _apart(fed, rates.input_tokens), _apart(told, rates.output_tokens))
         spread = (BENCH_SPREAD**2 + (UNLIKE_SPREAD * apart) ** 2) ** 0.5
-        return Assumed(rows / seconds, min(UNKNOWN_SPREAD, spread), "from a bench")
+        return Assumed(rows / seconds, min(UNKNOWN_SPREAD, spread), forecast.BENCH)
 
     @property
     def _each(self) -> float:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from orchestrator.policy.forecast.delays import NORMAL, Wait, beyond, longest
 from orchestrator.policy.forecast.lengths import Lengths, output_lengths
 from orchestrator.policy.forecast.paces import Pace, within_hours
-from orchestrator.policy.forecast.speeds import Assumed, Speeds, learn, pace
+from orchestrator.policy.forecast.speeds import BENCH, STATED, Assumed, Speeds, learn, pace
 from orchestrator.policy.forecast.stints import Stint
 from orchestrator.policy.forecast.turnarounds import SeenBatch, Turnaround, turnaround
 
 __all__ = [
+    "BENCH",
     "NORMAL",
+    "STATED",
     "Assumed",
     "Lengths",
     "Pace",

@@ -14,7 +14,7 @@ ASSUMED_HAZARD = 0.0002
 ASSUMED_OUTAGE = HOUR
 _SETTLED = 10.0 * MINUTE
 _CHANGED = 2.5
-"""A rate this many standard deviations below what is expected is another rate, not bad luck."""
+"""A rate this many standard deviations off what is expected is another rate, not luck."""
 _UNSURE = 0.3
 """The spread of a rate that has changed before our eyes: it may change again."""
 
@@ -94,7 +94,7 @@ class Pace:
         usual = max(self.spread, LEAST_SPREAD) ** 2
         today = drift**2 + (2 * noise) ** 2 * _SETTLED / max(seconds, 1.0)
         off = math.log(rate / self.rate)
-        if off < -_CHANGED * math.sqrt(usual + today):
+        if abs(off) > _CHANGED * math.sqrt(usual + today):
             return replace(self, rate=rate, spread=max(_UNSURE, math.sqrt(today)), source="measured")
         mean = math.log(self.rate) + off * usual / (usual + today)
         left = usual * today / (usual + today)

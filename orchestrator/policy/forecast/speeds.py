@@ -50,6 +50,8 @@ _RARE = 0.9
 """How much rarer engines are that fail often: by this power of how often."""
 _PLAIN = 0.15
 """Smaller differences between hours of the day are taken for none."""
+_CHANGE_NIGHTS = 2
+"""So many nights that agree, and not with those before, show that an hour of the day has changed."""
 _MEMORY = 4.0 * MINUTE
 """Half of what counts for the rate of now is as old as this, or older."""
 _FORGOTTEN = 0.001
@@ -96,13 +98,17 @@ class Speeds:
         return self.out / self.over
 
 
+GUESS, STATED, BENCH = "assumed", "stated", "from a bench"
+"""Where the rate of an engine comes from that has had no night."""
+
+
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What is taken for an engine's rate, in rows a second, before it was measured."""
+    """What is taken for an engine's rate, in rows a second, before it was measured, and which of the above it is."""
 
     rate: float
     spread: float
-    source: str = "assumed"
+    source: str = GUESS
 
 
 def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
@@ -187,14 +193,20 @@ def _usual(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, ahead:
         return Pace(
             assumed.rate, assumed.spread, assumed.source, ahead, start, speeds.hazard, speeds.outage, steps
         )  # fmt: skip
-    whole = sum(weight for _, weight in speeds.nights)
+    whole, unfaded = sum(weight for _, weight in speeds.nights), speeds.unfaded
     mean = sum(weight * math.log(rate) for rate, weight in speeds.nights) / whole
     off = sum(weight * (math.log(rate) - mean) ** 2 for rate, weight in speeds.nights) / whole
+    left = whole / (whole + _ASSUMED_WEIGHT * max(0.0, 1.0 - whole / unfaded))
+    if (weight := _evidence(assumed, len(speeds.nights))) > 0:
+        reach = _OUTLYING * math.sqrt(_variance(off, unfaded))
+        apart = min(max(math.log(assumed.rate * a_row) - mean, -reach), reach)
+        off = (unfaded * off + weight * unfaded / (unfaded + weight) * apart**2) / (unfaded + weight)
+        mean += weight / (whole + weight) * apart
+        whole, unfaded = whole + weight, unfaded + weight
     unlike = (1.0 - speeds.alike) * _UNLIKE**2
     # Idle time makes nights less sure, but no less sure than a rate that nobody has seen.
-    bound = max(_variance(off, speeds.unfaded), assumed.spread**2)
+    bound = max(_variance(off, unfaded), assumed.spread**2)
     variance = min(_variance(off, whole), bound) + unlike
-    left = whole / (whole + _ASSUMED_WEIGHT * max(0.0, 1.0 - whole / speeds.unfaded))
     level = left * mean + (1.0 - left) * math.log(assumed.rate * a_row) if assumed.rate > 0 else mean
     variance = left * variance + (1.0 - left) * assumed.spread**2
     count = len(speeds.nights)
@@ -203,6 +215,14 @@ def _usual(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, ahead:
         rate, max(LEAST_SPREAD, math.sqrt(variance)), source(count, "nights", ENOUGH_NIGHTS), ahead, start,
         speeds.hazard, speeds.outage, steps, count >= ENOUGH_NIGHTS,
     )  # fmt: skip
+
+
+def _evidence(assumed: Assumed, count: int) -> float:
+    """What a rate that was stated, or measured by a bench, weighs beside so many nights: as the oldest of them, the
+    surer the more. A guess is no evidence."""
+    if assumed.rate <= 0 or assumed.source == GUESS:
+        return 0.0
+    return max(0.0, 1.0 - assumed.spread) * math.pow(_FADE, count)
 
 
 def _variance(off: float, whole: float) -> float:
@@ -313,9 +333,24 @@ def _hours(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
     return tuple(_factor(seen.get(hour, ())) for hour in range(24))
 
 
+def _since_change(seen: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """The effects since an hour changed: where the last nights agree with one another and not with those before."""
+    if len(seen) < _CHANGE_NIGHTS + 1:
+        return seen
+    newest = [effect for effect, _ in seen[:_CHANGE_NIGHTS]]
+    reach = max(_PLAIN, max(newest) - min(newest))
+    now = sum(newest) / len(newest)
+    for place in range(_CHANGE_NIGHTS, len(seen)):
+        if abs(seen[place][0] - now) > 2 * reach:
+            return seen[:place]
+    return seen
+
+
 def _factor(seen: Sequence[tuple[float, float]]) -> float:
+    """The factor of an hour, by its effect on each night, the newest first, with its weight."""
     if len(seen) < 2:
         return 1.0
+    seen = _since_change(seen)
     effect = median(list(seen))
     count = sum(weight for _, weight in seen)
     effect *= count / (count + 0.5)
