@@ -11,6 +11,9 @@ from orchestrator.store.database import Database
 from orchestrator.store.records import OpenRows
 from orchestrator.store.tables import IS_AWAITING, IS_CANARY, IS_ORIGINAL, requests
 
+_PRIME, _STEP = 9_973, 6_163
+"""Rows in the order of their places times the step, modulo the prime, are spread evenly over a job."""
+
 
 class Sizes:
     """Verbs on the sizes of requests and answers."""
@@ -49,11 +52,15 @@ class Sizes:
             ]  # fmt: skip
 
     def output_lengths(
-        self, runs: Sequence[JobId], task: str, prompt_version: str, newest: int = 2000
+        self, runs: Sequence[JobId], task: str, prompt_version: str, most: int = 2000
     ) -> dict[int, int]:
-        """How many of the newest answers that these runs got to a task had so many tokens."""
+        """How many answers that these runs got to a task had so many tokens, in a sample spread over their rows.
+
+        Rows are in the order of their documents and settle in batches, so the newest answers are often the longest,
+        or the shortest, of all.
+        """
         c = requests.c
-        recent = (
+        sample = (
             select(c.output_tokens)
             .where(
                 c.job_id.in_(runs),
@@ -62,12 +69,12 @@ class Sizes:
                 c.state == RequestState.SUCCEEDED,
                 IS_ORIGINAL,
             )
-            .order_by(c.settled_at.desc())
-            .limit(newest)
+            .order_by(c.seq % _PRIME * _STEP % _PRIME, c.job_id.desc(), c.seq)
+            .limit(most)
             .subquery()
         )
         with self._db.read() as tx:
-            query = select(recent.c.output_tokens, func.count()).group_by(recent.c.output_tokens)
+            query = select(sample.c.output_tokens, func.count()).group_by(sample.c.output_tokens)
             return {int(tokens): count for tokens, count in tx.execute(query)}
 
     def prompt_sizes(self, runs: Sequence[JobId], task: str, prompt_version: str) -> tuple[int, int, int]:
