@@ -48,7 +48,7 @@ NIGHTS = 30
 """Nights of which progress is remembered."""
 MOST_LOOKS = 40
 """Of a job and synchronous option, evenly over an earlier night."""
-UNKNOWN_RATE, UNKNOWN_SPREAD, STATED_SPREAD = 1.0, 1.0, 0.35
+UNKNOWN_RATE, UNKNOWN_API_RATE, UNKNOWN_SPREAD, STATED_SPREAD = 1.0, 5.0, 1.0, 0.35
 HOUR, P95 = 3600.0, 1.645
 
 
@@ -74,13 +74,16 @@ class Ours:
         """Plan on submission, then look after it."""
         books = _Books(view, self)
         actions: list[Action]
-        if not any(shard.job == view.job.name for shard in view.shards):
-            if found := books.probed(self._rule):
-                probe, decision = found
+        is_first = not any(shard.job == view.job.name for shard in view.shards)
+        if found := books.probed(self._rule):
+            probe, decision = found
+            if probe is not None:
                 self.probes[probe.backend] += 1
-                actions = [Send(send.backend, send.rows) for send in decision.sends]
-                self._foreseen += books.foreseen(actions)
-                return Look(actions, 60.0, decision.chance)
+            actions = [*books.actions(decision)]
+            self._foreseen += books.foreseen(actions)
+            at_most = books.at_most(probe) if is_first else None
+            return Look(actions, (decision.next_look - books.now).total_seconds(), decision.chance, at_most)
+        if is_first:
             planned = plan(
                 view.waiting, books.options, books.terms, books.now, later=books.later, claims=books.claims
             )
@@ -224,13 +227,16 @@ class _Books:
             waiting=self.view.waiting, rerouted=self.view.rerouted, later=self.later, claims=self.claims,
         )  # fmt: skip
 
-    def probed(self, rule: ProbeRule | None) -> tuple[Probe, Decision] | None:
+    def probed(self, rule: ProbeRule | None) -> tuple[Probe | None, Decision] | None:
         """A probe and what to do beside it, where one is due."""
-        if rule is None:
-            return None
         sights = {one.backend: self._memory.sight(one.backend, self) for one in self.options}
         used = {name: at for name, sight in sights.items() if (at := observed.last_used(sight, self.now))}
         return probed(self.open, self.options, self.terms, self.now, rule, used)
+
+    def at_most(self, probe: Probe | None) -> float:
+        """What the job is told to cost at most as it begins."""
+        found = plan(self.view.waiting, self.options, self.terms, self.now, later=self.later, claims=self.claims)
+        return float(found.at_most) + (0.0 if probe is None else float(probe.at_most))
 
     def actions(self, decision: Decision) -> Iterator[Action]:
         """A decision as orders. What synchronous options lose waits first, and is sent at the next look."""
@@ -291,20 +297,23 @@ class _Books:
 
     def _sync(self, sync: SynchronousNight) -> SynchronousOption:
         asker = observed.Asker(self.mine.id, self.view.job.name, self.first)
-        assumed = Assumed(UNKNOWN_RATE, UNKNOWN_SPREAD)
+        is_local = sync.location == "local"
+        assumed = Assumed(UNKNOWN_RATE if is_local else UNKNOWN_API_RATE, UNKNOWN_SPREAD)
         if sync.nominal is not None:
             assumed = Assumed(sync.nominal, STATED_SPREAD, "stated")
         known = self._memory.speeds(sync.name, self)
         sight = self._memory.sight(sync.name, self)
-        starts = observed.ASSUMED_START if sync.location == "local" else observed.QUICK_START
+        starts = observed.ASSUMED_START if is_local else observed.QUICK_START
         pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
         leaves = observed.cancel_seconds(sight.shards, self.now, observed.OWN_CANCEL)
         cost = _cost(sync.price)
         if sync.hourly is not None:
-            usual = forecast.pace(known, assumed, now=self.now)
+            usual = pace if pace.rate > 0 else forecast.pace(known, assumed, now=self.now)
             each = Decimal(repr(round(sync.hourly / HOUR / usual.rate, 12)))
             cost = Cost(each, each * Decimal(repr(round(math.exp(P95 * usual.spread), 6))))
-        return SynchronousOption(sync.name, sync.location, cost, pace, cancel_seconds=leaves)
+        return SynchronousOption(
+            sync.name, sync.location, cost, pace, cancel_seconds=leaves, timed=sync.hourly is not None
+        )
 
 
 def begin_of(night: Night) -> datetime:

@@ -314,11 +314,11 @@ class Prospects:
         # What stands still for a while is not dear for that: its hours are paid for what they do in the end.
         usual = forecast.pace(speed.learned, speed.assumed, now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
-        cost = _time_cost(prices, usual, backend.upstream_count)
+        cost = _time_cost(prices, pace if pace.rate > 0 else usual, backend.upstream_count)
         if isinstance(backend, FleetBackend):
             openings = () if backend.open_hours is None else backend.open_hours.steps(self._now)
             pace = forecast.within_hours(pace, usual, openings, self._start_of(name))
-        return SynchronousOption(name, backend.location, cost, pace, objection, leaves)
+        return SynchronousOption(name, backend.location, cost, pace, objection, leaves, timed=True)
 
     def _start_of(self, name: str) -> float:
         """Seconds until an engine of a fleet takes rows, of the model that takes the longest."""

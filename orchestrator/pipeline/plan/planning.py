@@ -217,12 +217,12 @@ class Planning:
         usable = {option.backend for option in self._usable}
         return any(backend not in usable for backend, _ in self.lying.synchronous)
 
-    def _probed(self, rows: Open, terms: Terms) -> tuple[Probe, Decision] | None:
-        """A few of a job's rows for a backend long unused, and what to do with the others."""
+    def _probed(self, rows: Open, terms: Terms) -> tuple[Probe | None, Decision] | None:
+        """A few of a job's rows for a backend that has to be measured, and what to do with the others meanwhile."""
         routing = self._config.routing
-        if not routing.probe or self._job.deadline_at is None:
+        if self._job.deadline_at is None:
             return None
-        rule = ProbeRule(routing.probe_after, routing.probe_share)
+        rule = ProbeRule(routing.probe_after, routing.probe_share) if routing.probe else None
         return planner.probed(rows, self.options, terms, self._now, rule, self._prospects.last_used)
 
     def _sends(self, found: Decision, probe: Probe | None) -> list[Sending]:

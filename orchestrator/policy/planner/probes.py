@@ -10,6 +10,7 @@ from decimal import Decimal
 
 from orchestrator.core.durations import DAY, MINUTE, duration
 from orchestrator.core.money import up_to
+from orchestrator.policy.planner.measuring import measured, waiting
 from orchestrator.policy.planner.planning_problem import objection
 from orchestrator.policy.planner.replan import replan
 from orchestrator.policy.planner.types import (
@@ -51,15 +52,23 @@ def probed(
     options: Sequence[Option],
     terms: Terms,
     now: datetime,
-    rule: ProbeRule,
+    rule: ProbeRule | None,
     last_used: Mapping[str, datetime],
-) -> tuple[Probe, Decision] | None:
+) -> tuple[Probe | None, Decision] | None:
     """A probe, and what to do with the job's rows beside it; None where none is due, or none is free of risk.
 
-    Only as a job begins, while all of its rows wait. The deadline is kept with the target chance even if the probe's
-    rows come back undone at half of the time, and the budget covers the plan with the probe in it.
+    One to a route that was never measured and may be cheap, or by the `rule` to one long unused. Only as a job
+    begins, while all of its rows wait; later, rows may wait for what the first kind shows. The target chance is kept
+    even if the probe's rows come back undone, and the budget covers the plan with the probe in it.
     """
-    if not job.waiting or job.rerouted or job.coming or job.running or job.synchronous:
+    if job.synchronous:
+        on = waiting(job, options, terms, now)
+        return None if on is None else (None, on)
+    if not job.waiting or job.rerouted or job.coming or job.running:
+        return None
+    if (first := measured(job, options, terms, now)) is not None:
+        return first
+    if rule is None:
         return None
     plain = replan(job, options, terms, now)
     if plain.chance < terms.target or not plain.sends:

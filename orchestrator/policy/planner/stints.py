@@ -21,6 +21,8 @@ GAP = timedelta(minutes=15)
 """Between two looks that are further apart nobody knows what happened."""
 NO_PAUSE = timedelta(seconds=5)
 """Between the end of a shard and the next one that follows at once."""
+ENOUGH_ROWS, AT_ONCE = 10, timedelta(seconds=2)
+"""So many rows that were done between two looks took this long at least."""
 ENOUGH_LEFT = 0.3
 """The part of what was done between two looks that has to be left then."""
 _OVER = frozenset(status for status in BatchStatus if status.is_final)
@@ -106,15 +108,19 @@ def stints_of(
         if since is None or (shard.ended_at or now) >= since:
             of_job[shard.job_id].append(shard)
     found: list[Stint] = []
+    at_looks: set[JobId] = set()
     for job_id, samples in by_job.items():
         shards = of_job.get(job_id, [])
         if live := _live(shards, samples, now):
             samples = [*samples, live]
-        found += _of_samples(looks_at_work(samples, shards, now), series, weight)
+        seen = list(_of_samples(looks_at_work(samples, shards, now), series, weight))
+        if any(one.rows > 0 for one in seen):
+            at_looks.add(job_id)
+        found += seen
     found = _while_working(merged(found), sight, start, now)
     idle = {sent for sent, _ in starts_of(sight)}
-    unseen = [one for job_id, shards in of_job.items() if len(by_job.get(job_id, ())) < 3 for one in shards]
-    found = merged([*found, *_of_shards(unseen, idle, start, weight)])
+    between = [one for job_id, shards in of_job.items() if job_id not in at_looks for one in shards]
+    found = merged([*found, *_of_shards(between, idle, start, weight)])
     return [_with_all_engines(one, sight) for one in found] if sight.most_engines else found
 
 
@@ -204,7 +210,8 @@ def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float
     """The same of jobs that were over between two looks, by their shards: it is no slower than that.
 
     Shards that were there together are one stretch: nobody knows in which order they were done. What was sent to an
-    engine that was `idle` waited for its start; where it took little longer, it tells of that alone.
+    engine that was `idle` waited for its start, until the first row was done; of a few rows nobody knows when that
+    was, and where they took little longer than a start does, they tell of that alone.
     """
     together: list[list[Shard]] = []
     until = datetime.min.replace(tzinfo=UTC)
@@ -220,8 +227,13 @@ def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float
         if 2 * many < max(rows):
             continue
         sent, end = _sent(group[0]), max(map(_ended, group))
-        begin = sent + timedelta(seconds=start) if sent in idle else sent
-        if (end - begin).total_seconds() > max(1.0, (begin - sent).total_seconds()):
+        first = min((one.first_at for one in group if one.first_at is not None), default=None)
+        if sent in idle and first is not None and many >= ENOUGH_ROWS:
+            begin, least = min(first, end - AT_ONCE), 0.0
+        else:
+            begin = sent + timedelta(seconds=start) if sent in idle else sent
+            least = max(1.0, (begin - sent).total_seconds())
+        if (end - begin).total_seconds() > least:
             work = sum(work_of(one.provider_input_tokens, one.provider_output_tokens, weight) for one in group)
             yield Stint(begin, end, many, work)
 

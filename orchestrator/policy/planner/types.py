@@ -64,7 +64,7 @@ class SynchronousOption:
     """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
 
     The `pace` counts as `ahead` what other jobs have there that goes first. Rows that leave it are free after
-    `cancel_seconds`.
+    `cancel_seconds`. A `timed` one is paid by the hour: if it is twice as fast, a row costs half.
     """
 
     backend: str
@@ -73,6 +73,7 @@ class SynchronousOption:
     pace: Pace
     objection: str | None = None
     cancel_seconds: float = 30.0
+    timed: bool = False
 
 
 Option = BatchOption | SynchronousOption
@@ -217,7 +218,8 @@ class PlanVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A few rows that go to a route long unused, to learn how fast it is now; they cost `at_most` (95 %)."""
+    """A few rows that go to a route to learn how fast it is: one long unused, or never measured; they cost `at_most`
+    (95 %)."""
 
     backend: str
     rows: int

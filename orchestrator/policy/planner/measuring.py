@@ -1,0 +1,180 @@
+"""A route whose price is a guess is measured: a few rows that must be asked anyway go there first. Pure.
+
+An engine that is paid by the hour is as dear as it is slow. By a careful guess of its speed it may look dearer than
+all else, and would never get a row that shows that it is not. While it works on the first ones, rows wait that would
+cost more elsewhere, as long as that risks nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from orchestrator.core.durations import MINUTE
+from orchestrator.core.money import up_to
+from orchestrator.policy.forecast import NORMAL
+from orchestrator.policy.planner.planning_problem import objection
+from orchestrator.policy.planner.replan import replan
+from orchestrator.policy.planner.types import (
+    Cost,
+    Decision,
+    Open,
+    Option,
+    Probe,
+    Running,
+    Send,
+    SynchronousOption,
+    Terms,
+)
+
+GUESSED = 0.5
+"""A rate is a guess where it may be as far off as this (a spread of the logarithm)."""
+FAST = 0.2
+"""P(it is as fast as it is thought of here); what that saves, times this, has to be more than the rows cost."""
+WORK, LEAST_ROWS, MOST_ROWS = 0.5 * MINUTE, 20, 0.05
+"""The rows keep it busy for about so many seconds if it is that fast; of a job they are a small part."""
+PAUSE, AHEAD = 0.5 * MINUTE, 3.0 * MINUTE
+"""Seconds until the next look, and for how many more to wait must risk nothing."""
+LESS_SURE = 0.002
+"""What rows that wait may take of the chance where it is below the target; above it, what is above."""
+
+
+def measured(
+    job: Open, options: Sequence[Option], terms: Terms, now: datetime
+) -> tuple[Probe | None, Decision] | None:
+    """Rows that measure a route, as a job begins, and what the others do meanwhile; None where that does not pay, or
+    the target would not be kept."""
+    if not job.waiting or not any(_is_guess(one) for one in options):
+        return None
+    plain = replan(job, options, terms, now)
+    if not plain.sends:
+        return None
+    taken = {send.backend for send in plain.sends}
+    for option in _unknown_prices(options, terms):
+        rows, fast = _rows(option, job.waiting), _fast(option)
+        if option.backend in taken or not rows:
+            continue
+        better = replan(job, [fast if one is option else one for one in options], terms, now)
+        fee = rows * max(Decimal(0), option.cost.p50 - plain.expected / job.waiting)
+        if (plain.expected - better.expected) * Decimal(repr(FAST)) <= fee:
+            continue
+        most = option.cost.p95 * rows
+        left = terms if terms.budget is None else replace(terms, budget=max(Decimal(0), terms.budget - most))
+        found = _held(job, Send(rows, option.backend), options, left, now, plain)
+        if found is not None:
+            why = f"a probe: never measured, and if it is fast it is cheap; costs at most {up_to(most)}"
+            return Probe(option.backend, rows, most, why), found
+    held = _held(job, None, options, terms, now, plain)
+    return None if held is None else (None, held)
+
+
+def waiting(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision | None:
+    """What to do while a route is measured: dearer rows wait on; None where none is, or that would risk something."""
+    there = {backend for backend, rows in job.synchronous if rows}
+    at_work = any(_is_guess(one) and one.backend in there for one in options)
+    if not at_work or not job.waiting or job.rerouted or job.coming:
+        return None
+    return _held(job, None, options, terms, now, replan(job, options, terms, now))
+
+
+def _is_guess(option: Option) -> bool:
+    return isinstance(option, SynchronousOption) and option.pace.spread >= GUESSED and option.pace.rate > 0
+
+
+def _unknown_prices(options: Sequence[Option], terms: Terms) -> list[SynchronousOption]:
+    """Routes that are paid by the hour and whose rate is a guess, those first that cost least if they are fast."""
+    found = [
+        one
+        for one in options
+        if isinstance(one, SynchronousOption) and one.timed and _is_guess(one) and objection(one, terms) is None
+    ]
+    return sorted(found, key=lambda one: _fast(one).cost.p50)
+
+
+def _fast(option: SynchronousOption) -> SynchronousOption:
+    """The same as fast as it is with the chance `FAST`, and as cheap as that makes it."""
+    times = math.exp(NORMAL.inv_cdf(1.0 - FAST) * option.pace.spread)
+    each = option.cost.p50 / Decimal(repr(times))
+    pace = replace(option.pace, rate=option.pace.rate * times, spread=GUESSED / 2)
+    return replace(option, cost=Cost(each, each), pace=pace)
+
+
+def _rows(option: SynchronousOption, waiting: int) -> int:
+    """How many rows show how fast it is; 0 where those are too many of the job."""
+    rows = max(LEAST_ROWS, int(_fast(option).pace.rate * WORK))
+    most = int(waiting * MOST_ROWS)
+    return min(rows, most) if most >= LEAST_ROWS else 0
+
+
+def _held(
+    job: Open, probe: Send | None, options: Sequence[Option], terms: Terms, now: datetime, plain: Decision
+) -> Decision | None:
+    """A look while routes are measured: of what `plain` does, rows wait that would cost more than elsewhere, all but
+    a few that measure where they would go. None where nothing waits, or the deadline would be kept less surely."""
+    if terms.late_cost is not None or plain.cancel or any(send.source is not None for send in plain.sends):
+        return None
+    by_name = {one.backend: one for one in options}
+    now_sent = _at_once(job, probe, plain, by_name, terms)
+    left = job.waiting - sum(send.rows for send in now_sent)
+    if left <= 0:
+        return None
+    chance, reroute = 0.0, None
+    for lost in (False, True):
+        late = _later(job, now_sent, lost, probe, left, by_name, now)
+        kept = [one for one in options if probe is None or one.backend != probe.backend]
+        found = replan(late, kept, terms, now)
+        if found.chance > chance:
+            chance, reroute = found.chance, found.reroute
+    if chance < min(terms.target, plain.chance - LESS_SURE):
+        return None
+    why = f"{left:,} rows wait while a speed is measured that is a guess; in time with {chance:.1%}"
+    at = now + timedelta(seconds=PAUSE)
+    return Decision((), tuple(now_sent), why, at, min(plain.chance, chance), plain.expected, reroute)
+
+
+def _at_once(job: Open, probe: Send | None, plain: Decision, by_name: dict[str, Option], terms: Terms) -> list[Send]:
+    """The probe, and what of `plain` does not wait: rows where they are as cheap as anywhere, and a few for each
+    route that is dearer and a guess as well."""
+    there = {name for name, rows in job.synchronous if rows}
+    at_work = there | ({probe.backend} if probe else set())
+    guesses = [_fast(one) for one in _unknown_prices(list(by_name.values()), terms) if one.backend in at_work]
+    cheap = min([by_name[send.backend].cost.p50 for send in plain.sends] + [one.cost.p50 for one in guesses])
+    found = [] if probe is None else [probe]
+    for send in plain.sends:
+        option = by_name[send.backend]
+        if option.cost.p50 <= cheap:
+            found.append(send)
+        elif _is_guess(option) and send.backend not in there:
+            found.append(replace(send, rows=min(send.rows, LEAST_ROWS)))
+    return found
+
+
+def _later(
+    job: Open,
+    sent: Sequence[Send],
+    lost: bool,
+    probe: Send | None,
+    left: int,
+    by_name: dict[str, Option],
+    now: datetime,
+) -> Open:
+    """Where the rows are after a while in which the others waited, and the rows of the probe came back undone; or all
+    that was sent, where that is `lost`."""
+    synchronous, running = dict(job.synchronous), list(job.running)
+    leaves = 0.0
+    for send in sent:
+        option = by_name[send.backend]
+        if lost or send is probe:
+            left += send.rows
+            leaves = max(leaves, option.cancel_seconds)
+        elif isinstance(option, SynchronousOption):
+            synchronous[send.backend] = synchronous.get(send.backend, 0) + send.rows
+        else:
+            running.append(Running("unsent", send.backend, send.rows, now))
+    return replace(
+        job, waiting=0, coming=left, coming_at=now + timedelta(seconds=AHEAD + leaves), running=tuple(running),
+        synchronous=tuple(synchronous.items()),
+    )  # fmt: skip

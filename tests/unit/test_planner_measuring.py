@@ -1,0 +1,111 @@
+"""A route whose price is a guess is measured by a few rows, and dearer rows wait for that while it risks nothing.
+
+The nights are those of `benchmarks.routing`, which share no code with the planner or its forecasts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from benchmarks.routing.judged import JUDGED
+from benchmarks.routing.table import run
+from benchmarks.routing.unseen import UNSEEN
+from orchestrator.core.model import JobId, ProgressSample
+from orchestrator.policy.forecast import Assumed
+from orchestrator.policy.planner import Decision, Open, Option, Probe, SynchronousOption, Terms, observed, probed
+from orchestrator.policy.planner.stints import Sight
+from tests.unit.test_planner import BATCH, NOW, synchronous, terms
+from tests.unit.test_planner_observed import night_of
+
+JOB = Open(waiting=2_000)
+API = synchronous("realtime", "0.001", 4.0, spread=0.3)
+
+
+def engine(rate: float, spread: float = 1.0, per_hour: str = "4.32", **facts: object) -> SynchronousOption:
+    """One that is paid by the hour: at six rows a second it costs a fifth of the API, at 0.6 twice as much."""
+    each = Decimal(per_hour) / Decimal(repr(3600 * rate))
+    return replace(synchronous("engine", f"{each:f}", rate, spread=spread, location="local"), timed=True, **facts)  # type: ignore[arg-type]
+
+
+def first(options: list[Option], of: Terms, job: Open = JOB) -> tuple[Probe | None, Decision] | None:
+    return probed(job, options, of, NOW, None, {})
+
+
+def test_a_cheap_engine_that_a_guess_makes_dear_gets_a_few_rows_and_the_others_wait() -> None:
+    at = first([API, engine(0.6)], terms(1))
+    assert at is not None
+    probe, decision = at
+    assert probe is not None
+    assert (probe.backend, 20 <= probe.rows <= 100) == ("engine", True)
+    assert [(send.backend, send.rows) for send in decision.sends] == [("engine", probe.rows)]
+    assert decision.chance >= 0.99
+    begun = Open(waiting=2_000 - probe.rows, synchronous=(("engine", probe.rows),))
+    later = first([API, engine(0.6)], terms(1), begun)
+    assert later is not None
+    assert (later[0], later[1].sends) == (None, ()), "they wait on"
+    assert first([API, engine(6.0, 0.3)], terms(1), begun) is None, "it was measured: nothing waits any more"
+    soon = Terms(NOW + timedelta(minutes=14), margin=terms(1).margin)
+    assert first([API, engine(0.6)], soon, begun) is None, "and not until it is too late"
+
+
+@pytest.mark.parametrize(
+    ("options", "of"),
+    [
+        ([API, engine(0.6, 0.35)], terms(1)),
+        ([API, engine(0.6, objection="not allowed")], terms(1)),
+        ([API, replace(engine(0.6), timed=False)], terms(1)),
+        ([API, engine(0.6, per_hour="900")], terms(1)),
+        ([API, engine(0.6)], Terms(NOW + timedelta(minutes=14))),
+        ([API, engine(0.6)], replace(terms(1), late_cost=Decimal(1))),
+        ([API, engine(0.6)], terms(1, "2.21")),
+    ],
+    ids=[
+        "it is stated", "it may not take the job", "its price is known", "it is dear if it is fast",
+        "there is no time", "late is money", "the budget has nothing to spare",
+    ],
+)  # fmt: skip
+def test_nothing_is_measured_where_it_does_not_pay_or_is_a_risk(options: list[Option], of: Terms) -> None:
+    assert first(options, of) is None
+
+
+def test_batches_do_not_wait() -> None:
+    at = first([BATCH, API, engine(0.6)], terms(8))
+    if at is not None:
+        assert sum(send.rows for send in at[1].sends if send.backend == BATCH.backend) > 0
+
+
+@pytest.mark.parametrize(("world", "nights", "most"), [("judged-loading", 5, 1.05), ("judged-cold", 12, 1.15)])
+def test_first_nights_cost_little_more_than_those_of_who_knows_the_engine(
+    world: str, nights: int, most: float
+) -> None:
+    """Without it 4.4 and 1.2 times as much."""
+    result = run(JUDGED[world], 1, nights, alone=True)
+    assert (result.ours.in_time, result.ours.cost <= most) == (1.0, True)
+
+
+def test_a_home_of_which_nothing_is_known_pays_what_who_knows_it_pays() -> None:
+    assert run(UNSEEN["cold"], 1, 6, alone=True).ours.cost <= 1.05
+
+
+@pytest.mark.parametrize("loads", [60, 360])
+def test_a_few_rows_that_were_done_between_two_looks_tell_how_fast_it_is(loads: int) -> None:
+    """An engine loads for minutes, is looked at all the time, and then does all it has within seconds."""
+    sent = NOW - timedelta(minutes=10)
+    first_at = sent + timedelta(seconds=loads)
+    one = replace(
+        night_of(0, 66, 0.0), submitted_at=sent, first_at=first_at, ended_at=first_at + timedelta(seconds=11)
+    )  # fmt: skip
+
+    def look(at: datetime, done: int) -> ProgressSample:
+        return ProgressSample(one.job_id, "s", "gpu", at, done, 66 - done)
+
+    looks = [look(sent + timedelta(minutes=minute), 0) for minute in range(loads // 60)]
+    found = observed.pace(
+        Sight("gpu", [one], looks), observed.Asker(JobId("mine"), "s"), Assumed(0.6, 1.0), 0.0, NOW
+    )  # fmt: skip
+    assert found.rate == pytest.approx(6.0, rel=0.25)
+    assert found.spread < 0.5
