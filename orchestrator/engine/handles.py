@@ -15,6 +15,7 @@ from orchestrator.core.clock import now
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.server.memory_limits import BODY_MEMORY
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import (
     AnthropicBackend,
@@ -75,6 +76,7 @@ def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settin
     api_key = None if variable is None else key_of(name, variable, os.environ)
     limits = limits_of(backend, PROFILES["orch"])
     common = Settings(
+        body_memory=backend.body_memory or BODY_MEMORY,
         upstreams=_upstreams(backend),
         api_key=api_key,
         request_timeout=backend.request_timeout,

@@ -28,6 +28,7 @@ from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.send_log import read_doubts
 from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 from orchestrator.server.logs import told
+from orchestrator.server.memory_limits import Checks
 from orchestrator.server.records import BatchRecord, FileRecord, Records
 
 log = logging.getLogger(__name__)
@@ -64,8 +65,10 @@ class Batches:
         paid: bool = False,
         tier: str | None = None,
         expected_models: Collection[str] = (),
+        has_tenants: bool = False,
     ) -> None:
         """`expected_models`: where there are any, batches for other models are refused."""
+        self._checks = Checks(has_tenants=has_tenants)
         self._records = records
         self._expected = expected_models
         self._root = root
@@ -245,7 +248,8 @@ class Batches:
             self._fail(run, [wire.LineError("invalid_request", problem, "file_id")])
             return None, None
         path = self._root / found.path
-        plan = await self._plan(run, path, accepted=accepted)
+        async with self._checks.passing(run.tenant, found.file.bytes):
+            plan = await self._plan(run, path, accepted=accepted)
         if isinstance(plan, list):
             if accepted:
                 raise NotAsItWas(f"its input file has changed: {plan[0].message}")

@@ -1,25 +1,31 @@
-"""How much of what clients send and read may be in memory at once, whoever they are.
+"""How much of the bodies that pass through may be in memory at once, whoever sends them.
 
-Bodies that are held as a whole take their place in a room before they are read, and wait for it; of files, which go
-through in blocks, the blocks become smaller the more go through at once.
+Bodies that are held as a whole take their place in a room before they are read, and wait for it: those of rows, of
+answers and of synchronous requests, out of one budget. Of files, which go through in blocks, the blocks become
+smaller the more go through at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from enum import StrEnum
 
 from orchestrator.core.errors import StorageError
 
 MB = 1024 * 1024
 SMALL = MB
 """Bodies up to this size have a room of their own, so that large ones never stand in their way."""
-SMALL_ROOM = 64 * MB
-LARGE_ROOM = 256 * MB
+BODY_MEMORY = 192 * MB
+SMALL_PART = 4
+"""One part in so many of the budget is the room of small bodies."""
 SHARE = 0.5
 """The part of a room that one tenant may have where there are keys, and so others who may come."""
+LARGE_FILE = 16 * MB
+LARGE_CHECKS = 2
+"""So many large input files are checked at once, of one tenant half of them."""
 WAIT_SECONDS = 30.0
 BLOCKS = 64 * MB
 LEAST_BLOCK, MOST_BLOCK = 64 * 1024, MB
@@ -33,6 +39,13 @@ class RoomFull(Exception):
     """A room stayed full for as long as anybody waits."""
 
 
+class RoomRefusal(StrEnum):
+    """Why a room does not take a body now."""
+
+    SHARE = "share"  # its owner has had his share: others may pass
+    ROOM = "room"  # the room is full: nobody may pass
+
+
 class RoomShare:
     """Bytes of a room that are taken until they are given back."""
 
@@ -40,73 +53,118 @@ class RoomShare:
         self._room = room
         self._owner = owner
         self._size = size
+        self.is_handed_on = False
+        """True if somebody else gives it back, once what it is for has been written."""
 
     def give_back(self, keep: int = 0) -> None:
         """Give back all but `keep` bytes; more than there are left changes nothing."""
         if keep < self._size:
-            self._room.free(self._owner, self._size - keep)
-            self._size = keep
+            freed, self._size = self._size - keep, keep
+            self._room.free(self._owner, freed)
 
 
 class Room:
-    """At most `most` bytes at once, and `share` of them for one owner; who comes first is served first."""
+    """At most `most` bytes at once, and `share` of them for one owner; who comes first is served first.
 
-    def __init__(self, most: int, share: float = 1.0, wait: float = WAIT_SECONDS) -> None:
-        self._most = most
+    A body larger than its owner's share is the only one that he has here, and one larger than the room has it alone.
+    """
+
+    def __init__(self, most: int, share: float = 1.0, wait: float | None = WAIT_SECONDS) -> None:
+        self.most = most
         self._share = int(most * share)
         self._wait = wait
-        self._held: Counter[str] = Counter()
-        self._waiting: deque[tuple[str, int, asyncio.Future[None]]] = deque()
+        self._held: dict[str, int] = {}
+        self._waiting: deque[tuple[str, int, asyncio.Future[RoomShare]]] = deque()
+        self.is_crowded = False
+        """True while the first in line waits for others to give back: nobody passes it."""
+        self.on_free: Callable[[], None] = _nothing
+        """Called when bytes come back after `hold` has refused some."""
+        self._has_refused = False
         self.taken = 0
         """Bytes that are taken now."""
 
-    async def take(self, owner: str, size: int) -> RoomShare:
-        """Take so many bytes (no more than an owner's share) as soon as there is room. Raises NoRoom."""
-        size = min(size, self._share)
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (owner, size, granted)
-        self._waiting.append(entry)
+    def hold(self, owner: str, size: int) -> RoomRefusal | None:
+        """Take `min(size, most)` bytes now, to be given back by `free`; else say why not."""
+        refusal = RoomRefusal.ROOM if self.is_crowded else self._refusal(owner, min(size, self.most))
+        if refusal is None:
+            self._take(owner, min(size, self.most))
+        else:
+            self._has_refused = True
+        return refusal
+
+    def ask(self, owner: str, size: int) -> asyncio.Future[RoomShare]:
+        """A place for so many bytes, as soon as there is one; cancel it to wait no longer."""
+        granted: asyncio.Future[RoomShare] = asyncio.get_running_loop().create_future()
+        self._waiting.append((owner, min(size, self.most), granted))
         self._serve()
+        if not granted.done():
+            granted.add_done_callback(self._left)
+        return granted
+
+    async def take(self, owner: str, size: int) -> RoomShare:
+        """Take so many bytes as soon as there is room. Raises RoomFull."""
+        granted = self.ask(owner, size)
         try:
             async with asyncio.timeout(self._wait):
-                await granted
+                return await granted
         except BaseException as error:
             if granted.done() and not granted.cancelled():
-                self.free(owner, size)
-            else:
-                with suppress(ValueError):
-                    self._waiting.remove(entry)
-                self._serve()
+                granted.result().give_back()
             if isinstance(error, TimeoutError):
                 raise RoomFull from None
             raise
-        return RoomShare(self, owner, size)
 
     def free(self, owner: str, size: int) -> None:
         """Give back so many bytes of an owner."""
         self.taken -= size
-        self._held[owner] -= size
-        if not self._held[owner]:
+        left = self._held[owner] - size
+        if left:
+            self._held[owner] = left
+        else:
             del self._held[owner]
-        self._serve()
+        if self._waiting:
+            self._serve()
+        if self._has_refused and not self.is_crowded:
+            self._has_refused = False
+            self.on_free()
+
+    def _refusal(self, owner: str, size: int) -> RoomRefusal | None:
+        held = self._held.get(owner, 0)
+        if held and held + size > self._share:
+            return RoomRefusal.SHARE
+        return RoomRefusal.ROOM if self.taken + size > self.most else None
+
+    def _take(self, owner: str, size: int) -> None:
+        self.taken += size
+        self._held[owner] = self._held.get(owner, 0) + size
+
+    def _left(self, granted: asyncio.Future[RoomShare]) -> None:
+        if granted.cancelled():
+            self._serve()
+            self.on_free()
 
     def _serve(self) -> None:
         """Let in who waits, in order: an owner who has had his share lets others pass, else nobody is passed."""
-        left: deque[tuple[str, int, asyncio.Future[None]]] = deque()
+        left: deque[tuple[str, int, asyncio.Future[RoomShare]]] = deque()
         full: set[str] = set()
-        while self._waiting:
+        self.is_crowded = False
+        while self._waiting and not self.is_crowded:
             owner, size, granted = self._waiting.popleft()
-            if owner in full or self._held[owner] + size > self._share:
-                full.add(owner)
-                left.append((owner, size, granted))
-            elif self.taken + size > self._most:
-                left.append((owner, size, granted))
-                break
-            elif not granted.done():
-                self.taken += size
-                self._held[owner] += size
-                granted.set_result(None)
+            if granted.done():
+                continue
+            refusal = RoomRefusal.SHARE if owner in full else self._refusal(owner, size)
+            if refusal is None:
+                self._take(owner, size)
+                granted.set_result(RoomShare(self, owner, size))
+                continue
+            left.append((owner, size, granted))
+            full.add(owner)
+            self.is_crowded = refusal is RoomRefusal.ROOM
         self._waiting = left + self._waiting
+
+
+def _nothing() -> None:
+    """What is done where nobody waits for room."""
 
 
 class Blocks:
@@ -128,6 +186,25 @@ class Blocks:
     def size(self) -> int:
         """How large a block may be now, in bytes."""
         return max(LEAST_BLOCK, min(MOST_BLOCK, BLOCKS // max(1, self._active)))
+
+
+class Checks:
+    """How many input files are checked at once. Many large ones would be as many long lines in memory, and leave no
+    thread for a small one.
+    """
+
+    def __init__(self, *, has_tenants: bool) -> None:
+        self._large = Room(LARGE_CHECKS, SHARE if has_tenants else 1.0, wait=None)
+
+    @asynccontextmanager
+    async def passing(self, owner: str, size: int) -> AsyncIterator[None]:
+        """One more is checked while the block lasts; of large ones, as soon as it is its turn."""
+        place = await self._large.take(owner, 1) if size > LARGE_FILE else None
+        try:
+            yield
+        finally:
+            if place is not None:
+                place.give_back()
 
 
 class Calls:
@@ -153,13 +230,18 @@ class Calls:
 
 
 class Rooms:
-    """The rooms of one server."""
+    """The rooms of one server: together no more than `most` bytes, but for a body that is larger than its room."""
 
-    def __init__(self, *, has_tenants: bool, wait: float = WAIT_SECONDS) -> None:
+    def __init__(self, most: int = BODY_MEMORY, *, has_tenants: bool, wait: float = WAIT_SECONDS) -> None:
         share = SHARE if has_tenants else 1.0
-        self.small = Room(SMALL_ROOM, share, wait)
-        self.large = Room(LARGE_ROOM, share, wait)
+        self.small = Room(most // SMALL_PART, share, wait)
+        self.large = Room(most - most // SMALL_PART, share, wait)
         self.blocks = Blocks()
+
+    @property
+    def taken(self) -> int:
+        """Bytes of bodies that are in memory now."""
+        return self.small.taken + self.large.taken
 
     def for_body(self, size: int) -> Room:
         """Where a body of so many bytes is held."""

@@ -90,9 +90,8 @@ class _Server(Collector):
         for reason, count in connections.closed.items():
             family.add_metric([reason.value], count)
         yield family
-        rooms = self._service.rooms
-        about = "Bytes of request bodies that are held in memory."
-        yield _gauge("orch_request_body_bytes", about, rooms.small.taken + rooms.large.taken)
+        about = "Bytes of bodies that are in memory: of rows, answers and synchronous requests."
+        yield _gauge("orch_body_bytes", about, self._service.rooms.taken)
 
     def _storage(self) -> Iterator[Metric]:
         service = self._service

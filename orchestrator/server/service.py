@@ -78,7 +78,7 @@ class Service:
         self.aliases = Aliases(settings.aliases)
         most = settings.max_connections
         self.connections = Connections(most, most // 2 if settings.require_keys else 0, settings.patience)
-        self.rooms = Rooms(has_tenants=settings.require_keys)
+        self.rooms = Rooms(settings.body_memory, has_tenants=settings.require_keys)
         self.calls = Calls()
         self.uploaded_bytes = 0
         """Bytes of files taken in since the start."""
@@ -113,6 +113,7 @@ class Service:
             paused=lambda: self._writer.is_full or not self.is_active,
             enabled=settings.dispatch,
             expected_models=settings.expected_models,
+            rooms=self.rooms,
         )
         self._writer.on_room = self._dispatcher.top_up
         self.batches = Batches(
@@ -125,6 +126,7 @@ class Service:
             paid=settings.paid,
             tier=settings.service_tier,
             expected_models=settings.expected_models,
+            has_tenants=settings.require_keys,
         )
         if self._replica is not None:
             contents = ServerContents(self.root, self.database, self._recorded, self.batches.growing)

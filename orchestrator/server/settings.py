@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.connections import PATIENCE, ClientTimeouts
+from orchestrator.server.memory_limits import BODY_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Settings:
     max_concurrency: int = 1024
     measured_limits: Mapping[str, int] = field(default_factory=dict, compare=False)
     """How many rows at once a bench found best for an upstream of each model: the limit that one starts with."""
+    body_memory: int = BODY_MEMORY
+    """Bytes of bodies that are in memory at once: of rows, of answers, of requests that are passed through."""
     max_file_bytes: int = 512 * 1024 * 1024
     max_rows: int = 50_000
     dispatch: bool = True

@@ -62,13 +62,14 @@ class OwnServer(_AnyBackend):
     """Our own batch server in front of synchronous endpoints.
 
     `rows_per_second` or `tokens_per_second`, of prompts and answers together, is how fast it is taken to be before it
-    was measured.
+    was measured. `body_memory` is how many bytes of bodies may be in memory at once.
     """
 
     request_timeout: Wait = 600.0
     patience: Wait = 600.0
     retry_delay: Wait = 0.5
     max_concurrency: Count = 1024
+    body_memory: Annotated[int, BeforeValidator(memory_bytes)] | None = None
     rows_per_second: Rate | None = None
     tokens_per_second: Rate | None = None
 

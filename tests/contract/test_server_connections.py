@@ -241,7 +241,7 @@ def test_a_body_that_does_not_come_is_refused(door: Door, first: str, more: tupl
 
 def held_bytes(door: Door) -> float:
     with door.sdk() as sdk:
-        found = re.search(r"^orch_request_body_bytes (\S+)$", sdk.raw.get("/metrics").text, re.MULTILINE)
+        found = re.search(r"^orch_body_bytes (\S+)$", sdk.raw.get("/metrics").text, re.MULTILINE)
     assert found is not None
     return float(found[1])
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.core.model import Job, JobId, JobKind
 from orchestrator.policy.forecast import Pace
 from orchestrator.policy.planner.observed import goes_first
-from orchestrator.server.dispatch.fair_queue import Fair
+from orchestrator.server.dispatch.fair_queue import Fair, KeepsTurnError
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
 HOUR = 3600.0
@@ -193,3 +193,26 @@ def test_every_row_is_served_once(batches: list[tuple[int, str, int, int]], now:
     fair = of(*made)
     fair.review(now, 3.0)
     assert Counter(served(fair, 1000)) == Counter({str(n): b[0] for n, b in enumerate(batches) if b[0]})
+
+
+def test_a_batch_whose_row_has_no_room_is_passed_over_and_keeps_its_turn() -> None:
+    large, small = Rows("large", 3, tenant="a", size=9000), Rows("small", 9, tenant="b")
+    fair, is_full = of(large, small), True
+
+    def take(rows: Rows) -> Rows | None:
+        if is_full and rows is large:
+            raise KeepsTurnError
+        return rows.take()
+
+    def turn() -> str | None:
+        fair.wake()
+        found = fair.take("x", take, lambda rows: rows.size)
+        return None if found is None else found.name
+
+    assert [turn() for _ in range(5)] == ["small"] * 5
+    is_full = False
+    assert turn() == "large", "the tenant that had nothing is the next"
+    is_full, small.rows_left = True, 0
+    assert turn() is None
+    is_full = False
+    assert [turn(), turn(), turn()] == ["large", "large", None]

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import uvloop
 
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.http1 import ConnectionCutError, ConnectionPool, NotConnectedError, NotHTTPError
+from orchestrator.server.dispatch.payload import Payload
+from orchestrator.server.memory_limits import Room
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
@@ -319,3 +322,38 @@ def test_https(runner: asyncio.Runner, certificate: tuple[Path, Path], monkeypat
         assert tls_posts(runner, f"https://localhost:{port}") == [200, 200]
         with pytest.raises(NotConnectedError):
             tls_posts(runner, f"https://127.0.0.1:{port}")  # the certificate is of another name
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_long_answer_is_read_once_there_is_room_for_it(runner: asyncio.Runner, chunked: bool, leaves: bool) -> None:
+    body = b"x" * 3_000_000
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 3000000"
+    answer = b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % length
+    answer += b"2dc6c0\r\n%b\r\n0\r\n\r\n" % body if chunked else body
+    sent: list[int] = []
+
+    async def use(pool: ConnectionPool, desk: Desk) -> None:
+        room = Room(8_000_000)
+        held = await room.take("other", 8_000_000)
+        payload = Payload(b"y" * 1_000_000, lambda: sent.append(1), partial(room.ask, "me"))
+        task = asyncio.create_task(pool.post("/v1/x", payload))
+        async with asyncio.timeout(20):
+            while not room.is_crowded:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(1.5)  # longer than a request may take: what is not read is not late
+        assert (task.done(), len(payload)) == (False, 0)
+        if leaves:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        held.give_back()
+        if not leaves:
+            got = await task
+            assert got.body == body
+            assert got.place is not None
+            assert room.taken == len(body)
+            got.place.give_back()
+        assert (room.taken, room.is_crowded) == (0, False)
+
+    with_desk(runner, [answer], use, timeout=1.0, max_body=4_000_000)
+    assert sent == [1]

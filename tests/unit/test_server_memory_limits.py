@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.server.memory_limits import LEAST_BLOCK, MOST_BLOCK, Blocks, Room, RoomFull, RoomShare
+from orchestrator.server.memory_limits import LEAST_BLOCK, MOST_BLOCK, Blocks, Room, RoomFull, RoomRefusal, RoomShare
 
 
 def run(live: Callable[[], Awaitable[None]]) -> None:
@@ -70,11 +71,32 @@ def test_who_has_had_his_share_lets_others_pass() -> None:
     run(live)
 
 
-def test_more_than_a_share_is_a_share() -> None:
+def test_a_body_larger_than_the_room_has_it_alone_and_is_not_passed_for_ever() -> None:
     async def live() -> None:
         room = Room(10, share=0.5)
-        place = await room.take("a", 100)
-        assert room.taken == 5
+        held = await room.take("b", 1)
+        huge = await waiting(room, "a", 100)
+        behind = await waiting(room, "c", 1)
+        assert (huge.done(), behind.done(), room.hold("d", 1)) == (False, False, RoomRefusal.ROOM)
+        held.give_back()
+        place = await huge
+        assert (room.taken, behind.done()) == (10, False)
+        place.give_back()
+        (await behind).give_back()
+
+    run(live)
+
+
+def test_a_body_larger_than_a_share_is_the_only_one_of_its_owner() -> None:
+    async def live() -> None:
+        room = Room(10, share=0.5)
+        place = await room.take("a", 8)
+        assert (room.hold("a", 1), room.hold("b", 2), room.hold("b", 1)) == (
+            RoomRefusal.SHARE,
+            None,
+            RoomRefusal.ROOM,
+        )
+        room.free("b", 2)
         place.give_back(keep=2)
         assert room.taken == 2
         place.give_back()
@@ -136,6 +158,30 @@ def test_there_is_never_more_than_there_is_room_for(asked: list[tuple[str, int, 
         assert room.taken == 0
 
     run(live)
+
+
+HOLDS = st.tuples(st.sampled_from("abc"), st.integers(1, 12))
+
+
+@given(st.lists(HOLDS, max_size=40), st.randoms(use_true_random=False))
+def test_what_is_held_without_waiting_is_bounded_fair_and_told_when_it_comes_back(
+    asked: list[tuple[str, int]], random: Random
+) -> None:
+    room, calls, held = Room(10, share=0.5), list[int](), list[tuple[str, int]]()
+    room.on_free = lambda: calls.append(1)
+    for owner, size in asked:
+        refusal = room.hold(owner, size)
+        own = sum(min(each, 10) for other, each in held if other == owner)
+        if refusal is None:
+            assert own == 0 or own + size <= 5
+            held.append((owner, size))
+        else:
+            assert held, "nobody holds anything, and a body is refused"
+            calls.clear()
+            owner, size = held.pop(random.randrange(len(held)))
+            room.free(owner, min(size, 10))
+            assert calls, "who was refused is not told that there is room"
+        assert room.taken == sum(min(size, 10) for _, size in held) <= 10
 
 
 def test_blocks_become_smaller_the_more_files_go_through() -> None:

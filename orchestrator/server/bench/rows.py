@@ -128,6 +128,10 @@ class PointRows:
         """A row whose attempt failed, and that is tried again."""
         self._again.append(work)
 
+    def put_back(self, work: Work) -> None:
+        """There was no room for it: it is the next to be taken."""
+        self._again.appendleft(work)
+
     def unpack(self, work: Work) -> None:
         """Rows are not packed here."""
         self._again.append(work)

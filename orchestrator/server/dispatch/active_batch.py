@@ -28,9 +28,11 @@ from orchestrator.server.dispatch.send_log import FILE_NAME, SendLog
 from orchestrator.server.dispatch.tally import Note, Tally, note_of
 from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.memory_limits import RoomShare
 from orchestrator.server.records import BatchRecord
 
 MANY_MISSES = 3
+SHORT_LINE = 4096
 BATCH_PRIORITY = 100
 """vLLM serves lower numbers first; people who wait have 0."""
 
@@ -82,13 +84,9 @@ class ActiveBatch(RowSource):
                 yield id_key(row.custom_id or "")
 
     def start(
-        self,
-        plan: InputRows,
-        upstream_queues: UpstreamQueues,
-        input_path: Path,
-        writer: results.Writer,
+        self, plan: InputRows, upstream_queues: UpstreamQueues, input_path: Path, writer: results.Writer,
         doubts: bytearray | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Take up the rows of a plan that are not done. Raises OSError, and then nothing is open.
 
         `doubts` is the account of what was sent before; None where none is kept.
@@ -130,6 +128,11 @@ class ActiveBatch(RowSource):
         """The plan; only between `start` and `close`."""
         assert self._plan is not None
         return self._plan
+
+    @property
+    def _open_input(self) -> Input:
+        assert self._input is not None
+        return self._input
 
     @property
     def model(self) -> str | None:
@@ -230,6 +233,9 @@ class ActiveBatch(RowSource):
     def give_back(self, work: Work) -> None:
         (self._last if work.index in self._unreadable else self._again).append(work)
 
+    def put_back(self, work: Work) -> None:
+        self._again.appendleft(work)
+
     def unpack(self, work: Work) -> None:
         share = work.upstream_seconds / len(work.packed)
         for index in work.packed:
@@ -276,8 +282,7 @@ class ActiveBatch(RowSource):
     async def let_go(self, grace: float) -> None:
         """Wait `grace` seconds for the rows in flight to end, then take them back."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                await self._none_in_flight()
+            await asyncio.wait_for(self._none_in_flight(), grace)
         for task in self._inflight:
             task.cancel()
         await self._none_in_flight()
@@ -296,9 +301,8 @@ class ActiveBatch(RowSource):
 
     def _line(self, index: int) -> InputLine:
         """A row's line. Raises StorageError where it cannot be read now, BodyError where it must not go."""
-        assert self._input is not None
         try:
-            line = self._input.line(index)
+            line = self._open_input.line(index)
         except Unreadable as error:
             self._unreadable[index] = str(error)
             self._misses += 1
@@ -311,16 +315,13 @@ class ActiveBatch(RowSource):
             self._misses, self._failure, self._held_until = 0, None, None
         return line
 
-    def _custom_id(self, index: int) -> msgspec.Raw:
-        assert self._input is not None
-        return self._input.custom_id(index)
-
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
         if work.pack is not None:
             body: bytes | msgspec.Raw = work.pack.body()
         else:
             line = self._line(work.index)
-            work.custom_id, body = line.custom_id, line.body
+            # A piece of a line would hold all of it in memory.
+            work.custom_id, body = (line.custom_id if work.size <= SHORT_LINE else line.custom_id.copy()), line.body
         return bodies.prepare(
             body,
             endpoint=self.endpoint,
@@ -334,7 +335,7 @@ class ActiveBatch(RowSource):
     def refuse(self, work: Work, fault: wire.LineError) -> None:
         rows = work.packed or (work.index,)
         for index in rows:
-            line = error_line(self._custom_id(index), fault.code, fault.message, None)
+            line = error_line(self._open_input.custom_id(index), fault.code, fault.message, None)
             self._put(index, "error", line, NO_TOKENS, work.upstream_seconds / len(rows))
 
     def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: RetryVerdict, latency: float) -> bool:
@@ -355,15 +356,9 @@ class ActiveBatch(RowSource):
         return True
 
     def _settle(
-        self,
-        work: Work,
-        index: int,
-        custom_id: msgspec.Raw,
-        upstream: Upstream,
-        reply: Reply,
-        verdict: RetryVerdict,
+        self, work: Work, index: int, custom_id: msgspec.Raw, upstream: Upstream, reply: Reply, verdict: RetryVerdict,
         latency: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if self.plan.done[index]:
             return
         seconds, orch = work.upstream_seconds / (len(work.packed) or 1), None
@@ -373,7 +368,8 @@ class ActiveBatch(RowSource):
             took, doubts, is_full = round(latency * 1000), self._doubts(index), upstream.served.is_full(reply.tokens)
             orch = wire.Provenance(upstream.shown, took, round(seconds, 6), work.attempts, doubts, is_full)
         upstream.stats.latencies.observe(latency)
-        self._put(index, *outcome_of(custom_id, reply, verdict, orch, upstream.stats), seconds)
+        place = None if work.packed else reply.place
+        self._put(index, *outcome_of(custom_id, reply, verdict, orch, upstream.stats), seconds, place)
 
     def end_rest(self, code: str, message: str) -> None:
         """Give every row without a result an error row."""
@@ -381,18 +377,22 @@ class ActiveBatch(RowSource):
             if not done:
                 # A row that was taken back has used the upstream all the same, and somebody pays for that.
                 seconds, doubts = self._taken_back.get(index, 0.0), self._doubts(index)
-                line = unfinished_line(self._custom_id(index), code, message, seconds, doubts, self.options)
+                line = unfinished_line(
+                    self._open_input.custom_id(index), code, message, seconds, doubts, self.options
+                )
                 self._put(index, "error", line, NO_TOKENS, seconds)
 
     def _doubts(self, index: int) -> int:
         """How often a row left for an upstream that bills, and no answer is known."""
         return 0 if self._sent is None else self._sent.doubts(index)
 
-    def _put(self, index: int, kind: str, line: bytes, tokens: TokenCounts, seconds: float) -> None:
+    def _put(
+        self, index: int, kind: str, line: bytes, tokens: TokenCounts, seconds: float, place: RoomShare | None = None
+    ) -> None:
         done = self.plan.done
         if not done[index]:  # one row, one outcome
             done[index] = 1
-            self._writer.put(self._files[kind], line, Note(kind == "output", tokens, seconds))
+            self._writer.put(self._files[kind], line, Note(kind == "output", tokens, seconds), place)
 
     def _durable(self, notes: Sequence[Note]) -> None:
         self.tally.add(notes)

@@ -17,8 +17,10 @@ from orchestrator.core.request_lines import is_too_deep
 from orchestrator.core.retry_after import retry_after
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
+from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import LONGEST_TEXT, Standings, read_standings
 from orchestrator.server.dispatch.retry import End
+from orchestrator.server.memory_limits import RoomShare
 
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
@@ -42,7 +44,7 @@ class Reply(NamedTuple):
     """How one attempt ended; `body` is the answer's, `detail` is for people and holds nothing of the prompt.
 
     `standings` is what it says of the upstream's rates, None where it was not asked for or says nothing. `tokens` are
-    those that the body tells, None where nobody has looked yet.
+    those that the body tells, None where nobody has looked yet. `place` is the room that a large body takes.
     """
 
     end: End
@@ -52,6 +54,12 @@ class Reply(NamedTuple):
     retry_after: float | None = None
     standings: Standings | None = None
     tokens: TokenCounts | None = None
+    place: RoomShare | None = None
+
+    def drop(self) -> None:
+        """Give back its place, unless its result is still to be written from there."""
+        if self.place is not None and not self.place.is_handed_on:
+            self.place.give_back()
 
 
 class Client:
@@ -67,7 +75,7 @@ class Client:
         """Close every connection."""
         await self._pool.close()
 
-    async def post(self, path: str, body: bytes) -> Reply:
+    async def post(self, path: str, body: bytes | Payload) -> Reply:
         """One attempt. Never raises for what a server can do; cancellation passes through."""
         try:
             answer = await self._pool.post(path, body)
@@ -79,6 +87,8 @@ class Client:
         except Exception as error:  # noqa: BLE001  (whatever goes wrong here is this row's outcome)
             return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
         reply = _good(path, answer) if answer.status < 300 else _unlike(answer)
+        if answer.place is not None:
+            reply = reply._replace(place=answer.place)
         return reply._replace(standings=read_standings(answer.header, now())) if self._reads_rates else reply
 
 

@@ -13,10 +13,12 @@ from typing import assert_never
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.errors import StorageError
 from orchestrator.server.dispatch.bodies import BodyError
+from orchestrator.server.dispatch.body_memory import BodyMemory
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.fair_queue import Fair
+from orchestrator.server.dispatch.fair_queue import Fair, KeepsTurnError
 from orchestrator.server.dispatch.in_flight import NO_TRIES, UNREADABLE_SECONDS, RowSource, Work
 from orchestrator.server.dispatch.outcomes import INTERNAL
+from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_alarms import RateAlarms
 from orchestrator.server.dispatch.refused_rows import FailedAttempt, RefusedRows
 from orchestrator.server.dispatch.retry import (
@@ -30,6 +32,7 @@ from orchestrator.server.dispatch.retry import (
 )
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.dispatch.verdicts import Verdicts
+from orchestrator.server.memory_limits import Room, Rooms
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +48,13 @@ class Dispatcher:
 
     def __init__(
         self, upstreams: list[Upstream], *, retry_delay: float, paused: Callable[[], bool], enabled: bool,
-        expected_models: Collection[str] = (),
+        expected_models: Collection[str] = (), rooms: Rooms | None = None,
     ) -> None:  # fmt: skip
-        """`upstreams` may change while it runs: `join` and `leave`. Rows for `expected_models` wait for one."""
+        """`upstreams` may change while it runs: `join` and `leave`. Rows for `expected_models` wait for one.
+
+        `rooms` is where the bodies of rows and answers are held.
+        """
+        self._memory = BodyMemory(Rooms(has_tenants=False) if rooms is None else rooms, self.top_up)
         self.upstreams = upstreams
         self._expected = frozenset(expected_models)
         self.sources: Fair[RowSource] = Fair()
@@ -199,14 +206,20 @@ class Dispatcher:
         others = (other for other in self.upstreams if other is not upstream)
         elsewhere = upstream.on_trial or any(other.problem is None for other in others)
 
+        full: list[Room] = []
+
         def take(source: RowSource) -> Work | None:
             try:
-                return source.take(upstream, elsewhere) if self._suits(source, upstream) else None
+                work = source.take(upstream, elsewhere) if self._suits(source, upstream) else None
             except Exception:
                 # What one batch fails at must not keep others from their turn.
                 log.exception("a batch could not give its next row")
                 source.hold("an internal error; see the log")
                 return None
+            if work is None or self._memory.admit(work, full):
+                return work
+            source.put_back(work)
+            raise KeepsTurnError
 
         return self.sources.take(upstream, take, attrgetter("size"))
 
@@ -224,7 +237,10 @@ class Dispatcher:
         try:
             work: Work | None = first
             while work is not None:
-                await self._attempt(task, upstream, work)
+                try:
+                    await self._attempt(task, upstream, work)
+                finally:
+                    self._memory.release(work)
                 if not self._takes_rows(upstream) or upstream.workers > upstream.room():
                     return
                 if not self._enabled or self._paused() or not self._alarms.may_ask(upstream):
@@ -234,6 +250,7 @@ class Dispatcher:
                     self._count(upstream, work)
         finally:
             upstream.workers -= 1
+            self._memory.release(first)
             if alone:
                 self._alone = None
             if upstream is self._emptied:
@@ -270,6 +287,7 @@ class Dispatcher:
             self._again(work)  # nobody wants it any more, or another upstream takes it
             return
         work.attempts += 1
+        self._memory.release(work)
         try:
             upstream.heard(work.ticket, reply, sent_at)
             if reply.end is End.ANSWERED and reply.status < 300:
@@ -281,8 +299,10 @@ class Dispatcher:
             log.exception("a row failed by an internal error")
             self.refused.forget(work)
             source.refuse(work, INTERNAL)
+        finally:
+            reply.drop()
 
-    def _prepared(self, upstream: Upstream, work: Work) -> bytes | None:
+    def _prepared(self, upstream: Upstream, work: Work) -> Payload | None:
         """The body to send; None where the row has its end without, or is tried again later."""
         source = work.source
         try:
@@ -296,7 +316,7 @@ class Dispatcher:
             log.exception("a row could not be sent for an internal error")
             source.refuse(work, INTERNAL)
         else:
-            return body
+            return self._memory.payload(work, body)
         return None
 
     def _end(

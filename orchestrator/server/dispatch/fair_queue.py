@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
@@ -29,6 +30,10 @@ class WaitingBatch(Protocol):
     @property
     def rows_left(self) -> int:
         """How many rows have no result yet."""
+
+
+class KeepsTurnError(Exception):
+    """A batch has a row, and there is no room for it now: it is passed over and keeps its turn."""
 
 
 S = TypeVar("S", bound=WaitingBatch)
@@ -70,6 +75,8 @@ class Fair(Generic[S]):
         """Tenants of which a batch may have rows; a heap, as are their batches."""
         self._dry: list[tuple[_Tenant[S], _Entry[S]]] = []
         """Batches that gave none when they were asked last."""
+        self._passed: list[tuple[_Tenant[S], _Entry[S]]] = []
+        """Batches that are passed over in the turn under way."""
         self._refused: set[Hashable] = set()
         self._urgent: list[_Tenant[S]] = []
         self._numbers = count()
@@ -125,12 +132,14 @@ class Fair(Generic[S]):
         """The next row for an asker: `take` gives one of a batch or None, `size` its bytes.
 
         None where no batch gives any, and from then on until `wake`. Batches that gave none are asked again only when
-        no other gives any, so that many that wait for something cost nothing.
+        no other gives any, so that many that wait for something cost nothing. `take` may raise KeepsTurnError.
         """
         if asker in self._refused:
             return None
+        found: T | None = None
         if self._only is not None:
-            found = take(self._only)
+            with suppress(KeepsTurnError):
+                found = take(self._only)
         else:
             found = self._take_urgent(take)
             if found is None:
@@ -138,6 +147,8 @@ class Fair(Generic[S]):
             if found is None and self._dry:
                 self._revive()
                 found = self._take_in_turn(take, size)
+        if self._passed:
+            self._return_passed()
         if found is None:
             self._refused.add(asker)
         return found
@@ -147,7 +158,8 @@ class Fair(Generic[S]):
             found = self._take_of(tenant, take)
             if found is not None:
                 return found
-        self._urgent.clear()
+        if not self._passed:
+            self._urgent.clear()
         return None
 
     def _take_in_turn(self, take: Callable[[S], T | None], size: Callable[[T], int]) -> T | None:
@@ -165,11 +177,26 @@ class Fair(Generic[S]):
     def _take_of(self, tenant: _Tenant[S], take: Callable[[S], T | None]) -> T | None:
         """The next row of a tenant: that of the batch that is due soonest and gives one."""
         while tenant.batches:
-            found = take(tenant.batches[0].source)
+            try:
+                found = take(tenant.batches[0].source)
+            except KeepsTurnError:
+                self._passed.append((tenant, heapq.heappop(tenant.batches)))
+                continue
             if found is not None:
                 return found
             self._dry.append((tenant, heapq.heappop(tenant.batches)))
         return None
+
+    def _return_passed(self) -> None:
+        """Put back what was passed over: it keeps its turn."""
+        turns = {id(tenant) for tenant in self._turns}
+        for tenant, entry in self._passed:
+            if id(tenant) not in turns:
+                turns.add(id(tenant))
+                self._turns.append(tenant)
+            heapq.heappush(tenant.batches, entry)
+        self._passed.clear()
+        heapq.heapify(self._turns)
 
     def _revive(self) -> None:
         """Put back what gave no rows; a tenant that had none is owed nothing for that time."""

@@ -14,6 +14,7 @@ from orchestrator.server.dispatch.packing import Pack
 from orchestrator.server.dispatch.rate_limiter import Ticket
 from orchestrator.server.dispatch.retry import SHARED_FAULTS, AttemptFault, RetryVerdict
 from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.memory_limits import Room
 
 SUSPECT_CUTS = 2
 """A row that was in a cut connection so often may be what kills the engine: no other such row is out with it."""
@@ -25,23 +26,24 @@ NO_TRIES: Counter[AttemptFault] = Counter()
 class Work:
     """One request on its way: a row, or several rows packed into one.
 
-    `tries` counts attempts that failed, by their fault, `failed_on` is where the last of them did; `attempts` counts
-    all. `size` is the bytes of its rows, `packed` every row of its pack with `packed_ids`, `custom_id` its id as JSON
-    once it was read.
+    `held` is the room that its body takes in memory now. `tries` counts attempts that failed, by their fault,
+    `failed_on` is where the last of them did; `attempts` counts all. `size` is the bytes of its rows, `packed` every
+    row of its pack with `packed_ids`, `custom_id` its id as JSON once it was read.
     `upstream_seconds` is its share of the upstreams' time. `refused_at` is when it was sent the first time that the
     account was refused, `ticket` what it counts against an upstream's rates. `is_at_fault`: an upstream that failed
     it answered other rows afterwards.
     """
 
     __slots__ = (
-        *("attempts", "custom_id", "failed_on", "index", "is_at_fault", "pack", "packed", "packed_ids", "refused_at"),
-        *("size", "source", "ticket", "tries", "upstream_seconds"),
+        *("attempts", "custom_id", "failed_on", "held", "index", "is_at_fault", "pack", "packed", "packed_ids"),
+        *("refused_at", "size", "source", "ticket", "tries", "upstream_seconds"),
     )
 
     def __init__(self, source: RowSource, index: int, size: int) -> None:
         self.source = source
         self.index = index
         self.size = size
+        self.held: Room | None = None
         self.custom_id: Raw | None = None
         self.pack: Pack | None = None
         self.packed: tuple[int, ...] = ()
@@ -96,6 +98,9 @@ class RowSource(Protocol):
 
     def give_back(self, work: Work) -> None:
         """Something to be taken again."""
+
+    def put_back(self, work: Work) -> None:
+        """There was no room for it: nothing of it was done, and it is the next to be taken."""
 
     def unpack(self, work: Work) -> None:
         """A pack that did not end well: its rows are to be taken again, one by one."""

@@ -14,7 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from orchestrator.server.memory_limits import RoomShare
+
 MAX_WAITING_BYTES = 8 * 1024 * 1024
+PIECE_BYTES = 1024 * 1024
+"""Lines are joined to pieces of about this size; a longer one is written as it is."""
 GROUP_SECONDS = 0.02
 RETRY_SECONDS = 1.0
 
@@ -31,25 +35,28 @@ class ResultFile:
         self.report = report
         self.lines: list[bytes] = []
         self.notes: list[Any] = []
+        self.places: list[RoomShare] = []
+        """Where the lines that wait are held."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         self.durable = os.fstat(self._fd).st_size
         os.lseek(self._fd, self.durable, os.SEEK_SET)
         self._is_torn = False
 
-    def append(self, data: bytes) -> None:
+    def append(self, *pieces: bytes) -> None:
         """Write and sync, or leave the file as it was. Raises OSError (disk full, file-size limit)."""
         if self._is_torn:
             self._mend()
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._fd, view) :]
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(self._fd, view) :]
             os.fdatasync(self._fd)
         except OSError:
             self._is_torn = True
             self._mend()
             raise
-        self.durable += len(data)
+        self.durable += sum(map(len, pieces))
 
     def _mend(self) -> None:
         # Half a group on disk would be a torn line in the middle of the file once there is room again, and a whole
@@ -86,8 +93,14 @@ class Writer:
         """Whether so much waits to be written that no more should be made."""
         return self.waiting_bytes > MAX_WAITING_BYTES or self.problem is not None
 
-    def put(self, file: ResultFile, line: bytes, note: object) -> None:
-        """Queue one line (without newline); `file.report` gets its `note` once it is durable."""
+    def put(self, file: ResultFile, line: bytes, note: object, place: RoomShare | None = None) -> None:
+        """Queue one line (without newline); `file.report` gets its `note` once it is durable.
+
+        `place` is where it is held until then.
+        """
+        if place is not None:
+            place.is_handed_on = True
+            file.places.append(place)
         if not file.lines:
             self._waiting[file] = None
             self._wake.set()
@@ -130,13 +143,18 @@ class Writer:
         """Write what a file has waiting; why not all of it, where the disk refused."""
         del self._waiting[file]
         lines, notes = file.lines, file.notes
+        places, file.places = file.places, []
         file.lines, file.notes = [], []
         loop = asyncio.get_running_loop()
         written, error = await loop.run_in_executor(self._thread, _append, file, lines)
         self.waiting_bytes -= sum(map(len, lines[:written])) + written
         if error is None:
             file.report(notes)
+            del lines
+            for place in places:
+                place.give_back()
             return None
+        file.places = places + file.places
         file.lines = lines[written:] + file.lines
         file.notes, notes = notes[written:] + file.notes, notes[:written]
         self._waiting[file] = None
@@ -148,10 +166,28 @@ def _nothing() -> None:
     """What is done where nobody waits for room."""
 
 
+def _pieces(lines: list[bytes]) -> list[bytes]:
+    """Lines with their newlines, joined where they are short: many small writes cost more than copies."""
+    pieces: list[bytes] = []
+    short: list[bytes] = []
+    size = 0
+    for line in lines:
+        if len(line) > PIECE_BYTES:
+            pieces += b"\n".join([*short, b""]), line
+            short, size = [b""], 0
+            continue
+        short.append(line)
+        size += len(line)
+        if size > PIECE_BYTES:
+            pieces.append(b"\n".join([*short, b""]))
+            short, size = [], 0
+    return [*pieces, b"\n".join([*short, b""])]
+
+
 def _append(file: ResultFile, lines: list[bytes]) -> tuple[int, OSError | None]:
     """Write lines at once, or as many as the disk still takes; how many are durable, and what stopped the rest."""
     try:
-        file.append(b"\n".join([*lines, b""]))
+        file.append(*_pieces(lines))
     except OSError as error:
         if len(lines) == 1:
             return 0, error
@@ -159,7 +195,7 @@ def _append(file: ResultFile, lines: list[bytes]) -> tuple[int, OSError | None]:
         return len(lines), None
     for number, line in enumerate(lines):
         try:
-            file.append(line + b"\n")
+            file.append(line, b"\n")
         except OSError as error:
             return number, error
     return len(lines), None

@@ -19,6 +19,7 @@ from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START
 from orchestrator.server.dispatch.gauges import read_gauges
 from orchestrator.server.dispatch.outage import Outage
 from orchestrator.server.dispatch.pages import UpstreamPages, context_window, models_in, models_problem, said
+from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats
@@ -208,7 +209,7 @@ class Upstream:
         else:
             self.limiter.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
 
-    async def send(self, endpoint: str, body: bytes) -> Reply:
+    async def send(self, endpoint: str, body: bytes | Payload) -> Reply:
         """One attempt. Never raises for what an upstream can do; cancellation passes through."""
         assert self._client is not None
         return await self._client.post(endpoint + self._query, body)
@@ -312,9 +313,8 @@ class Upstream:
         return await self._read_gauges()
 
     async def watch(self, back: Callable[[], None], looked: Callable[[], None]) -> None:
-        """Until cancelled: read the gauges while it is well, probe it while it is not.
-
-        `back` is called when it is well again, `looked` behind each look.
+        """Until cancelled: read the gauges while it is well, probe it while it is not. `back` is called when it is
+        well again, `looked` behind each look.
         """
         while True:
             try:
