@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
+from orchestrator.documents.chart_text import chart_lines
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.office import TextLimit, check_container, damaged
 from orchestrator.documents.office_package import Package, new_parser
@@ -44,6 +45,7 @@ class _In(Enum):
     CHOICES = auto()  # the same thing for new and for old programs
     PAGE = auto()  # the root of the document
     NOTES = auto()  # the root of footnotes, endnotes or comments
+    EQUATION = auto()
     PROPERTIES = auto()  # of a paragraph
     RUN = auto()  # the properties of a run of text
 
@@ -56,6 +58,7 @@ _CHILDREN: dict[_In, dict[str, _In]] = {
     _In.INLINE: {
         **dict.fromkeys(_INLINE, _In.INLINE),
         **dict.fromkeys(("drawing", "pict", "object"), _In.DRAWING),
+        **dict.fromkeys(("oMath", "oMathPara"), _In.EQUATION),
         "t": _In.TEXT,
         "AlternateContent": _In.CHOICES,
         "pPr": _In.PROPERTIES,
@@ -68,6 +71,10 @@ _CHILDREN: dict[_In, dict[str, _In]] = {
     _In.PROPERTIES: {"numPr": _In.PROPERTIES},
 }
 _SCRIPTS = {"superscript": raised, "subscript": lowered}
+_EQUATIONS = {"num": "", "den": "/", "sup": "^", "sub": "_", "deg": "root "}
+"""What stands before a part of an equation in a line of text; a part of several characters is in brackets."""
+_SYMBOLS = dict.fromkeys(("F052", "F0FC", "F0FE", "F054"), "☒") | dict.fromkeys(("F06F", "F0A8", "F071"), "☐")
+"""Boxes and ticks of the fonts Wingdings."""
 _REFERENCES = {"footnoteReference": "footnote", "endnoteReference": "endnote", "commentReference": "comment"}
 
 
@@ -99,6 +106,10 @@ def _lines(package: Package, limit: TextLimit) -> Iterator[str]:
             if digest not in seen:
                 yield from text.lines
             seen.add(digest)
+        if kind == "document":
+            for relation in relations:
+                if relation.kind == "chart" and package.holds(relation.target):
+                    yield from chart_lines(package, relation.target, limit)
 
 
 def _read(package: Package, part: str, text: _Text) -> bytes:
@@ -197,10 +208,15 @@ class _Text:
         parent, name = self._open[-1][0], tag.rpartition("}")[2]
         if parent is _In.DRAWING:
             return _In.BLOCKS if tag in _BOXES else _In.DRAWING
+        if parent is _In.EQUATION:
+            return _In.TEXT if name == "t" else None if name.endswith("Pr") else _In.EQUATION
         if parent is _In.CHOICES:
             return _In.INLINE if tag == _CHOICE else None
         if parent is _In.INLINE and name in _MARKS:
             self._pieces.append(_MARKS[name])
+            return None
+        if parent is _In.INLINE and name == "sym" and "ingdings" in value_of(attributes, "font"):
+            self._pieces.append(_SYMBOLS.get(value_of(attributes, "char").upper(), ""))
             return None
         if parent is _In.INLINE and name in _REFERENCES:
             self._pieces.append(self._notes.label(_REFERENCES[name], value_of(attributes, "id")))
@@ -224,6 +240,9 @@ class _Text:
 
     def _begin(self, now: _In, name: str) -> Callable[[], None]:
         """What an element does when it begins; gives what it does at its end."""
+        if now is _In.EQUATION and name in _EQUATIONS:
+            begin = len(self._pieces)
+            return lambda: self._end_of_equation(_EQUATIONS[name], begin)
         match name:
             case "p" if now is _In.INLINE:
                 return self._begin_line()
@@ -252,6 +271,10 @@ class _Text:
         if self._script is not None:
             self._pieces[self._run :] = [self._script("".join(self._pieces[self._run :]))]
             self._script = None
+
+    def _end_of_equation(self, sign: str, begin: int) -> None:
+        text = "".join(self._pieces[begin:])
+        self._pieces[begin:] = [sign + (f"({text})" if len(text) > 1 else text)] if text else []
 
     def _end_text(self) -> None:
         self._is_text = False

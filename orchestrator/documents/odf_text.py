@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.lists import Level, Lists
 from orchestrator.documents.office import TextLimit, damaged, encrypted
 from orchestrator.documents.office_package import Package, parse
+from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.types import ExtractionError
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 _MOST_REPEATED = 100
+_MASTER_TEXTS = frozenset("header footer header-left footer-left header-first footer-first".split())
+"""What a page shows of its master; the rest of it is placeholders (`Click to edit Master title style`)."""
 _SKIPPED = frozenset(
     "tracked-changes forms sequence-decls scripts font-face-decls meta date creator binary-data".split()
 )
@@ -64,6 +68,9 @@ class _Text:
         self._footers: list[str] = []
         self._skipped = 0
         self._style = ""
+        self._scripts: dict[str, Callable[[str], str]] = {}  # of the styles of text that have one
+        self._spans: list[tuple[Callable[[str], str] | None, list[str], int]] = []  # and the pieces at its begin
+        self._is_master = False
         self._break = ""  # what begins the next line: a form feed where a slide does
         self._ends: list[str] = []
 
@@ -75,15 +82,26 @@ class _Text:
         """An element begins."""
         self._limit.element()
         name = tag.rpartition("}")[2]
-        if self._skipped or name in _SKIPPED:
+        if self._skipped or name in _SKIPPED or (self._is_master and name not in _MASTER_TEXTS):
             self._skipped += 1
             return
+        if name in _MASTER_TEXTS:
+            self._is_master = False
         about = {key.rpartition("}")[2]: value for key, value in attributes.items()}
         match name:
             case "p" | "h":
                 self._paragraphs.append((self._mark(name, about), []))
             case "s":
                 self._add(" " * _number(about.get("c")))
+            case "span":
+                pieces = self._paragraphs[-1][1] if self._paragraphs else []
+                self._spans.append((self._scripts.get(about.get("style-name", "")), pieces, len(pieces)))
+            case "style":
+                self._style = about.get("name", "")
+            case "text-properties" if script := _script(about.get("text-position", "")):
+                self._scripts[self._style] = script
+            case "master-page":
+                self._is_master = True
             case "tab":
                 self._add("\t")
             case "line-break":
@@ -115,7 +133,14 @@ class _Text:
         if self._skipped:
             self._skipped -= 1
             return
-        match tag.rpartition("}")[2]:
+        name = tag.rpartition("}")[2]
+        if name in _MASTER_TEXTS or name == "master-page":
+            self._is_master = name != "master-page"  # behind a header the rest of the master goes on
+        match name:
+            case "span":
+                script, pieces, begin = self._spans.pop()
+                if script is not None:
+                    pieces[begin:] = [script("".join(pieces[begin:]))]
             case "p" | "h":
                 mark, pieces = self._paragraphs.pop()
                 if (text := "".join(pieces).strip()) or not mark:
@@ -179,6 +204,14 @@ class _Text:
         places = ".".join(f"%{place + 1}" for place in range(max(0, level + 1 - shown), level + 1))
         pattern = about.get("num-prefix", "")[:20] + places + about.get("num-suffix", "")[:20]
         self._lists.define(self._style, level, Level(shape, pattern, _number(about.get("start-value"))))
+
+
+def _script(position: str) -> Callable[[str], str] | None:
+    """What a text position does: `super 58%`, `sub 58%`, or how far up or down, in percent."""
+    word = position.split(" ")[0]
+    if word == "super" or (word.endswith("%") and not word.startswith(("-", "0"))):
+        return raised
+    return lowered if word == "sub" or word.startswith("-") else None
 
 
 def _number(text: str | None) -> int:

@@ -1,14 +1,16 @@
-"""The slides of a presentation in their order: titles, text by its level, tables, diagrams, and speaker notes."""
+"""The slides of a presentation in their order: titles, text by its level, tables, charts, comments and notes."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from orchestrator.documents.chart_text import chart_lines
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.office import TextLimit, check_container, damaged
 from orchestrator.documents.office_package import Package
 from orchestrator.documents.pdf_text import PAGE_BREAK
+from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.types import ExtractionError
 
 _TITLES = ("title", "ctrTitle")
@@ -35,7 +37,9 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 def _slides(package: Package, limit: TextLimit) -> Iterator[list[str]]:
     main = package.main_part()
-    targets = {relation.id: relation.target for relation in package.relations(main)}
+    relations = package.relations(main)
+    targets = {relation.id: relation.target for relation in relations}
+    authors = _authors(package, [one.target for one in relations if one.kind in ("commentAuthors", "authors")])
     order: list[str] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -44,18 +48,66 @@ def _slides(package: Package, limit: TextLimit) -> Iterator[list[str]]:
 
     package.parse(main, start)
     for ident in order:
-        yield _slide(package, targets[ident], limit)
+        yield _slide(package, targets[ident], limit, authors)
 
 
-def _slide(package: Package, part: str, limit: TextLimit) -> list[str]:
+def _authors(package: Package, parts: list[str]) -> dict[str, str]:
+    """Names of those who wrote comments, by their number."""
+    found: dict[str, str] = {}
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        if tag.rpartition("}")[2] in ("cmAuthor", "author") and "id" in attributes:
+            found[attributes["id"]] = attributes.get("name", "")
+
+    for part in filter(package.holds, parts):
+        package.parse(part, start)
+    return found
+
+
+def _slide(package: Package, part: str, limit: TextLimit, authors: dict[str, str]) -> list[str]:
     lines = _read(package, part, limit)
     for relation in package.relations(part):
         if relation.kind == "diagramData" and package.holds(relation.target):
             lines += _read(package, relation.target, limit)
+        elif relation.kind == "chart" and package.holds(relation.target):
+            lines += chart_lines(package, relation.target, limit)
+    for relation in package.relations(part):
+        if relation.kind == "comments" and package.holds(relation.target):
+            lines += _comments(package, relation.target, limit, authors)
     for relation in package.relations(part):
         if relation.kind == "notesSlide" and (notes := _read(package, relation.target, limit, notes=True)):
             lines += ["", "Notes:", *notes]
     return lines
+
+
+def _comments(package: Package, part: str, limit: TextLimit, authors: dict[str, str]) -> list[str]:
+    """A line for each comment and each reply; old ones have their text in `text`, new ones in paragraphs."""
+    found: list[tuple[str, list[str]]] = []
+    is_text = [False]
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        limit.element()
+        name = tag.rpartition("}")[2]
+        if name in ("cm", "reply"):
+            found.append((authors.get(attributes.get("authorId", ""), ""), []))
+        is_text[0] = name in ("text", "t")
+
+    def characters(text: str) -> None:
+        if is_text[0] and found:
+            limit.text(text)
+            found[-1][1].append(text)
+
+    def end(tag: str) -> None:
+        is_text[0] = False
+        if tag.endswith("}p") and found:
+            found[-1][1].append(" ")
+
+    package.parse(part, start, end, characters)
+    texts = [(author, " ".join("".join(pieces).split())) for author, pieces in found]
+    return [
+        f"[comment {number}]: " + (f"{author}: {text}" if author else text)
+        for number, (author, text) in enumerate(((author, text) for author, text in texts if text), 1)
+    ]
 
 
 def _read(package: Package, part: str, limit: TextLimit, *, notes: bool = False) -> list[str]:
@@ -77,6 +129,8 @@ class _Shapes:
         self._level = 0
         self._marked: bool | None = None  # whether the paragraph says itself that it has a bullet, or none
         self._is_text = False
+        self._script: Callable[[str], str] | None = None  # of the run that is open
+        self._run = 0  # where its pieces begin
         self._fallback = 0
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -100,6 +154,10 @@ class _Shapes:
                 self._marked = False
             case "buChar" | "buAutoNum":
                 self._marked = True
+            case "r" if self._pieces is not None:
+                self._script, self._run = None, len(self._pieces)
+            case "rPr" if (shift := attributes.get("baseline", "0").rstrip("%")) not in ("0", ""):
+                self._script = lowered if shift.startswith("-") else raised
             case "t":
                 self._is_text = True
             case "br":
@@ -115,6 +173,9 @@ class _Shapes:
         name = tag.rpartition("}")[2]
         if name == "t":
             self._is_text = False
+        elif name == "r" and self._pieces is not None and self._script is not None:
+            self._pieces[self._run :] = [self._script("".join(self._pieces[self._run :]))]
+            self._script = None
         elif name == "p" and self._pieces is not None:
             self._end_paragraph("".join(self._pieces).strip())
             self._pieces = None

@@ -14,7 +14,7 @@ FIRST = 2
 READERS: Mapping[str, int] = {
     "converted": 3,
     "csv": 3,
-    "docx": 3,
+    "docx": 4,
     "eml": 3,
     "epub": 3,
     "fb2": 3,
@@ -23,7 +23,9 @@ READERS: Mapping[str, int] = {
     "ipynb": 3,
     "mhtml": 3,
     "msg": 3,
+    "odf": 3,
     "pdf": 4,
+    "pptx": 3,
     "rtf": 3,
     "sheets": 3,
     "svg": 3,

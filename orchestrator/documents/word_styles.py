@@ -55,15 +55,17 @@ class Styles:
         self._abstracts: dict[str, _Abstract] = {}
         self._numbers: dict[str, str] = {}
         self._starts: dict[tuple[str, int], int] = {}
+        self._overrides = overrides = dict[str, _Abstract]()
         self._lists = Lists()
         for relation in relations:
             if relation.kind == "styles" and package.holds(relation.target):
                 package.parse(relation.target, _StyleReader(self._styles, self._titles).start)
             elif relation.kind == "numbering" and package.holds(relation.target):
-                reader = _NumberingReader(self._abstracts, self._numbers, self._starts)
+                reader = _NumberingReader(self._abstracts, self._numbers, self._starts, overrides)
                 package.parse(relation.target, reader.start)
         for name, abstract in self._numbers.items():
-            for level, how in self._abstracts.get(abstract, _Abstract()).levels.items():
+            levels = self._abstracts.get(abstract, _Abstract()).levels | overrides.get(name, _Abstract()).levels
+            for level, how in levels.items():
                 self._lists.define(name, level, how)
 
     def mark(self, given: Properties) -> str:
@@ -98,11 +100,13 @@ class Styles:
         return of_styles.get(chain[0].style or "", 0)
 
     def _number(self, number: str, level: int) -> str:
-        abstract = self._numbers[number]
+        # A list that writes its numbers in another way counts for itself, as annexes do behind clauses.
+        is_own = bool(self._overrides[number].levels)
+        counter = f"list {number}" if is_own else f"abstract {self._numbers[number]}"
         start = self._starts.pop((number, level), None)
         if start is not None:
-            self._lists.restart(f"abstract {abstract}", level, start)
-        return self._lists.mark(number, level, f"abstract {abstract}")
+            self._lists.restart(counter, level, start)
+        return self._lists.mark(number, level, counter)
 
 
 def value_of(attributes: dict[str, str], name: str = "val") -> str:
@@ -131,8 +135,13 @@ class _StyleReader:
 
 class _NumberingReader:
     def __init__(
-        self, abstracts: dict[str, _Abstract], numbers: dict[str, str], starts: dict[tuple[str, int], int]
+        self,
+        abstracts: dict[str, _Abstract],
+        numbers: dict[str, str],
+        starts: dict[tuple[str, int], int],
+        overrides: dict[str, _Abstract],
     ) -> None:
+        self._overrides = overrides
         self._abstracts = abstracts
         self._numbers = numbers
         self._starts = starts
@@ -146,10 +155,13 @@ class _NumberingReader:
             self._abstract = self._abstracts[value_of(attributes, "abstractNumId")] = _Abstract()
             self._number = ""
         elif name == "num":
-            self._number, self._abstract = value_of(attributes, "numId"), _Abstract()
+            self._number = value_of(attributes, "numId")
+            self._abstract = self._overrides[self._number] = _Abstract()
         elif name == "abstractNumId":
             self._numbers[self._number] = value
-        elif name in ("lvl", "lvlOverride"):
+        elif name == "lvlOverride":
+            self._level = _small(value_of(attributes, "ilvl"))
+        elif name == "lvl":
             self._level = _small(value_of(attributes, "ilvl"))
             self._abstract.levels[self._level] = Level("decimal", "")
         elif name == "startOverride":
