@@ -44,7 +44,7 @@ from orchestrator.engine.notices import Notices
 from orchestrator.engine.open_backends import OpenBackends
 from orchestrator.engine.reloading import Reloader
 from orchestrator.engine.replica.home_replica import HomeReplica
-from orchestrator.engine.settings_in_force import digest_of, keep
+from orchestrator.engine.settings_in_force import digest_of, keep, other_settings
 from orchestrator.engine.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
@@ -61,7 +61,6 @@ from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
 from orchestrator.settings.backends import OwnBackend
 from orchestrator.settings.config import Config
-from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -224,11 +223,8 @@ class Engine:
         for job in self._store.jobs.unfinished(self._home.identity()):
             if only is not None and job.id != only.id:
                 continue
-            made_under = job.options.get("config", str(self._config.path))
-            if only is None and not is_same_file(made_under, self._config.path):
-                # Names of backends and models mean what that file says; another's would send rows elsewhere.
-                told = f"waits for an engine with its settings, {made_under}; if these were moved, submit it again"
-                self._say(job, "other_settings", told)
+            if only is None and (why := other_settings(self._store, job, self._config.path, now())) is not None:
+                self._say(job, "other_settings", why)
                 continue
             moved |= self._advance(job, mine is not None and mine.id == job.id)
         return moved

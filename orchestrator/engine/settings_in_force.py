@@ -8,14 +8,20 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.atomic import durable
+from orchestrator.core.events import EventKind
 from orchestrator.engine.lock import Holder, running_engine
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
+
+if TYPE_CHECKING:
+    from orchestrator.core.model import Job
+    from orchestrator.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -88,3 +94,19 @@ def differences(home: Home, holder: Holder | None, path: Path | None) -> list[st
         if digest != in_force.digest:
             return [f"{path} was edited just now; the engine reads it within seconds", *in_force.told]
     return in_force.told
+
+
+def other_settings(store: Store, job: Job, mine: Path | None, now: datetime) -> str | None:
+    """Why a job waits for an engine with another settings file; None if it may run under `mine`.
+
+    A file that is gone was moved if `mine` has its name: from then on the job is made under `mine`.
+    """
+    made_under = job.options.get("config", str(mine))
+    if is_same_file(made_under, mine):
+        return None
+    if mine is None or Path(made_under).exists() or Path(made_under).name != mine.name:
+        # Names of backends and models mean what that file says; another's would send rows elsewhere.
+        return f"waits for an engine with its settings, {made_under}; if these were moved, submit it again"
+    store.jobs.allow(job.id, config=str(mine))
+    store.jobs.note(job.id, EventKind.REVISED, f"{made_under} is gone: it goes on under {mine}", now)
+    return None

@@ -136,6 +136,8 @@ class Pipeline:
                 raise
             except Exception as error:  # noqa: BLE001  (raised below: what is at other backends goes on all the same)
                 refused.append(error)
+        if (lost := self._batches.awaited_in_vain(job)) is not None:
+            refused.append(lost)
         if newer is not None:
             moved |= self._wind_down(job, newer)
         else:

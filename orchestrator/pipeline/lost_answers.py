@@ -15,8 +15,11 @@ from orchestrator.core.errors import AccountError, BackendRefused, RefusedError
 from orchestrator.core.model import REPAY, Job, Price, Usage
 from orchestrator.core.shards import Shard, ShardId
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.policy import results
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
+KINDS = ("output", "error")
 GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 CLOCK_SLACK = timedelta(minutes=5)
 LOST = "lost"
@@ -37,6 +40,34 @@ def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
         else:
             return False
     return bool(named)
+
+
+def ids_here(home: Home, shard_id: str) -> frozenset[str] | None:
+    """The custom_ids of a shard's answers that lie in the home, because its database alone was put back.
+
+    None if there are none.
+    """
+    found: set[str] = set()
+    for kind in KINDS:
+        lines = (one.line for one in results.read(home.results(shard_id, kind)))
+        found.update(line.custom_id for line in lines if line is not None and line.custom_id)
+    return frozenset(found) or None
+
+
+def bring_here(home: Home, before: str | None, shard_id: str) -> None:
+    """Put answers that lie in the home under another shard's id there for this one. Raises OSError."""
+    if before in (None, shard_id):
+        return
+    for kind in KINDS:
+        path = home.results(str(before), kind)
+        if path.exists():
+            path.replace(home.results(shard_id, kind))
+
+
+def forget_here(home: Home, shard_id: str) -> None:
+    """Remove what a later state of the store has left in the place of a new shard's answers. Raises OSError."""
+    for kind in KINDS:
+        home.results(shard_id, kind).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class ShardSteps:
         self._dispatch = Dispatch(work, self.preflights, self.dissolve)
         self._polling = BatchPolling(work)
         self._gather = Gather(work, lambda shard: self.remote_cleanup.add(shard.id))
+        self.awaited_in_vain = self._gather.awaited_in_vain
         self.remote_cleanup = RemoteCleanup(
             work.store, work.home, work.handles.open, work.provider_calls, work.now, work.note, self._gather.take_late
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from orchestrator.core.events import EventKind
@@ -48,6 +49,15 @@ def edited(store: Store, job: Job) -> list[Job]:
         and (other.identity != job.identity or other.options.get(SUPERSEDED_BY) is not None)
     ]
     return sorted(found, key=lambda other: other.created_at)
+
+
+def follow_folder(store: Store, job: Job) -> None:
+    """Let the unfinished jobs of a file whose folder was moved follow it, though the file was edited there."""
+    for other in _open(store, job.home):
+        before = Path(other.source)
+        is_same_name = other.kind is job.kind and before.name == Path(job.source).name
+        if is_same_name and other.series != job.series and not before.parent.exists():
+            store.jobs.follow(other, job, other.identity)
 
 
 def supersede(store: Store, job: Job, now: datetime) -> None:

@@ -15,6 +15,11 @@ from orchestrator.core.shards import ShardId
 BLANK = "\0 \r\n\t"
 
 
+def new_identity() -> str:
+    """An id for a home that has none."""
+    return uuid.uuid4().hex[:12]
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """Paths of one home. Nothing is made by asking for a path."""
@@ -147,7 +152,7 @@ class Home:
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not path.exists() and not self._has_jobs():
-                write_once(path, uuid.uuid4().hex[:12].encode())
+                write_once(path, new_identity().encode())
             found = path.read_text(errors="replace").strip(BLANK) if path.exists() else ""
         except OSError as error:
             raise StorageError(

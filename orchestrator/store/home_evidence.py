@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import RefusedError, StorageError
-from orchestrator.settings.home import Home
+from orchestrator.settings.home import Home, new_identity
 from orchestrator.store.store import Store
 
 ADOPT = "orch adopt"
@@ -45,8 +45,9 @@ def adopt(home: Home, store: Store, identity: str | None) -> str:
 
     A home that this is a copy of is told so: its engine does not start again.
     """
-    if identity is None:
-        recognise(home, store)
+    if identity is None and recognise(home, store) is None and not home.has_identity:
+        # The database has no job of this home: it is older than all of them, so none can be orphaned.
+        home.adopt(new_identity())
     known = owners(home, store)
     if identity is not None and identity not in known:
         hint = f"known: {', '.join(sorted(known))}" if known else "submit a job instead"

@@ -124,12 +124,12 @@ class Jobs:
         with self._db.read() as tx:
             return frozenset(tx.scalars(query))
 
-    def follow(self, job: Job, moved: Job) -> Job:
+    def follow(self, job: Job, moved: Job, identity: str) -> Job:
         """A job whose file was moved, with the file and settings that `moved` was made from."""
         with self._db.write() as tx:
             row = tx.execute(select(jobs.c.options).where(jobs.c.id == job.id).with_for_update()).one()
             options = {**row.options, "config": moved.options["config"]}
-            facts = {"series": moved.series, "identity": moved.identity, "source": moved.source}
+            facts = {"series": moved.series, "identity": identity, "source": moved.source}
             tx.execute(update(jobs).where(jobs.c.id == job.id).values(options=options, **facts))
         return self.get(job.id)
 

@@ -11,14 +11,16 @@ import pytest
 from orchestrator.core.errors import RefusedError, StorageError
 from orchestrator.core.model import Job
 from orchestrator.engine.loop import Engine
+from orchestrator.pipeline.provider_calls import Inline
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store.home_evidence import adopt, recognise
 from tests.emulator.client import Emulator
+from tests.emulator.driving import jsonl
 from tests.support.cli import Orch
 from tests.support.databases import new_sqlite
-from tests.support.hostedjob import Desk, cost_of, desk_of, plain
+from tests.support.hostedjob import Desk, cost_of, desk_of, plain, row
 
 ROWS = 20
 
@@ -131,6 +133,65 @@ def test_a_home_that_was_moved_goes_on(desk: Desk) -> None:
     for _ in range(2):
         with Engine(config, desk.store):
             pass
+
+
+def test_a_home_whose_database_is_older_than_its_jobs_gets_an_id_where_somebody_says_so(desk: Desk) -> None:
+    job = in_flight(desk)
+    desk.cancel(job)
+    desk.finish(job)
+    with desk.store.jobs._db.write() as tx:
+        tx.exec_driver_sql("DELETE FROM jobs")
+    (desk.home.root / "home.id").unlink()
+    assert recognise(desk.home, desk.store) is None
+    with pytest.raises(StorageError, match="orch adopt"):
+        desk.home.identity()
+    assert adopt(desk.home, desk.store, None) == desk.home.identity()
+    desk.run(plain(ROWS))
+
+
+def test_a_file_that_was_edited_in_a_moved_project_supersedes_its_job(desk: Desk) -> None:
+    desk.backend("openai", limits={"max_rows": 8})
+    (desk.folder / "jobs").mkdir()
+    path = desk.folder / "jobs" / "rows.jsonl"
+    path.write_bytes(jsonl(plain(ROWS, temperature=0)))
+    first = desk.submit(path)
+    for _ in range(3):
+        desk.step(first)
+    folder = path.parent.rename(desk.folder / "moved")
+    path = folder / path.name
+    edited = [*plain(ROWS - 1, temperature=0), row("new", temperature=0)]
+    path.write_bytes(jsonl(edited))
+    second = desk.submit(path)
+    desk.finish(first, second)
+    assert desk.store.jobs.get(first.id).cancel_code == "superseded"
+    assert set(desk.ends(second).values()) == {"succeeded"}
+    assert set(desk.billed().values()) == {1}
+    assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
+
+
+def test_a_job_whose_settings_file_was_moved_goes_on_under_it(desk: Desk) -> None:
+    job = in_flight(desk)
+    place = desk.folder / "elsewhere"
+    place.mkdir()
+    moved = (desk.folder / "orch.toml").rename(place / "orch.toml")
+    config = load(Place(moved, desk.home.root, desk.place.database_url, 10.0))
+    desk.provider.clock.advance(3600)
+    with Engine(config, desk.store, provider_calls=Inline()) as engine:
+        engine.run(lambda: desk.is_over(job))
+    paid_once(desk, job)
+    assert desk.events(job, "revised") == [f"{desk.folder / 'orch.toml'} is gone: it goes on under {moved}"]
+
+
+def test_another_settings_file_is_no_moved_one(desk: Desk) -> None:
+    job = in_flight(desk)
+    place = desk.folder / "elsewhere"
+    place.mkdir()
+    other = shutil.copy(desk.folder / "orch.toml", place / "orch.toml")
+    config = load(Place(Path(other), desk.home.root, desk.place.database_url, 10.0))
+    rounds = iter([False, False, True])
+    with Engine(config, desk.store, provider_calls=Inline()) as engine:
+        engine.run(lambda: next(rounds))
+    assert "waits for an engine with its settings" in desk.events(job, "waiting")[-1]
 
 
 def test_what_a_user_sees_of_a_lost_id(desk: Desk) -> None:

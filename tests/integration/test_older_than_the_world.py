@@ -10,9 +10,10 @@ import pytest
 from orchestrator.core.clock import now
 from orchestrator.core.model import REPAY, Job
 from tests.emulator.client import Emulator
+from tests.emulator.driving import jsonl
 from tests.support.databases import new_sqlite
 from tests.support.histories import live
-from tests.support.hostedjob import HOUR, Desk, cost_of, desk_of, plain, script
+from tests.support.hostedjob import HOUR, Desk, cost_of, desk_of, plain, row, script
 from tests.support.restoring import Backups
 
 
@@ -116,6 +117,73 @@ def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(
     assert len(desk.batches()) == 6
     assert set(desk.billed().values()) == {2}
     assert desk.cost(job) == 2 * paid == cost_of(desk.provider.bill())
+
+
+def test_a_job_that_awaits_lost_answers_of_another_is_told_so(backups: Backups) -> None:
+    desk = backups.desk
+    path = desk.written(jsonl(plain(6, temperature=0)))
+    first = desk.submit(path)
+    step_until(desk, first, lambda: len(desk.batches()) == 1)
+    backups.save("monday")
+    desk.finish(first)
+    desk.provider.clock.advance(2 * HOUR)
+    backups.put_back("monday")
+    path.write_bytes(jsonl([*plain(6, temperature=0), row("new", temperature=0)]))
+    second = desk.submit(path)
+    desk.settle(first, second)
+    desk.said.clear()
+    desk.step(second)
+    assert "their answers are gone" in desk.said[-1]
+    desk.store.jobs.allow(first.id, **{REPAY: now().isoformat()})
+    desk.finish(first, second)
+    assert set(desk.ends(second).values()) == {"succeeded"}
+    assert desk.billed() == dict.fromkeys([f"r{number}" for number in range(6)], 2) | {"new": 1}
+    assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
+
+
+@pytest.mark.parametrize("saved", ["built", "planned", "sent", "ended"])
+def test_answers_in_the_home_are_not_lost_though_its_database_was_put_back(backups: Backups, saved: str) -> None:
+    desk = backups.desk
+    desk.backend("openai", limits={"max_rows": 8})
+    job = desk.submit(plain(20))
+    match saved:
+        case "planned":
+            step_until(desk, job, lambda: desk.states(job))
+        case "sent":
+            step_until(desk, job, lambda: len(desk.batches()) == 3)
+        case "ended":
+            step_until(desk, job, lambda: len(desk.batches()) == 3)
+            desk.provider.clock.advance(HOUR)
+            step_until(desk, job, lambda: any(state.startswith("ended") for state in desk.states(job)))
+    backups.save("monday")
+    desk.finish(job)
+    desk.provider.clock.advance(2 * HOUR)
+    assert not desk.files()
+    backups.put_back("monday", files=False)
+    desk.finish(job)
+    assert not [said for said in desk.said if "gone" in said]
+    assert len(desk.batches()) == 3
+    all_paid_once(desk, job)
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+def test_answers_of_a_later_state_are_not_taken_for_those_of_another_batch(backups: Backups) -> None:
+    desk = backups.desk
+    desk.backend("openai", limits={"max_rows": 8})
+    job = desk.submit(plain(8))
+    backups.save("monday")
+    desk.finish(job)
+    stale = desk.home.results(f"{job.id}.001", "output").read_bytes()
+    backups.put_back("monday")
+    desk.store.jobs.allow(job.id, **{REPAY: now().isoformat()})
+    path = desk.home.results(f"{job.id}.002", "output")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(stale)
+    desk.provider.clock.advance(2 * HOUR)
+    desk.finish(job)
+    all_are_answered = set(desk.ends(job).values()) == {"succeeded"}
+    assert all_are_answered
+    assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -332,6 +332,7 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
             found = _unfinished(store, job) if look else None
             if found is None:
                 check_deadline(job)
+                succession.follow_folder(store, job)
                 # Claimed before it can be seen: an engine that runs would build it as well.
                 claimed.enter_context(builder.claim(home, job))
                 store.jobs.add(job, _tags(job))
@@ -355,7 +356,7 @@ def _unfinished(store: Store, job: Job) -> Job | None:
     current = [other for other in store.jobs.unfinished(job.home) if succession.successor(store, other) is None]
     same = next((other for other in current if other.identity == job.identity), None)
     moved = None if same else next((other for other in current if _is_moved(other, job)), None)
-    return same or (moved and store.jobs.follow(moved, job))
+    return same or (moved and store.jobs.follow(moved, job, job.identity))
 
 
 def earlier_content(
@@ -379,8 +380,7 @@ def _is_moved(other: Job, job: Job) -> bool:
 
 def _identity(job: Job, *, series: str) -> str:
     """What the content of a job's file, and the part of it that is asked, are in a series."""
-    is_batch = job.kind is JobKind.BATCH
-    content = _file_digest(Path(job.source)) if is_batch else json.dumps(job.spec, sort_keys=True)
+    content = _file_digest(Path(job.source)) if job.kind is JobKind.BATCH else json.dumps(job.spec, sort_keys=True)
     limits = Scope.of(job).to_options() | ({AT_ONCE: True} if AT_ONCE in job.options else {})
     return _digest(series, content, *([json.dumps(limits)] if limits else []))
 

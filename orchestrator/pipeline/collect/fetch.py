@@ -17,12 +17,10 @@ from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.track import Came, PolledShard
-from orchestrator.pipeline.lost_answers import GONE
+from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.policy import evidence, results
 from orchestrator.policy.evidence import FileReading
 from orchestrator.settings.home import Home
-
-KINDS = ("output", "error")
 
 
 @dataclass(frozen=True, slots=True)

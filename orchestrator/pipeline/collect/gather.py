@@ -64,6 +64,15 @@ class Gather:
         self._settle(job, shard, handle, *done.value)
         return True
 
+    def awaited_in_vain(self, job: Job) -> RefusedError | None:
+        """Return why rows of a job that await another job's rows wait in vain: the answers of these are gone."""
+        awaited = self._work.store.awaited
+        for source in awaited.sources(job.id) if self._lost else ():
+            for shard in awaited.shards_of(job.id, source):
+                if (lost := self._lost.get(shard)) is not None:
+                    return lost
+        return None
+
     def _fetched(
         self, job: Job, shard: Shard, handle: BackendHandle
     ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | str:
@@ -71,6 +80,7 @@ class Gather:
         now, until = self._work.now(), self._files_until(job, shard)
         if self._repaid(job, shard, handle):
             until = now
+        self._lost.pop(shard.id, None)
         fetched = fetch.fetch(
             self._work.home,
             shard,
@@ -93,7 +103,9 @@ class Gather:
             return False
         over = made + timedelta(seconds=took)
         is_old = over < self._began and over < self._work.now() - LATEST_FILES
-        if not is_old or not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):
+        if not is_old or lost_answers.ids_here(self._work.home, shard.id):
+            return False
+        if not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):
             return False
         used = Usage(input_tokens=shard.provider_input_tokens, output_tokens=shard.provider_output_tokens)
         lost = lost_answers.LostAnswers(shard.batch_id, shard.id, shard.rows, made, used)

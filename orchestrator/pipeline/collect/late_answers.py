@@ -22,10 +22,9 @@ from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect.fetch import KINDS
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.collect.settling import abandon, settled
-from orchestrator.pipeline.lost_answers import GONE
+from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.evidence import ANSWERS_KEPT

@@ -20,7 +20,7 @@ from orchestrator.core.model import Outcome, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import asked_first, common_refusals, reask
-from orchestrator.pipeline.collect.fetch import KINDS, discard
+from orchestrator.pipeline.collect.fetch import discard
 from orchestrator.pipeline.collect.lessons import Lessons
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.collect.unanswered import (
@@ -35,6 +35,7 @@ from orchestrator.pipeline.collect.unanswered import (
     release,
     unrecognised,
 )
+from orchestrator.pipeline.lost_answers import KINDS
 from orchestrator.policy import results, row_errors
 from orchestrator.policy.reask import MENDABLE
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal

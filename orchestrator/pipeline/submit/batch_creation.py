@@ -30,6 +30,7 @@ from orchestrator.core.errors import (
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.turns import due_at
+from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.collect.track import PolledShard
@@ -104,6 +105,7 @@ def submit(
     file_id = _uploaded(store, home, shard, handle, writer, watched, now)
     if file_id is None:
         return None
+    lost_answers.forget_here(home, shard.id)
     account = handle.api.account()
     window, _ = window_of(job, now())
     intended = intend(store, home, shard, admission, account, window_for(handle.profile, window).seconds)

@@ -150,7 +150,9 @@ class EarlierBatches:
         same = next((one for one in batches if one.id == batch.shard), None)
         if batch.id not in self._looked_up:
             batch = handle.api.retrieve(batch.id) or batch
-            self._looked_up[batch.id] = (batch, self._is_lost(handle, batch), handle.api.input_ids(batch))
+            here = lost_answers.ids_here(self._home, batch.shard) if batch.shard else None
+            is_lost = here is None and self._is_lost(handle, batch)
+            self._looked_up[batch.id] = (batch, is_lost, here or handle.api.input_ids(batch))
         batch, is_lost, ids = self._looked_up[batch.id]
         if is_lost:
             told = LostAnswers.of(batch, shard)
@@ -170,7 +172,9 @@ class EarlierBatches:
         for other in pending:
             if not ids.isdisjoint(self._store.rows.custom_ids(other.id)):
                 dissolve(other, f"rows of it are in batch {batch.id} already")
-        rows = self._store.shards.adopt(self._made(job, handle, batch), ids)
+        made = self._made(job, handle, batch)
+        lost_answers.bring_here(self._home, batch.shard, made.id)
+        rows = self._store.shards.adopt(made, ids)
         return (
             f"batch {batch.id} has {rows:,} rows that were sent before the store was put back: adopted"
             if rows
