@@ -97,7 +97,7 @@ test-fast: install
 	$(PYTEST) tests/unit tests/contract -m "not slow and not soak and not vllm"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
-SOAKS := examples variants schedules odd-schedules points hosted-kills kills storms standbys disks far gateways vllm work
+SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks far gateways vllm work
 SOAK := ORCH_NO_SKIPS=1 $(BIN)/python -m pytest -m soak --timeout 7200 -s
 
 soak: $(SOAKS:%=soak-%)
@@ -114,7 +114,7 @@ soak-examples: install
 
 # What `thinned` keeps out of make test.
 soak-variants: install
-	ORCH_NO_SKIPS=1 $(PYTEST) -m "soak and not vllm" --timeout 1800 --ignore tests/soak --ignore tests/acceptance/test_serve_on_ray.py
+	ORCH_NO_SKIPS=1 $(PYTEST) -m "soak and not vllm" --timeout 1800 --ignore tests/soak --ignore tests/integration/test_histories.py --ignore tests/acceptance/test_serve_on_ray.py
 
 soak-schedules: install
 	$(SOAK) tests/soak/test_hosted_storms.py -k "test_schedules and not odd"
@@ -127,6 +127,9 @@ soak-points: install
 
 soak-hosted-kills: install
 	$(SOAK) tests/soak/test_hosted_storms.py -k test_hundreds_of_kills
+
+soak-histories: install
+	$(SOAK) -n 2 tests/integration/test_histories.py
 
 soak-kills: install
 	$(SOAK) tests/soak/test_kills.py

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,8 @@ from orchestrator.policy.preflight import DirectAnswer
 
 SHARD_KEY = "orch_shard"
 """The key of a batch's metadata under which our own id stands."""
+HOME_KEY = "orch_home"
+"""The key under which the home stands that made the batch: several may share an account."""
 
 BATCH_GONE = "batch_gone"
 """The problem of a batch that its backend has lost: its rows go on in another one."""
@@ -36,8 +39,8 @@ class RemoteBatch:
     """A batch as its backend tells it. `upstream_seconds` is known of our own server only.
 
     `is_counted` says whether the backend told how many rows are completed or failed: zeros may mean that it did not.
-    `shard` is our own id where the batch carries one; `rows` how many it has, None while the backend does not say.
-    `over_at` is when it came to its end, by the backend's clock, as `created_at` is.
+    `shard` is our own id where the batch carries one, and `home` the home that made it; `rows` how many it has, None
+    while the backend does not say. `over_at` is when it came to its end, by the backend's clock, as `created_at` is.
     """
 
     id: str
@@ -53,6 +56,7 @@ class RemoteBatch:
     error_file_id: str | None = None
     problems: tuple[LineProblem, ...] = field(default=())
     shard: str | None = None
+    home: str | None = None
     rows: int | None = None
     created_at: datetime | None = None
     over_at: datetime | None = None
@@ -77,6 +81,7 @@ class BatchOrder:
     endpoint: str
     window_seconds: int
     rows: int
+    home: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,9 @@ class Backend(Protocol):
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
         """The custom_ids of a batch, from its input file or else its results; None if no file is left."""
 
+    def input_lines(self, batch: RemoteBatch) -> Mapping[str, bytes] | None:
+        """The digest of each line of a batch's input file, by custom_id; None if the file is gone."""
+
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         """Look for a batch of about that time in the backend's list."""
 
@@ -200,6 +208,11 @@ class Backend(Protocol):
         """Close its connections."""
 
 
-def metadata_of(shard: str) -> Mapping[str, str]:
+def metadata_of(order: BatchOrder) -> Mapping[str, str]:
     """What a batch carries so that it is found again."""
-    return {SHARD_KEY: shard}
+    return {SHARD_KEY: order.shard} | ({HOME_KEY: order.home} if order.home else {})
+
+
+def line_digest(line: bytes) -> bytes:
+    """What stands for an input line where two are compared."""
+    return sha256(line.strip()).digest()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
@@ -198,6 +198,10 @@ class AnthropicBatches:
         return None
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
+        """None: there are no input files."""
+        return None
+
+    def input_lines(self, batch: RemoteBatch) -> Mapping[str, bytes] | None:
         """None: there are no input files."""
         return None
 

@@ -24,6 +24,7 @@ from orchestrator.backends import (
     calls,
     direct,
     lenient,
+    line_digest,
     metadata_of,
 )
 from orchestrator.backends import openai_read as read
@@ -111,7 +112,7 @@ class OpenAIBatches:
                 "input_file_id": order.input_file_id,
                 "endpoint": order.endpoint,
                 "completion_window": window_for(self._profile, order.window_seconds).text,
-                "metadata": dict(metadata_of(order.shard)),
+                "metadata": dict(metadata_of(order)),
             }
             answer = self._api.create(fields, self._profile.expires_after, self._extra)
             made = read.remote_batch(answer.json())
@@ -188,6 +189,22 @@ class OpenAIBatches:
             if ids and None not in ids:
                 return frozenset[str]().union(*filter(None, ids))
         return None
+
+    def input_lines(self, batch: RemoteBatch) -> Mapping[str, bytes] | None:
+        if batch.input_file_id is None:
+            return None
+        found: dict[str, bytes] = {}
+        with self._translated(f"read {batch.input_file_id}", calls.transfer()):
+            try:
+                with self._api.content(batch.input_file_id) as chunks:
+                    for line in split_lines(chunks):
+                        if (name := lenient.name(lenient.mapping(lenient.decode(line)).get("custom_id"))) is not None:
+                            found[name] = line_digest(line)
+            except ApiRefusal as refusal:
+                if refusal.status not in GONE:
+                    raise
+                return None
+        return found
 
     def _ids_in(self, file_id: str) -> frozenset[str] | None:
         """The custom_ids in a file; None if the file is gone."""

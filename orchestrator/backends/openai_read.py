@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from orchestrator.backends import SHARD_KEY, DoctorCheck, LineProblem, RemoteBatch, RemoteFile, lenient
+from orchestrator.backends import HOME_KEY, SHARD_KEY, DoctorCheck, LineProblem, RemoteBatch, RemoteFile, lenient
 from orchestrator.core.wire import BatchStatus
 
 ORDER_SLACK = timedelta(minutes=1)
@@ -92,6 +92,7 @@ def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
         error_file_id=lenient.name(told.get("error_file_id")),
         problems=tuple(_problems(told.get("errors")))[:MOST_PROBLEMS],
         shard=shard_of(told),
+        home=lenient.name(lenient.mapping(told.get("metadata")).get(HOME_KEY)),
         # Nothing is counted before the file has been read.
         rows=lenient.count(counts.get("total")) or None,
         created_at=lenient.time(told.get("created_at")),

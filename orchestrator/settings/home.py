@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from orchestrator.core.atomic import write_once
@@ -130,6 +131,13 @@ class Home:
         except OSError:
             return False
 
+    def made_at(self, otherwise: datetime) -> datetime:
+        """When the home got its id: no batch of it is older. `otherwise`, where it has none."""
+        try:
+            return datetime.fromtimestamp(self._identity.stat().st_mtime, UTC)
+        except OSError:
+            return otherwise
+
     def adopt(self, identity: str) -> None:
         """Give the home this id, unless it has one by now. Raises StorageError."""
         try:
@@ -166,5 +174,9 @@ class Home:
         return found
 
     def _has_jobs(self) -> bool:
+        return bool(self.job_folders())
+
+    def job_folders(self) -> frozenset[str]:
+        """The ids of jobs that have a folder here."""
         folder = self.root / "jobs"
-        return folder.is_dir() and any(folder.iterdir())
+        return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()

@@ -17,8 +17,7 @@ def owners(home: Home, store: Store) -> frozenset[str]:
     """The ids of the homes whose jobs have their folders in this one; in a database of its own, of all its jobs."""
     if store.removals.has_file and home.database.exists():
         return store.jobs.homes()
-    folders = home.root / "jobs"
-    return store.jobs.homes([path.name for path in folders.iterdir()] if folders.is_dir() else [])
+    return store.jobs.homes(home.job_folders())
 
 
 def recognise(home: Home, store: Store) -> str | None:

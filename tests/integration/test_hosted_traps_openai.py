@@ -277,7 +277,7 @@ def test_trap_a0_a_create_that_a_gateway_lost_is_sent_again_once_no_orphan_can_s
 def test_trap_1_5_a_batch_carries_the_id_of_its_shard_within_what_metadata_may_hold(desk: Desk) -> None:
     job = desk.run(plain(1))
     [batch] = desk.batches()
-    assert batch["metadata"] == {"orch_shard": f"{job.id}.001"}
+    assert batch["metadata"] == {"orch_shard": f"{job.id}.001", "orch_home": job.home}
     assert len(batch["metadata"]["orch_shard"]) <= 512
 
 

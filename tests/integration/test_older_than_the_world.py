@@ -12,7 +12,6 @@ from orchestrator.core.model import REPAY, Job
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.databases import new_sqlite
-from tests.support.histories import live
 from tests.support.hostedjob import HOUR, Desk, cost_of, desk_of, plain, row, script
 from tests.support.restoring import Backups
 
@@ -85,13 +84,84 @@ def test_a_list_that_fails_is_asked_again_once_for_all_shards(backups: Backups, 
     assert lists(desk) <= before + 5
 
 
-def test_without_an_older_job_nothing_is_listed(backups: Backups) -> None:
+def test_a_process_lists_once(backups: Backups) -> None:
     desk = backups.desk
-    before = lists(desk)
     desk.provider.clock.advance(1)
-    all_paid_once(desk, desk.run(plain(20)))
+    desk.run([row("r")])
+    assert lists(desk) == 0, "a new home has forgotten nothing"
     desk.start_anew()
-    assert lists(desk) == before
+    for number in range(3):
+        desk.provider.clock.advance(1)
+        desk.run([row(f"r{number}")])
+    assert lists(desk) == 1
+
+
+# --- jobs that the store has forgotten
+
+
+def forgotten(backups: Backups, rows: int = 20) -> Path:
+    """The file of a job whose batches are out, and which a backup that was put back does not know."""
+    desk = backups.desk
+    desk.backend("openai", limits={"max_rows": 8})
+    desk.run([row("earlier")])
+    backups.save("monday")
+    desk.provider.clock.advance(HOUR)
+    path = desk.written(jsonl(plain(rows)))
+    job = desk.submit(path)
+    step_until(desk, job, lambda: len(desk.batches()) == 4)
+    return path
+
+
+@pytest.mark.parametrize("later", [0.0, HOUR])
+def test_rows_of_a_job_that_the_store_has_forgotten_are_adopted(backups: Backups, later: float) -> None:
+    desk, path = backups.desk, forgotten(backups)
+    desk.provider.clock.advance(later)
+    backups.put_back("monday")
+    job = desk.submit(path)
+    desk.finish(job)
+    assert len(desk.batches()) == 4
+    all_paid_once(desk, job)
+    assert len(desk.events(job, "recovered")) == 3
+    assert desk.cost(job) + desk.cost(desk.store.jobs.newest()[1]) == cost_of(desk.provider.bill())
+
+
+def test_of_a_forgotten_job_only_the_same_lines_are_adopted(backups: Backups) -> None:
+    desk, path = backups.desk, forgotten(backups)
+    backups.put_back("monday")
+    path.write_bytes(jsonl([*plain(19), row("r19", max_tokens=49)]))
+    job = desk.submit(path)
+    desk.finish(job)
+    assert list(desk.ends(job).values()) == ["succeeded"] * 20
+    assert desk.billed() == {f"r{number}": 1 for number in range(19)} | {"r19": 2, "earlier": 1}
+    assert len(desk.batches()) == 5
+
+
+def test_rows_of_another_home_in_the_same_account_are_its_own(backups: Backups) -> None:
+    desk, path = backups.desk, forgotten(backups)
+    backups.put_back("monday")
+    (desk.home.root / "home.id").write_text("another")
+    desk.start_anew()
+    job = desk.submit(path)
+    desk.finish(job)
+    assert len(desk.batches()) == 7
+
+
+def test_answers_of_a_forgotten_job_that_are_gone_are_repaid_only_if_somebody_says_so(
+    backups: Backups,
+) -> None:
+    desk, path = backups.desk, forgotten(backups)
+    desk.finish(desk.store.jobs.newest()[0])
+    desk.provider.clock.advance(HOUR)
+    assert not desk.files()
+    backups.put_back("monday")
+    job = desk.submit(path)
+    desk.settle(job)
+    assert "their answers are gone" in desk.said[-1]
+    assert len(desk.batches()) == 4
+    desk.store.jobs.allow(job.id, **{REPAY: now().isoformat()})
+    desk.finish(job)
+    assert len(desk.batches()) == 7
+    assert desk.cost(job) + desk.cost(desk.store.jobs.newest()[1]) == cost_of(desk.provider.bill())
 
 
 @pytest.mark.parametrize("saved", ["built", "planned", "sent"])
@@ -184,14 +254,3 @@ def test_answers_of_a_later_state_are_not_taken_for_those_of_another_batch(backu
     all_are_answered = set(desk.ends(job).values()) == {"succeeded"}
     assert all_are_answered
     assert desk.cost(job) == cost_of(desk.provider.bill())
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_random_history_pays_each_row_once(backups: Backups, seed: int) -> None:
-    live(backups, seed)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 200))
-def test_random_histories_pay_each_row_once(backups: Backups, seed: int) -> None:
-    live(backups, seed)

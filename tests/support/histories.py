@@ -1,75 +1,408 @@
-"""Random histories of a home: backups, work, kills, older backups put back, its id deleted, its job file moved."""
+"""Random histories of a home before a provider with a bill, lived by real processes that are killed.
+
+Files are edited, older states of the home are put back, its folder is moved and its id is lost. However a history
+goes, at its end no request was paid twice and the ledger has what the bill has.
+"""
 
 from __future__ import annotations
 
 import random
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from orchestrator.core.clock import now
-from orchestrator.core.model import REPAY, Job
-from orchestrator.store.home_evidence import recognise
-from tests.support.hostedjob import HOUR, MINUTE, cost_of, plain
-from tests.support.restoring import Backups
+import psycopg
+from psycopg import sql
+from sqlalchemy import make_url
 
-ACTS = ("work", "work", "work", "wait", "kill", "save", "put_back", "put_back_database", "lose_id", "move")
+from orchestrator.core.model import Job
+from orchestrator.store import Store
+from tests.emulator.client import Emulator
+from tests.emulator.driving import chat_line, jsonl
+from tests.support.cli import CONFIG, Orch, Process, kill_group
+from tests.support.hostedjob import KEY, MODEL, cost_of, settings_of, write_toml
+from tests.support.process import wait_until
 
-
-def live(backups: Backups, seed: int, acts: int = 14) -> list[str]:
-    """Live one history to its end and check the bill; what was done."""
-    desk, chance, done = backups.desk, random.Random(seed), list[str]()
-    desk.backend("openai", limits={"max_rows": chance.randint(3, 12)})
-    path = desk.written(b"")
-    rows = plain(chance.randint(6, 24))
-    job = desk.submit(rows)
-    path = desk.folder / "rows-2.jsonl"
-    saved = ["s0"]
-    backups.save("s0")
-    for number in range(1, acts):
-        act = chance.choice(ACTS)
-        done.append(act)
-        match act:
-            case "work":
-                for _ in range(chance.randint(1, 4)):
-                    desk.step(job)
-            case "wait":
-                desk.provider.clock.advance(chance.choice([MINUTE, 20 * MINUTE, 3 * HOUR]))
-                desk.settle(job)
-            case "kill":
-                desk.start_anew()
-            case "save":
-                saved.append(f"s{number}")
-                backups.save(saved[-1])
-            case "put_back":
-                backups.put_back(chance.choice(saved))
-            case "put_back_database":
-                backups.put_back(chance.choice(saved), files=False)
-            case "lose_id":
-                (desk.home.root / "home.id").unlink(missing_ok=True)
-                desk.start_anew()
-                recognise(desk.home, desk.store)
-            case "move":
-                path = path.rename(path.with_name(f"rows-at-{number}.jsonl"))
-        if act not in ("work", "wait", "save") and not desk.is_over(job):
-            assert desk.submit(path).id == job.id, done
-    _end(backups, job, done)
-    return done
+SPEED = 900.0
+"""Virtual seconds a second: a batch of minutes takes less than one."""
+DOCUMENTS, LINES = 5, 5
+LONGEST_RUN, LONGEST_LIFE = 60.0, 4.0
+"""Seconds: of a run that is let finish, and of one that is killed."""
+FINISHED, REFUSED = (0, 1), 3
+"""What a run ends with: 1 if rows have no answer, 3 if somebody has to decide."""
+GONE = "their answers are gone"
+KNOWN = (*FINISHED, REFUSED)
 
 
-def _end(backups: Backups, job: Job, done: list[str]) -> None:
-    """Everything was paid once, and booked; what is gone is paid again only where somebody agrees to it."""
-    desk = backups.desk
-    rows = len(desk.rows(job)) if desk.is_over(job) else None
-    for _ in range(200):
-        if desk.is_over(job):
-            break
-        before = len(desk.said)
-        if not desk.settle(job):
-            desk.provider.clock.advance(20 * MINUTE)
-        if any("their answers are gone" in said for said in desk.said[before:]):
-            done.append("repay")
-            assert max(desk.billed().values(), default=0) <= 1 + done.count("repay"), done
-            desk.store.jobs.allow(job.id, **{REPAY: now().isoformat()})
-    assert desk.is_over(job), (done, desk.states(job), desk.said[-3:])
-    assert set(desk.ends(job).values()) == {"succeeded"}, (done, rows)
-    most = max(desk.billed().values())
-    assert most == 1 or "repay" in done, (done, desk.billed())
-    assert desk.cost(job) == cost_of(desk.provider.bill()), (done, desk.states(job))
+@dataclass
+class History:
+    """`live` does so many acts, `end` lets everything finish and checks the bill. `acts` says what was done."""
+
+    folder: Path
+    provider: Emulator
+    database_url: str
+    dice: random.Random
+    acts: list[str] = field(default_factory=list)
+    agreed: int = 0
+    """How often somebody agreed to pay for a request once more."""
+    restored: bool = False
+
+    def __post_init__(self) -> None:
+        self.place = self.folder / "project-0"
+        (self.place / "home").mkdir(parents=True)
+        (self.place / "documents").mkdir()
+        self.is_sqlite = self.database_url.startswith("sqlite")
+        self.versions: dict[str, int] = {f"{number}.txt": 0 for number in range(DOCUMENTS)}
+        self.lines = [0] * LINES
+        self.prompt, self.tag, self.deadline = 0, 0, ""
+        self.batch_file = "requests-0.jsonl"
+        self.stand_beside = self.dice.random() < 0.25
+        self.saved: list[str] = []
+        self._orchs: list[Orch] = []
+        self._orch = Orch(self.place / "home")
+        self.provider.settings(turnaround_s=[60, 1500], latency_ms=5)
+        found = {"openai": settings_of(self.provider, "openai", poll_seconds=0.2, limits={"max_rows": 3})}
+        write_toml(self.place / CONFIG, found)
+        self._write()
+
+    # --- a home and its files
+
+    @property
+    def home(self) -> Path:
+        return self.place / "home"
+
+    @property
+    def env(self) -> dict[str, str]:
+        database = f"sqlite:///{self.home / 'orch.db'}" if self.is_sqlite else self.database_url
+        found = {"ORCH_DATABASE_URL": database, "ORCH_CONFIG": str(self.place / CONFIG), "OPENAI_KEY": KEY}
+        return {**self.provider.environment, **found}
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.place / "job.yaml", self.place / self.batch_file]
+
+    def _write(self) -> None:
+        """Write the documents, the job file and the batch file as they are now."""
+        folder = self.place / "documents"
+        for old in folder.iterdir():
+            old.unlink()
+        for name, version in self.versions.items():
+            (folder / name).write_text(f"Letter {name}, version {version}.")
+        (self.place / "job.yaml").write_text(
+            f"name: letters\ndocuments: documents\nmodels: {{small: {MODEL}}}\ntags: {{edit: n{self.tag}}}\n"
+            f"{self.deadline}\ntasks: [{{id: who, prompt: 'Who wrote this? ({self.prompt})', model: small}}]\n"
+        )
+        asked = [
+            chat_line(f"r{row}-{of}", f"what of {row}, {of}?", MODEL, max_tokens=50, temperature=0)
+            for row, of in enumerate(self.lines)
+        ]
+        (self.place / self.batch_file).write_bytes(jsonl(asked))
+
+    def _path(self) -> str:
+        return str(self.dice.choice(self.files))
+
+    # --- processes
+
+    def run(self, *command: str, timeout: float = LONGEST_RUN) -> subprocess.CompletedProcess[str]:
+        """A command to its end. It may refuse, but never fail."""
+        try:
+            done = self._orch(*command, env=self.env, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{command} does not end:\n{self._story()}") from None
+        said = done.stdout + done.stderr
+        if done.returncode == 4 and "`orch adopt`" in said:
+            adopted = self._orch("adopt", env=self.env)
+            self._check(("adopt",), adopted.returncode, adopted.stderr)
+            return self.run(*command, timeout=timeout)
+        self._check(command, done.returncode, said)
+        return done
+
+    def _check(self, command: tuple[str, ...], code: int, said: str) -> None:
+        self.acts.append(f"  {' '.join(command)}: {code}: {said.strip()[:600]}")
+        assert "Traceback" not in said, (command, said)
+        assert code in KNOWN, (command, code, said)
+
+    def _killed(self, *command: str) -> None:
+        """Start a command and kill it behind so many calls to the provider, if it has not ended by then."""
+        before, least = self._calls(), self.dice.randint(0, 14)
+        process, last = (
+            self._orch.start(*command, env=self.env),
+            time.monotonic() + self.dice.uniform(0.5, LONGEST_LIFE),
+        )
+        wait_until(
+            lambda: process.poll() is not None or self._calls() >= before + least or time.monotonic() > last, 60.0
+        )
+        self._end(command, process)
+
+    def _end(self, command: tuple[str, ...], process: Process) -> None:
+        code = process.poll()
+        kill_group(process)
+        process.wait()
+        if code is None:
+            self.acts.append(f"  {' '.join(command)}: killed")
+            assert "Traceback" not in self._orch.output(process)
+        else:
+            said = self._orch.output(process)
+            self._check(command, 0 if code == 4 and "`orch adopt`" in said else code, said)
+
+    def _calls(self) -> int:
+        return sum(entry["count"] for entry in self.provider.state()["requests"])
+
+    def _story(self) -> str:
+        with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
+            jobs = [
+                f"{job.id} {job.source} finished {job.finished_at} {job.options} "
+                f"{[(one.id, str(one.state), one.batch_id, one.held) for one in store.shards.of_job(job.id)]}"
+                f"{[(event.kind, event.reason) for event in store.jobs.events(job.id)]}"
+                for job in store.jobs.newest()
+            ]
+        return "\n".join([*self.acts, *jobs])
+
+    # --- acts
+
+    def live(self, acts: int) -> None:
+        """So many acts, drawn at random."""
+        for _ in range(acts):
+            name = self.dice.choice(ACTS)
+            self.acts.append(name)
+            ACT[name](self)
+
+    def edit_document(self) -> None:
+        match self.dice.randrange(3):
+            case 0:
+                self.versions[self.dice.choice(list(self.versions))] += 1
+            case 1:
+                self.versions[f"{len(self.versions)}-more.txt"] = 0
+            case _ if len(self.versions) > 2:
+                del self.versions[self.dice.choice(list(self.versions))]
+        self._write()
+
+    def edit_prompt(self) -> None:
+        self.prompt = self.dice.choice([0, 1, 2])
+        self._write()
+
+    def edit_tag(self) -> None:
+        self.tag += 1
+        self._write()
+
+    def edit_deadline(self) -> None:
+        self.deadline = self.dice.choice(["", "deadline: 20h", "deadline: 30h", "deadline: 3h"])
+        self._write()
+
+    def edit_batch_file(self) -> None:
+        self.lines[self.dice.randrange(LINES)] += 1
+        self._write()
+
+    def rename_batch_file(self) -> None:
+        (self.place / self.batch_file).unlink()
+        self.batch_file = f"requests-{len(self.acts)}.jsonl"
+        self._write()
+
+    def submit(self) -> None:
+        self.run("submit", self._path(), "-q", *self._flag())
+
+    def run_killed(self) -> None:
+        self._killed("run", self._path(), "-q", *self._flag())
+
+    def run_later_deadline(self) -> None:
+        self._killed("run", self._path(), "-q", "--deadline", self.dice.choice(["12h", "26h"]))
+
+    def up_killed(self) -> None:
+        self._killed("up", "-q")
+
+    def _flag(self) -> list[str]:
+        """`--beside` is to pay for rows of both jobs that are not under way."""
+        found = self.dice.choice([[], [], ["--supersede"], ["--beside"] if self.stand_beside else []])
+        self.agreed += found == ["--beside"]
+        return found
+
+    def cancel(self) -> None:
+        self._of_a_job("cancel", is_open=True)
+
+    def retry(self) -> None:
+        self._of_a_job("retry", is_open=False)
+
+    def _of_a_job(self, command: str, *, is_open: bool) -> None:
+        with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
+            found = [job.id for job in store.jobs.newest() if (job.finished_at is None) is is_open]
+        if found:
+            self.run(command, self.dice.choice(found), "-q")
+
+    def save(self) -> None:
+        name = f"saved-{len(self.saved)}"
+        shutil.copytree(self.home, self.folder / name)
+        self._copy_database(self._database, self._database_of(name))
+        self.saved.append(name)
+
+    def put_back(self) -> None:
+        """The whole home, as a snapshot of the machine has it."""
+        if self.saved:
+            name = self.dice.choice(self.saved)
+            shutil.rmtree(self.home)
+            shutil.copytree(self.folder / name, self.home)
+            self._copy_database(self._database_of(name), self._database)
+            self._older()
+
+    def put_back_database(self) -> None:
+        if self.saved:
+            name = self.dice.choice(self.saved)
+            for ending in ("", "-wal", "-shm"):
+                (self.home / f"orch.db{ending}").unlink(missing_ok=True)
+                if (kept := self.folder / name / f"orch.db{ending}").exists():
+                    shutil.copy(kept, self.home)
+            self._copy_database(self._database_of(name), self._database)
+            self._older()
+
+    def _older(self) -> None:
+        self.restored = True
+        self.provider.clear()
+
+    def lose_wal(self) -> None:
+        for ending in ("-wal", "-shm"):
+            path = self.home / f"orch.db{ending}"
+            if path.exists():
+                self._older()
+            path.unlink(missing_ok=True)
+
+    def lose_id(self) -> None:
+        path = self.home / "home.id"
+        if path.exists():
+            self.dice.choice([path.unlink, lambda: path.write_text("")])()
+
+    def move(self) -> None:
+        moved = self.folder / f"project-{len(self.acts)}"
+        self.place.rename(moved)
+        self.place = moved
+        self._orchs.append(self._orch)
+        self._orch = Orch(self.home)
+
+    def expire(self) -> None:
+        self.provider.script({"do": "expires", "match": {"nth": 1}, "times": 1})
+
+    def list_without_metadata(self) -> None:
+        """Not once an older state was put back: what such a list shows is nobody's then."""
+        if self.restored:
+            return
+        times = self.dice.randint(1, 3)
+        self.provider.script({"do": "no_metadata", "match": {"verb": "list", "nth": 1}, "times": times})
+
+    def wait(self) -> None:
+        self.provider.clock.advance(self.dice.choice([60.0, 1200.0, 3 * 3600.0]))
+
+    # --- Postgres
+
+    @property
+    def _database(self) -> str | None:
+        return None if self.is_sqlite else make_url(self.database_url).database
+
+    def _database_of(self, name: str) -> str | None:
+        return None if self._database is None else f"{self._database}_{name}"
+
+    def _copy_database(self, source: str | None, target: str | None) -> None:
+        if source is None or target is None:
+            return
+        host = str(make_url(self.database_url).query["host"])
+        with psycopg.connect(host=host, user="postgres", dbname="postgres", autocommit=True) as admin:
+            admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(target)))
+            ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+            admin.execute(ends, [source])
+            copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+            admin.execute(copy.format(sql.Identifier(target), sql.Identifier(source)))
+
+    # --- the end
+
+    def end(self) -> None:
+        """Let everything finish; then nothing is paid twice that nobody agreed to, and the ledger is the bill."""
+        self.provider.clear()
+        # A batch that expires takes a day.
+        self.provider.clock.set(speed=8 * SPEED)
+        for path in self.files:
+            self._finish(path)
+        self._drain()
+        with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
+            jobs = store.jobs.newest()
+            for path in self.files:
+                self._check_rows(store, next(job for job in jobs if job.source == str(path)))
+            self._check_bill(store, jobs)
+        for orch in [*self._orchs, self._orch]:
+            orch.close()
+
+    def _finish(self, path: Path) -> None:
+        for _ in range(6):
+            done = self.run("run", str(path), "-q")
+            if done.returncode == 0:
+                return
+            if done.returncode == 1:
+                self.run("retry", done.stdout.split()[0] if done.stdout.split() else self._newest(path), "-q")
+            else:
+                assert self._repay(), (done.stderr, self._story())
+        raise AssertionError(("it does not end", self._story()))
+
+    def _newest(self, path: Path) -> str:
+        with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
+            return next(job.id for job in store.jobs.newest() if job.source == str(path))
+
+    def _repay(self) -> bool:
+        """Agree to pay again for answers that are gone."""
+        with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
+            lost = [job.id for job in _open(store) if _waits_for_lost_answers(store, job)]
+        for name in lost:
+            self.acts.append("repay")
+            self.run("retry", name, "--repay", "-q")
+            self.agreed += 1
+        return bool(lost)
+
+    def _drain(self) -> None:
+        """What is unfinished otherwise: jobs that were superseded, or that stand beside another."""
+        for _ in range(6):
+            process = self._orch.start("up", "-q", env=self.env)
+            with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
+                wait_until(lambda s=store: all(_waits_for_lost_answers(s, job) for job in _open(s)), LONGEST_RUN)
+                is_over = not _open(store)
+            self._end(("up", "-q"), process)
+            if is_over:
+                return
+            assert self._repay(), self._story()
+        raise AssertionError(("it does not end", self._story()))
+
+    def _check_rows(self, store: Store, job: Job) -> None:
+        """No acknowledged row is lost: each has its answer."""
+        counts = store.jobs.counts([job.id])[job.id]
+        wanted = len(self.versions) if job.source.endswith(".yaml") else LINES
+        assert (counts.succeeded, counts.total) == (wanted, wanted), (job, counts, self._story())
+
+    def _check_bill(self, store: Store, jobs: list[Job]) -> None:
+        bill = self.provider.bill(rows=True)
+        doubled = {digest: times for digest, times in Counter(bill["asked"]).items() if times > 1}
+        assert not doubled or max(doubled.values()) <= 1 + self.agreed, (doubled, self._story())
+        booked = sum(store.ledger.spent(job.id) for job in jobs)
+        known = {shard.batch_id for job in jobs for shard in store.shards.of_job(job.id)}
+        told = {name: line for name, line in bill["batches"].items() if name in known or not self.restored}
+        owed = sum(cost_of({"lines": [line]}) for line in told.values())
+        assert booked == owed or (self.restored and booked >= owed), (booked, owed, self._story())
+        assert booked <= cost_of(bill), (booked, self._story())
+
+
+def _open(store: Store) -> list[Job]:
+    return [job for job in store.jobs.newest() if job.finished_at is None and job.error is None]
+
+
+def _waits_for_lost_answers(store: Store, job: Job) -> bool:
+    events = store.jobs.events(job.id)
+    return bool(events) and GONE in events[-1].reason
+
+
+ACT: dict[str, Callable[[History], None]] = {
+    name: getattr(History, name)
+    for name in (
+        "edit_document edit_prompt edit_tag edit_deadline edit_batch_file rename_batch_file submit run_killed "
+        "run_later_deadline up_killed cancel retry save put_back put_back_database lose_wal lose_id move expire "
+        "list_without_metadata wait"
+    ).split()
+}
+"""Everything that may happen."""
+ACTS = [*ACT, *["run_killed"] * 6, *["up_killed"] * 3, *["submit"] * 2, *["save"] * 2]

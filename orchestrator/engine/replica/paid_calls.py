@@ -7,7 +7,7 @@ there why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -91,6 +91,10 @@ class _Replicated:
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
         """See `Backend`."""
         return self._api.input_ids(batch)
+
+    def input_lines(self, batch: RemoteBatch) -> Mapping[str, bytes] | None:
+        """See `Backend`."""
+        return self._api.input_lines(batch)
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         """See `Backend`."""

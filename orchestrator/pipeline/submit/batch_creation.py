@@ -99,9 +99,7 @@ def submit(
     where nothing was made, else `submitting`.
     """
     now = admission.now
-    model = resolve_model(shard.model, shard.backend, models) or shard.model
-    refused = store.refused_fields.of(shard.backend, model, shard.endpoint, now())
-    writer = line_writer(job, handle.recipient, model, shard.endpoint, refused)
+    writer = writer_of(store, job, shard, handle, models, now())
     file_id = _uploaded(store, home, shard, handle, writer, watched, now)
     if file_id is None:
         return None
@@ -112,7 +110,7 @@ def submit(
     if isinstance(intended, Waits):
         return intended
     try:
-        batch = handle.api.create(BatchOrder(shard.id, file_id, writer.endpoint, window, shard.rows))
+        batch = handle.api.create(BatchOrder(shard.id, file_id, writer.endpoint, window, shard.rows, job.home))
     except (NotSent, BackendBusy, AccountError) as error:
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
@@ -134,6 +132,15 @@ def submit(
     if handle.is_own:
         home.shard_input(shard.id).unlink(missing_ok=True)
     return batch
+
+
+def writer_of(
+    store: Store, job: Job, shard: Shard, handle: BackendHandle, models: Models, now: datetime
+) -> LineWriter:
+    """How the lines of a shard are written for its backend, by what is known now."""
+    model = resolve_model(shard.model, shard.backend, models) or shard.model
+    refused = store.refused_fields.of(shard.backend, model, shard.endpoint, now)
+    return line_writer(job, handle.recipient, model, shard.endpoint, refused)
 
 
 def intend(

@@ -19,6 +19,7 @@ from orchestrator.pipeline.submit import asking, batch_creation, budget, unanswe
 from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.pipeline.submit.earlier_batches import EarlierBatches
 from orchestrator.pipeline.submit.preflight import Preflights
+from orchestrator.pipeline.submit.shard_input_file import input_digests
 from orchestrator.policy.budgets import TooDear
 from orchestrator.policy.preflight import PreflightFinding
 from orchestrator.policy.quota import Split
@@ -40,7 +41,12 @@ class Dispatch:
         self._preflights = preflights
         self._dissolve = dissolve
         self._asks = Lock()
-        self._earlier = EarlierBatches(work.store, work.home, work.now)
+        self._earlier = EarlierBatches(work.store, work.home, work.now, self._lines)
+
+    def _lines(self, job: Job, shard: Shard, handle: BackendHandle) -> dict[str, bytes]:
+        models, now = self._work.handles.models(job), self._work.now()
+        writer = batch_creation.writer_of(self._work.store, job, shard, handle, models, now)
+        return input_digests(self._work.store, self._work.home, shard, writer)
 
     def send(self, job: Job, shard: Shard) -> bool:
         """A step of a pending shard, or what came of sending it."""

@@ -8,7 +8,7 @@ paid for; they are adopted, and not sent again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -34,6 +34,11 @@ LOOKED_FOR = timedelta(hours=1)
 """A list that fails for so long holds up no row any longer."""
 SHARE_OF_TIME = 10
 """It holds up no row for longer than this part of the time that was left until the job's deadline."""
+NEWEST = 100
+"""The jobs that are looked through for the newest that a process found."""
+
+
+Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
 
 
 @dataclass(slots=True)
@@ -42,6 +47,7 @@ class _Listing:
 
     lock: Lock = field(default_factory=Lock)
     unknown: dict[JobId, list[RemoteBatch]] | None = None
+    forgotten: list[RemoteBatch] = field(default_factory=list)
     error: BackendError | None = None
     failing_since: datetime | None = None
     again_at: datetime | None = None
@@ -49,15 +55,22 @@ class _Listing:
 
 
 class EarlierBatches:
-    """Finds and adopts such batches. Made at the start of a process: a job that is newer has none."""
+    """Finds and adopts such batches. Made at the start of a process.
 
-    def __init__(self, store: Store, home: Home, now: Callable[[], datetime]) -> None:
+    A job that is newer has none of its own; but a job that the store has forgotten may have asked for its rows.
+    """
+
+    def __init__(self, store: Store, home: Home, now: Callable[[], datetime], lines: Lines) -> None:
+        """`lines` gives the digest of each line of a shard as it would be sent, by custom_id."""
         self._store = store
         self._home = home
         self._now = now
         self._began = now()
+        self._last_known = self._find_last_known()
         self._listings: dict[str, _Listing] = {}
         self._guard = Lock()
+        self._lines = lines
+        self._theirs: dict[str, tuple[RemoteBatch, Mapping[str, bytes] | None]] = {}
         self._looked_up: dict[str, tuple[RemoteBatch, bool, frozenset[str] | None]] = {}
 
     def adopt(
@@ -69,14 +82,20 @@ class EarlierBatches:
         was not sent. Raises BackendError if nobody can tell yet, and RefusedError if the answers of such a batch are
         gone and nobody has agreed to pay for them again.
         """
-        if job.created_at > self._began:
+        if job.created_at > self._began and (handle.is_own or self._last_known is None):
             return []
         done = []
         unknown = self._unknown(job, handle)
+        forgotten = self._listings[handle.name].forgotten
         for batch in list(unknown):
             told = self._adopted(job, replace(shard, model=model), handle, batch, dissolve)
             if told is not None:
                 unknown.remove(batch)
+                done.append(told)
+        for batch in list(forgotten):
+            told = self._taken_over(job, shard, model, handle, batch, dissolve)
+            if told is not None:
+                forgotten.remove(batch)
                 done.append(told)
         return done
 
@@ -108,8 +127,9 @@ class EarlierBatches:
         now = self._now()
         if listing.error is not None and listing.again_at is not None and now < listing.again_at:
             raise listing.error
-        jobs = {one.id: one for one in self._store.jobs.unfinished(self._home.identity())}
-        since = min((one.created_at for one in jobs.values()), default=now)
+        home = self._home.identity()
+        jobs = {one.id: one for one in self._store.jobs.unfinished(home)}
+        since = min([self._last_known or now, *(one.created_at for one in jobs.values())])
         try:
             found = handle.api.tagged(since) or []
         except BackendError as error:
@@ -124,9 +144,11 @@ class EarlierBatches:
                 raise
         unknown: dict[JobId, list[RemoteBatch]] = {}
         for batch in sorted(found, key=lambda one: (one.created_at is None, one.created_at or now)):
-            of = JobId((batch.shard or "").rpartition(".")[0])
+            of = _job_of(batch)
             if of in jobs and not self._is_known(handle, batch):
                 unknown.setdefault(of, []).append(batch)
+            elif batch.home == home and self._store.jobs.find(of) is None and not self._is_known(handle, batch):
+                listing.forgotten.append(batch)
         listing.unknown = unknown
 
     def _is_known(self, handle: BackendHandle, batch: RemoteBatch) -> bool:
@@ -181,6 +203,54 @@ class EarlierBatches:
             else None
         )
 
+    def _find_last_known(self) -> datetime | None:
+        """When the newest job was made that this process found; without any, when the home was made.
+
+        None if the home is new: it has no folder of a job that the store does not know.
+        """
+        jobs = self._store.jobs.newest(NEWEST)
+        known = next((one.created_at for one in jobs if one.created_at <= self._began), None)
+        if known is None and self._home.job_folders() - {one.id for one in jobs}:
+            return self._home.made_at(self._began)
+        return known
+
+    def _taken_over(
+        self,
+        job: Job,
+        shard: Shard,
+        model: str,
+        handle: BackendHandle,
+        batch: RemoteBatch,
+        dissolve: Callable[[Shard, str], None],
+    ) -> str | None:
+        """What became of the batch of a job that the store has forgotten; None if this job has no row of it.
+
+        Its rows are this job's where the lines are the same. Where nobody can read them any more, a job of the same
+        name is asked whether it is paid again.
+        """
+        if batch.id not in self._theirs:
+            self._theirs[batch.id] = (batch := handle.api.retrieve(batch.id) or batch), handle.api.input_lines(batch)
+        batch, theirs = self._theirs[batch.id]
+        if theirs is None:
+            if _job_of(batch).rpartition("-")[0] != job.name or not self._is_lost(handle, batch):
+                return None
+            return LostAnswers.of(batch, shard).repay(
+                self._store, job, replace(shard, model=model), handle, self._now()
+            )
+        found: set[str] = set()
+        for other in self._store.shards.of_job(job.id):
+            if other.state is not ShardState.PENDING or other.preflight is not None or other.backend != handle.name:
+                continue
+            ours = self._lines(job, other, handle)
+            if same := {name for name, digest in ours.items() if theirs.get(name) == digest}:
+                found |= same
+                dissolve(other, f"rows of it are in batch {batch.id} already")
+        if not found:
+            return None
+        made = self._made(job, handle, batch)
+        rows = self._store.shards.adopt(made, found)
+        return f"batch {batch.id} has {rows:,} of its rows, which a job asked that the store does not know: adopted"
+
     def _take(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> None:
         now = self._now()
         facts = {"intended_at": batch.created_at or now, "account": handle.api.account(), "sends": shard.sends + 1}
@@ -221,3 +291,7 @@ class EarlierBatches:
         """True if a batch is over and every file of its answers is gone."""
         is_answered = batch.status.is_final and batch.status is not BatchStatus.FAILED
         return is_answered and lost_answers.are_gone(handle, (batch.output_file_id, batch.error_file_id))
+
+
+def _job_of(batch: RemoteBatch) -> JobId:
+    return JobId((batch.shard or "").rpartition(".")[0])

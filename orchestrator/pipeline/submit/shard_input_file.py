@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from orchestrator.backends import line_digest
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.dialects import LineWriter
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+
+
+def input_digests(store: Store, home: Home, shard: Shard, writer: LineWriter) -> dict[str, bytes]:
+    """The digest of each line of a shard, by custom_id, as it is sent. Raises JobFilesError."""
+    path = home.shard_input(shard.id)
+    write_input(store, home, shard, path, writer)
+    with path.open("rb") as file:
+        return {
+            row.custom_id: line_digest(line) for row, line in zip(store.rows.of_shard(shard.id), file, strict=True)
+        }
 
 
 def write_input(store: Store, home: Home, shard: Shard, path: Path, writer: LineWriter) -> None:
