@@ -212,12 +212,12 @@ def test_fields_that_vllm_has_removed_are_rewritten_or_refused(tmp_path: Path, m
     assert "guided_json" in error["message"]
 
 
-def test_a_short_batch_ends_while_a_long_one_runs(tmp_path: Path, make_upstream: MakeUpstream) -> None:
+def test_a_batch_that_is_due_sooner_ends_while_a_long_one_runs(tmp_path: Path, make_upstream: MakeUpstream) -> None:
     upstream = make_upstream(slots=4, latency_ms=20)
     with served(tmp_path, upstream.base_url, max_concurrency=4) as sdk:
         long = create(sdk, [row(name) for name in ids(1500)])
         upstream.wait_for_requests(20)
-        ended(sdk, create(sdk, [row(name) for name in ids(20, "short")]).id).check(ids(20, "short"))
+        ended(sdk, create(sdk, [row(name) for name in ids(20, "short")], "1h").id).check(ids(20, "short"))
         rows_done = retrieve(sdk, long.id).request_counts.completed
         assert rows_done < 500
         sdk(lambda api: api.batches.cancel(long.id))

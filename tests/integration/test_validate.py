@@ -153,7 +153,8 @@ def test_one_mistake_of_many_documents_is_told_once_with_a_count(folder: Folder)
     folder.spec["documents"] = {"path": "table.csv", "text_column": "text"}
     code, out, _ = folder()
     assert code == 0
-    [problem] = [line for line in out.splitlines() if line.startswith("  ")]
+    [read, problem] = [line for line in out.splitlines() if line.startswith("  ")]
+    assert read == "  read 1; 499 empty"
     assert problem.startswith("  table.csv#2: empty: Row 2 has an empty text")
     assert problem.endswith("(and 498 like it)")
     [told] = json.loads(folder("--json")[1])["problems"]

@@ -87,7 +87,7 @@ def test_csv_dialects(table: Path, data: bytes, expected: list[tuple[str, object
         (b"body,id\nx,1\n", {}, BAD, "only: body, id"),
         (b"text,text\nx,1\n", {}, BAD, "several columns"),
         (b"text,id\nx,1\n", {"id_column": "nr"}, BAD, "no column 'nr'"),
-        (b"text,id\n\xc4\xd6,1\n\xc5\x81,2\n", {"encoding": "utf-8"}, DocumentProblem.ENCODING, "UTF-8"),
+        (b"text,id\n\xc4\xd6,1\n\xc5\x81,2\n", {"encoding": "utf-8"}, DocumentProblem.ENCODING, "utf-8"),
         (b"text,id\nx,1\n", {"encoding": "utf-32-le"}, DocumentProblem.ENCODING, "utf-32"),
     ],
 )

@@ -110,7 +110,9 @@ def test_a_batch_collected_while_its_rows_are_previewed_is_read_at_its_own_place
         path.write_bytes(line["a"] + b"\n" + line["b"] + b"\n" if kind == "output" else b"")
         return True
 
-    shard = SimpleNamespace(id="j.001", batch_id="batch", backend="local", model="m", state=ShardState.SUBMITTED)
+    shard = SimpleNamespace(
+        id="j.001", batch_id="batch", backend="local", model="m", job_id="j", state=ShardState.SUBMITTED
+    )
     rows = [SimpleNamespace(custom_id=name, seq=seq, task="t") for seq, name in enumerate("ab")]
     store: Any = SimpleNamespace(
         shards=SimpleNamespace(of_job=lambda _: [shard]),

@@ -27,7 +27,7 @@ TRICKY = "$a$ & <b>[bold]"
 def line(group: str, cost: str = "0.5", **facts: object) -> CostLine:
     half = Price(Decimal(1), "list")
     known = CostLine(
-        group, 4, Usage(3000, 1000, 200), Decimal(cost), Decimal(0), Decimal(0), False,
+        group, 4, Usage(3000, 1000, 200), Decimal(cost), Decimal(0), Decimal(0), False, 0,
         Price(Decimal(2), "list"), Price(Decimal(2), "list"), half, 2, None,
     )  # fmt: skip
     return replace(known, **facts)  # type: ignore[arg-type]
