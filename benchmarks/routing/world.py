@@ -307,10 +307,10 @@ class World:
         return min((time for time in times if time > self.now + 1e-9), default=END)
 
     def _advance(self, to: float) -> None:
-        for engine in self._engines.values():
-            for shard in engine.work(self.now, to):
-                self._over(shard, shard.rows)
+        over = [shard for engine in self._engines.values() for shard in engine.work(self.now, to)]
         self.now = to
+        for shard in over:
+            self._over(shard, shard.rows)
         self._release()
         for one in list(self._batches.values()):
             if one.shard.ended is None and one.shard.sent is not None and one.poll <= to:

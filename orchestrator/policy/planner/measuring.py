@@ -74,22 +74,28 @@ def measured(
 def waiting(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision | None:
     """What to do while a route is measured: dearer rows wait on; None where none is, or that would risk something."""
     there = {backend for backend, rows in job.synchronous if rows}
-    at_work = any(_is_guess(one) and one.backend in there for one in options)
+    at_work = any(_is_guess(one, starts=True) and one.backend in there for one in options)
     if not at_work or not job.waiting or job.rerouted or job.coming:
         return None
     return _held(job, None, options, terms, now, replan(job, options, terms, now))
 
 
-def _is_guess(option: Option) -> bool:
-    return isinstance(option, SynchronousOption) and option.pace.spread >= GUESSED and option.pace.rate > 0
+def _is_guess(option: Option, *, starts: bool = False) -> bool:
+    """Whether its rate is a guess; also of one that has rows and stands still, where it may be that it `starts`."""
+    if not isinstance(option, SynchronousOption) or option.pace.spread < GUESSED:
+        return False
+    return option.pace.rate > 0 or (starts and option.timed)
 
 
-def _unknown_prices(options: Sequence[Option], terms: Terms) -> list[SynchronousOption]:
+def _unknown_prices(options: Sequence[Option], terms: Terms, *, starts: bool = False) -> list[SynchronousOption]:
     """Routes that are paid by the hour and whose rate is a guess, those first that cost least if they are fast."""
     found = [
         one
         for one in options
-        if isinstance(one, SynchronousOption) and one.timed and _is_guess(one) and objection(one, terms) is None
+        if isinstance(one, SynchronousOption)
+        and one.timed
+        and _is_guess(one, starts=starts)
+        and objection(one, terms) is None
     ]
     return sorted(found, key=lambda one: _fast(one).cost.p50)
 
@@ -121,11 +127,13 @@ def _held(
     left = job.waiting - sum(send.rows for send in now_sent)
     if left <= 0:
         return None
+    probed = frozenset() if probe is None else frozenset({probe.backend})
+    at_work = {name for name, rows in job.synchronous if rows}
+    guesses = {one.backend for one in _unknown_prices(options, terms, starts=True)} & at_work
     chance, reroute = 0.0, None
-    for lost in (False, True):
-        late = _later(job, now_sent, lost, probe, left, by_name, now)
-        kept = [one for one in options if probe is None or one.backend != probe.backend]
-        found = replan(late, kept, terms, now)
+    for lost, gone in ((False, probed), (True, probed | guesses)):
+        late = _later(job, now_sent, lost, gone, left, by_name, now)
+        found = replan(late, [one for one in options if one.backend not in gone], terms, now)
         if found.chance > chance:
             chance, reroute = found.chance, found.reroute
     if chance < min(terms.target, plain.chance - LESS_SURE):
@@ -140,7 +148,9 @@ def _at_once(job: Open, probe: Send | None, plain: Decision, by_name: dict[str, 
     route that is dearer and a guess as well."""
     there = {name for name, rows in job.synchronous if rows}
     at_work = there | ({probe.backend} if probe else set())
-    guesses = [_fast(one) for one in _unknown_prices(list(by_name.values()), terms) if one.backend in at_work]
+    guesses = [
+        _fast(one) for one in _unknown_prices(list(by_name.values()), terms, starts=True) if one.backend in at_work
+    ]
     cheap = min([by_name[send.backend].cost.p50 for send in plain.sends] + [one.cost.p50 for one in guesses])
     found = [] if probe is None else [probe]
     for send in plain.sends:
@@ -156,18 +166,21 @@ def _later(
     job: Open,
     sent: Sequence[Send],
     lost: bool,
-    probe: Send | None,
+    gone: frozenset[str],
     left: int,
     by_name: dict[str, Option],
     now: datetime,
 ) -> Open:
-    """Where the rows are after a while in which the others waited, and the rows of the probe came back undone; or all
-    that was sent, where that is `lost`."""
+    """Where the rows are after a while in which the others waited, and those at routes that are `gone` came back
+    undone; all that was sent as well, where that is `lost`."""
     synchronous, running = dict(job.synchronous), list(job.running)
     leaves = 0.0
+    for name in gone & synchronous.keys():
+        left += synchronous.pop(name)
+        leaves = max(leaves, by_name[name].cancel_seconds)
     for send in sent:
         option = by_name[send.backend]
-        if lost or send is probe:
+        if lost or send.backend in gone:
             left += send.rows
             leaves = max(leaves, option.cancel_seconds)
         elif isinstance(option, SynchronousOption):
