@@ -208,15 +208,10 @@ class _Text:
         parent, name = self._open[-1][0], tag.rpartition("}")[2]
         if parent is _In.DRAWING:
             return _In.BLOCKS if tag in _BOXES else _In.DRAWING
-        if parent is _In.EQUATION:
-            return _In.TEXT if name == "t" else None if name.endswith("Pr") else _In.EQUATION
         if parent is _In.CHOICES:
             return _In.INLINE if tag == _CHOICE else None
         if parent is _In.INLINE and name in _MARKS:
             self._pieces.append(_MARKS[name])
-            return None
-        if parent is _In.INLINE and name == "sym" and "ingdings" in value_of(attributes, "font"):
-            self._pieces.append(_SYMBOLS.get(value_of(attributes, "char").upper(), ""))
             return None
         if parent is _In.INLINE and name in _REFERENCES:
             self._pieces.append(self._notes.label(_REFERENCES[name], value_of(attributes, "id")))
@@ -227,7 +222,16 @@ class _Text:
             self._script = _SCRIPTS.get(value_of(attributes))
         if parent is _In.NOTES and not self._begins_note(name, attributes):
             return None
-        return _CHILDREN[parent].get(name) if parent in _CHILDREN else None
+        children = _CHILDREN.get(parent)
+        now = children.get(name) if children is not None else None
+        return now or self._rare_child(parent, name, attributes)
+
+    def _rare_child(self, parent: _In, name: str, attributes: dict[str, str]) -> _In | None:
+        if parent is _In.EQUATION:
+            return _In.TEXT if name == "t" else None if name.endswith("Pr") else _In.EQUATION
+        if parent is _In.INLINE and name == "sym" and "ingdings" in value_of(attributes, "font"):
+            self._pieces.append(_SYMBOLS.get(value_of(attributes, "char").upper(), ""))
+        return None
 
     def _begins_note(self, name: str, attributes: dict[str, str]) -> bool:
         """Whether it is a note, and no line that separates notes from the page."""

@@ -98,7 +98,11 @@ def decode(data: bytes, encoding: str | None = None, declared: str | None = None
 
     Raises ExtractionError (encoding) when the bytes do not fit, or fit more than one reading.
     """
-    return clean(_strictly(data, encoding_of(data, encoding, declared)))
+    name = encoding_of(data, encoding, declared)
+    if name == _UTF_8 and encoding is None:
+        with suppress(UnicodeDecodeError):
+            return clean(data.decode())  # in which there are no halves of pairs to look for
+    return clean(_strictly(data, name))
 
 
 def encoding_of(data: bytes, encoding: str | None = None, declared: str | None = None) -> str:
