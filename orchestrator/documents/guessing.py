@@ -23,6 +23,9 @@ MIN_LEAD = 1.15
 MANY_ODD, FAR_LEAD = 100, 1.5
 """In a text of markup all is unlikely, but with so many bytes a lead like this one is not by chance."""
 MIN_MORE_ODD = 3
+MIN_WITNESS = 0.1
+MOST_ODD = 10
+"""One odd place in so many bytes that are not ASCII is another encoding, whatever the letters say."""
 _PIECE = 1 << 20
 _CLOSE = 0.5
 """Encodings that are at least so likely as the best one are compared by what no text has."""
@@ -35,7 +38,8 @@ _LARGER = {
     "euc_jis_2004": "euc_jp", "euc_jisx0213": "euc_jp", "johab": "johab",
 }  # fmt: skip
 _RARE = frozenset(
-    "iso8859-3 iso8859-4 iso8859-10 iso8859-14 iso8859-16 kz1048 ptcp154 cp720 cp775 cp864 cp869 macturkish".split()
+    "iso8859-3 iso8859-4 iso8859-10 iso8859-14 iso8859-16 kz1048 ptcp154 cp720 cp775 cp864 cp869 macturkish koi8-t "
+    "cp1006".split()
 )
 """Encodings that are hardly found in files, and are no rivals of others."""
 _COMMON = ("cp1252", "windows-1252", "cp1251", "windows-1251", "cp1250", "windows-1250", "latin-1")
@@ -57,7 +61,7 @@ def guess(data: bytes, at: int) -> str:
     sample = _telling(data, at)
     found = readings(sample)
     likely = _likely(sample)
-    name = _clearly_best(found) or _by_letters(sample, likely)
+    name = _clearly_best(found, likely, sample) or _by_letters(sample, likely)
     if name is not None and _decodes(data, name):
         return name
     names = ", ".join([one.encoding for one in found] or list(dict.fromkeys(one for one, _ in likely))[:3])
@@ -79,11 +83,18 @@ def best_guess(data: bytes) -> str | None:
     return next((name for name in names if _decodes(data, name) is not None), None)
 
 
-def _clearly_best(found: list[Reading]) -> str | None:
-    """The reading with the words of a language, if every other one has far more that no text has."""
+def _clearly_best(found: list[Reading], likely: list[tuple[str, float]], sample: bytes) -> str | None:
+    """The reading with the words of a language, if every other one has far more that no text has.
+
+    One that is odd somewhere, or in an encoding of two bytes, must not contradict what the letters say.
+    """
     best, *others = sorted(found, key=lambda one: one.oddities) or (None,)
     if best is None or (others and others[0].oddities <= 2 * best.oddities + (1 if best.oddities else 0)):
         return None
+    if best.oddities or best.encoding in _WIDE:
+        witness = next((name for name, confidence in likely if confidence >= MIN_WITNESS), None)
+        if witness is not None and _decodes(sample, witness) != best.text:
+            return None
     return best.encoding
 
 
@@ -117,9 +128,13 @@ def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
     if not texts:
         return None
     (name, best), *rivals = texts.values()
+    if oddities(next(iter(texts))) * MOST_ODD > odd_bytes:
+        return None
     lead = best / max((confidence for _, confidence in rivals), default=best * _CLOSE)
     if (best >= MIN_LIKELY and lead >= MIN_LEAD) or (odd_bytes >= MANY_ODD and lead >= FAR_LEAD):
         return name
+    if best < MIN_LIKELY and odd_bytes < MANY_ODD:
+        return None
     return _least_odd([(text, name) for text, (name, _) in texts.items()])
 
 

@@ -180,10 +180,10 @@ def _fits(text: str, encoding: str) -> Iterator[int]:
 
 
 def _has_words(words: Counter[str], total: int, language: Language) -> bool:
-    # A letter may be an initial, but a word begins a sentence.
+    # A word may begin a sentence; a letter may be an initial, and capitals are what KOI8 makes of small letters.
     found = Counter[str]()
     for word, count in words.items():
-        found[word.lower() if len(word) > 1 else word] += count
+        found[word.lower() if word[1:].islower() else word] += count
     counts = [found[word] for word in language.words if word in found]
     return len(counts) > 1 and sum(counts) >= max(MIN_WORDS, MIN_SHARE * total)
 

@@ -207,6 +207,25 @@ def test_one_odd_word_is_no_reason_to_refuse_a_text(name: str, text: str) -> Non
     assert decode(text.encode(name)) == text
 
 
+MISTAKEN = (
+    (
+        "cp1251",
+        "ия о согласии украинской стороны на создание международной комиссии экспертов, однако вечером Газпром",
+    ),
+    ("iso8859-7", "ΝΑΥΤΕΜΠΟΡΙΚΗ - Π. ΑΘΑΝΑΣΙΑΔΗΣ &amp; ΣΙΑ Α.Ε."),
+    ("euc_jp", "キムタク！…の弟さんのブランド"),
+    ("euc_jp", "パーやしっ！ やし、やし、ガニぃ。お、ガニぃ。おぉ、ガニぃ。やすぃガニぃ。"),
+    ("cp1253", "ΝΑΥΤΕΜΠΟΡΙΚΗ) Μεταγραφές - επεκτάσεις http://www.example.org/news/rssredir.asp?id=1137193"),
+    ("koi8-r", "ать... Я знаю мир -- он стар и полон дряни,&lt;br /&gt;Я з"),
+    ("cp1250", "ja odgovorijo, so v svojem delu zagotovo našli pomen, so bolj polni energije in delo pa razumejo"),
+)
+
+
+@pytest.mark.parametrize(("name", "text"), MISTAKEN)
+def test_short_pieces_are_read_rightly_or_refused(name: str, text: str) -> None:
+    assert isinstance(answer := read_or_told(text.encode(name)), ExtractionError) or answer == text
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
