@@ -1,6 +1,17 @@
 """`python -m orchestrator.cli` is `orch`."""
 
-from orchestrator.cli import main
+import os
+import sys
+
+from orchestrator.cli import failures, main
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code != failures.INTERRUPTED:
+            raise
+        # A signal in `exec` of a string, as dataclasses use it, would end `python -m` once more, by SIGINT
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(failures.INTERRUPTED)

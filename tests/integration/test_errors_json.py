@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -116,14 +117,30 @@ def test_storage_and_backends_have_codes_of_their_own(
     assert error_json(InputError("no", file=Path("x"), line=3, field="a.b"))["file"] == "x"
 
 
-def test_a_command_that_is_stopped_says_so(home: Path) -> None:
+@pytest.mark.parametrize("in_a_class", [False, True], ids=["anywhere", "while-a-class-is-made"])
+def test_a_command_that_is_stopped_says_so(home: Path, in_a_class: bool) -> None:
+    paths = [*filter(None, [os.environ.get("PYTHONPATH")])]
+    if in_a_class:  # Python remembers an interrupt in `exec` of a string, as dataclasses use it, until it ends
+        (home / "site").mkdir()
+        (home / "site" / "sitecustomize.py").write_text(
+            "import sys\n"
+            "class Interrupting:\n"
+            "    def find_spec(self, *asked):\n"
+            "        try: exec('raise KeyboardInterrupt')\n"
+            "        except KeyboardInterrupt: pass\n"
+            "sys.meta_path.insert(0, Interrupting())\n"
+        )
+        paths.insert(0, str(home / "site"))
     (home / "letters").mkdir()
     (home / "letters" / "a.txt").write_text("letter")
     (home / "job.yaml").write_text(
         "name: x\ndocuments: letters\ntasks: [{id: t, prompt: Who, model: m}]\nmodels: {m: {local: default}}\n"
     )
     command = [sys.executable, "-m", "orchestrator.cli", "run", "job.yaml", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home) as process:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=home, env=environment
+    ) as process:
         assert process.stderr is not None
         said = b""
         while b"expected" not in said:
