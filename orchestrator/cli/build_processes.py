@@ -19,13 +19,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.cli.context import Context, log_to, opened
 from orchestrator.core.clock import now
-from orchestrator.core.ends_with_parent import end_with
+from orchestrator.core.ends_with_parent import command, end_with, how_it_ended
 from orchestrator.core.errors import JobFilesError, OrchError, StorageError
 from orchestrator.pipeline.build.builds import BuildDied, BuildOrder, BuildSite
 from orchestrator.pipeline.provider_calls import Done
@@ -48,8 +47,6 @@ FORGOTTEN_SECONDS = 60.0
 """A build that was not asked for again for so long waits no more."""
 BEHIND = 5
 """How much nicer a build is than the engine."""
-# No folder of the user's is searched for modules before our own.
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from orchestrator.cli.build_processes import main; main()"
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -75,12 +72,10 @@ class _Build:
     def see_through(self, charge: bytes) -> None:
         """In a thread: tell the process its order, and wait until it is gone."""
         said, _ = self.process.communicate(charge)
-        code = self.process.returncode
         try:
             self.outcome = pickle.loads(said)
         except Exception:  # noqa: BLE001  (cut off, it says anything)
-            how = f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"
-            self.outcome = BuildDied(f"the process that built it {how}")
+            self.outcome = BuildDied(f"the process that built it {how_it_ended(self.process.returncode)}")
         self.is_over = True
 
 
@@ -151,10 +146,9 @@ class BuildProcesses:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).parents[2])
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, root, str(os.getpid())],
+            command(__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,  # Ctrl-C in a terminal is the engine's alone

@@ -18,7 +18,6 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -26,7 +25,7 @@ from orchestrator.cli.context import Context, log_to, opened
 from orchestrator.cli.output import say
 from orchestrator.cli.pages import PagesOptions, access_at, serve_pages
 from orchestrator.cli.terminal import make_output_safe
-from orchestrator.core.ends_with_parent import end_with
+from orchestrator.core.ends_with_parent import command, end_with, how_it_ended
 from orchestrator.core.errors import BackendError, OrchError
 from orchestrator.server.engines.supervisor import RestartPolicy
 from orchestrator.settings.config import Config
@@ -38,8 +37,6 @@ log = logging.getLogger(__name__)
 
 RESTARTS = RestartPolicy(tries=5)
 END_SECONDS = 5.0
-# No folder of the user's is searched for modules before our own.
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from orchestrator.cli.pages_process import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +143,11 @@ class PagesProcess:
             self._process = None
             with process:
                 pass  # its stdin is closed
-        return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"
+        return how_it_ended(code)
 
     def _started(self) -> subprocess.Popen[bytes]:
-        root = str(Path(__file__).parents[2])
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, root, str(os.getpid())],
+            command(__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[self._charge.listener, self._charge.loop],

@@ -1,6 +1,6 @@
 """Which texts of an answer are quotes from its document, as the schema marks them. Pure.
 
-`x-quote: true` or `check: quotes` marks a text, or a list of texts. Both are for orch alone: nobody is sent them.
+`x-quote: true` or `check: quotes` marks a text, or a list of texts. Both are for orch alone, and are never sent.
 """
 
 from __future__ import annotations
@@ -10,16 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core.patterns import PatternProblem, searcher
+from orchestrator.core.schema_keywords import LIST, NAMED, ONE
 
 MARK, CHECK, QUOTES = "x-quote", "check", "quotes"
 NAMES = frozenset({"quote", "quotes"})
 """Properties that are quotes where the task itself says `check: quotes`."""
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE = (
-    "items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames",
-    "unevaluatedProperties", "unevaluatedItems",
-)  # fmt: skip
 _SAME_VALUE = ("anyOf", "oneOf", "allOf")
 _SAME_VALUE_SINGLE = ("if", "then", "else")
 _Path = tuple[str | int, ...]
@@ -49,11 +44,11 @@ def unmarked(schema: Any) -> Any:
     if len(found) < len(schema):
         _check_mark(schema)
     for name, value in found.items():
-        if name in _MAPS and isinstance(value, dict):
+        if name in NAMED and isinstance(value, dict):
             found[name] = {key: unmarked(inner) for key, inner in value.items()}
-        elif name in _LISTS and isinstance(value, list):
+        elif name in LIST and isinstance(value, list):
             found[name] = [unmarked(inner) for inner in value]
-        elif name in _SINGLE:
+        elif name in ONE:
             found[name] = unmarked(value)
     return found
 

@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 from orchestrator.core.patterns import PatternProblem, searcher
+from orchestrator.core.schema_keywords import LIST, NAMED, ONE
 from orchestrator.core.schema_nulls import NullRemover
 
 MAX_DEPTH = 100
@@ -30,13 +31,6 @@ WORKER = Single(WorkerLimits(memory=1_000_000_000, seconds=10, patience=60.0))
 Place = tuple[str | int, ...]
 Keyword = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
 
-# Where a schema's parts are schemas themselves: as they are, in a list, by name.
-_ONE = frozenset(
-    ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames", "unevaluatedItems",
-     "unevaluatedProperties")
-)  # fmt: skip
-_LIST = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_NAMED = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
 # These judge the same value as the schema that they stand in.
 _IN_PLACE = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"))
 # jsonschema looks for what these leave over with steps that cannot be counted: a worker process does.
@@ -79,11 +73,11 @@ def _parts(schema: Any, place: Place) -> Iterator[tuple[Place, Mapping[str, Any]
 
 def _inside(part: Mapping[str, Any], place: Place) -> Iterator[tuple[Place, Any]]:
     for keyword, value in part.items():
-        if keyword in _ONE:
+        if keyword in ONE:
             yield (*place, keyword), value
-        elif keyword in _LIST and isinstance(value, list):
+        elif keyword in LIST and isinstance(value, list):
             yield from (((*place, keyword, index), sub) for index, sub in enumerate(value))
-        elif keyword in _NAMED and isinstance(value, dict):
+        elif keyword in NAMED and isinstance(value, dict):
             yield from (((*place, keyword, name), sub) for name, sub in value.items())
 
 

@@ -41,9 +41,9 @@ _SECTOR = 512
 _CONFINED = r"""
 root=$1 folder=$2 program=$3 target=$4 name=$5 own=$6
 mount -t tmpfs -o mode=755,size=1m orch "$root"
-mkdir "$root/dev" "$root/tmp" "$root/work" "$root/proc" "$root/outside"
-mount --bind "$folder" "$root/work"
-mkdir "$root/work/profile"; mount --bind "$root/work/profile" "$root/tmp"
+mkdir "$root/dev" "$root/tmp" "$root/conversion" "$root/proc" "$root/outside"
+mount --bind "$folder" "$root/conversion"
+mkdir "$root/conversion/profile"; mount --bind "$root/conversion/profile" "$root/tmp"
 for part in usr bin sbin lib lib32 lib64 libx32 opt etc/alternatives etc/fonts etc/ld.so.cache etc/ld.so.conf \
     etc/ld.so.conf.d etc/libreoffice ${own#/}; do
   if [ -L "/$part" ]; then mkdir -p "$root/$(dirname "$part")"; cp -P "/$part" "$root/$part"; continue; fi
@@ -58,11 +58,11 @@ mount -t proc -o nosuid,nodev,noexec orch "$root/proc"  # of its own processes a
 cd "$root"
 pivot_root . outside
 umount --lazy /outside
-: > /work/confined
+: > /conversion/confined
 exec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all \
-  env -i HOME=/work/profile PATH=/usr/bin:/bin LANG=C.UTF-8 \
-  "$program" --headless --norestore --nologo --nodefault -env:UserInstallation=file:///work/profile/user \
-  --convert-to "$target" --outdir /work/out "/work/$name" < /dev/null
+  env -i HOME=/conversion/profile PATH=/usr/bin:/bin LANG=C.UTF-8 \
+  "$program" --headless --norestore --nologo --nodefault -env:UserInstallation=file:///conversion/profile/user \
+  --convert-to "$target" --outdir /conversion/out "/conversion/$name" < /dev/null
 """
 
 
@@ -117,9 +117,11 @@ class Converter:
             except OSError as error:
                 found = io_problem(error)
             break
-        yield found
-        if isinstance(found, Converted):
-            shutil.rmtree(Path(found.path).parents[1], ignore_errors=True)
+        try:
+            yield found
+        finally:
+            if isinstance(found, Converted):
+                shutil.rmtree(Path(found.path).parents[1], ignore_errors=True)
 
     def _convert(self, file: DocumentFile, folder: Path) -> Converted:
         """Raises ExtractionError, OSError."""

@@ -98,23 +98,17 @@ def decode(data: bytes, encoding: str | None = None, declared: str | None = None
 
     Raises ExtractionError (encoding) when the bytes do not fit, or fit more than one reading.
     """
-    name = encoding_of(data, encoding, declared)
-    if name == _UTF_8 and encoding is None:
+    if encoding is None and _told_by_bytes(data) is None:
         with suppress(UnicodeDecodeError):
             return clean(data.decode())  # in which there are no halves of pairs to look for
-    return clean(_strictly(data, name))
+    return clean(_strictly(data, encoding_of(data, encoding, declared)))
 
 
 def encoding_of(data: bytes, encoding: str | None = None, declared: str | None = None) -> str:
     """The encoding in which `decode` reads a file. Raises ExtractionError (encoding) as it does."""
     if encoding is not None:
         return _chosen(data, encoding)
-    bom = bom_of(data)
-    if bom is not None and bom != _UTF_8:
-        return bom
-    if bom is None and data.count(b"\0") * 5 > len(data) and (wide := wide_without_bom(data)):
-        return wide
-    if name := iso_2022_of(data):
+    if name := _told_by_bytes(data):
         return name
     try:
         data.decode(_UTF_8)
@@ -123,6 +117,16 @@ def encoding_of(data: bytes, encoding: str | None = None, declared: str | None =
         from orchestrator.documents.guessing import guess
 
         return (declared and _decodes(data, declared)) or guess(data, error.start)
+
+
+def _told_by_bytes(data: bytes) -> str | None:
+    """The encoding that a mark, zeros or shifts give away, unless that is UTF-8."""
+    bom = bom_of(data)
+    if bom is not None and bom != _UTF_8:
+        return bom
+    if bom is None and data.count(b"\0") * 5 > len(data) and (wide := wide_without_bom(data)):
+        return wide
+    return iso_2022_of(data)
 
 
 def _chosen(data: bytes, encoding: str) -> str:

@@ -49,7 +49,7 @@ class Ignored:
         self.listed: list[NotRead] | None = [] if lists else None
 
     def add(self, reason: IgnoredReason, key: str, ending: str) -> None:
-        """Count one that is no document."""
+        """Count something that is not a document."""
         self.counts[reason] += 1
         self._list(key, reason.value)
         if reason is IgnoredReason.KIND:

@@ -114,14 +114,14 @@ class _Question:
         return _fingerprint(self.identity, content)
 
     def text_at(
-        self, document: Document, text: str, messages: list[dict[str, Any]], pages_before: int = 0
+        self, document: Document, text: str, messages: list[dict[str, Any]], whole: str = "", start: int = 0
     ) -> str | None:
-        """Where the text stands in the messages, for a task whose answers quote it."""
+        """Where the text stands in the messages, if answers quote it; it begins at `start` of `whole`."""
         if not self.has_quotes:
             return None
         asked = question_text(messages)
         bare = "" if text in asked else question_text(self.messages(document, ""))
-        page = 1 + pages_before if "pages" in document.fields else None
+        page = 1 + whole.count("\f", 0, start) if "pages" in document.fields else None
         is_by_ocr = str(document.fields.get("sent_as")).endswith(BY_OCR)
         return str(TextAt(*text_range(asked, text, bare), page, is_by_ocr))
 
@@ -319,7 +319,7 @@ class Builder:
                 self._row(question, document.key, fingerprint, content, cut_from=cut_from),
                 custom_id=part_id(document.key, task.id, of_part, seen[of_part]), part=number, parts=len(parts),
                 trimmed_tokens=trimmed * (part.end - part.own) // len(text),
-                text_at=question.text_at(document, of_part, asked, text.count("\f", 0, part.start)),
+                text_at=question.text_at(document, of_part, asked, text, part.start),
             )  # fmt: skip
             seen[of_part] += 1
             built.append(_asking(question, row, asked))

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psycopg
-from psycopg import sql
 from sqlalchemy import make_url
 
 from orchestrator.core.model import Job
@@ -25,6 +23,7 @@ from tests.emulator.client import Emulator
 from tests.emulator.driving import chat_line, jsonl
 from tests.support.cli import CONFIG, Orch, Process, kill_group
 from tests.support.hostedjob import KEY, MODEL, cost_of, settings_of, write_toml
+from tests.support.postgres import copy_database
 from tests.support.process import wait_until
 
 SPEED = 900.0
@@ -235,7 +234,7 @@ class History:
     def save(self) -> None:
         name = f"saved-{len(self.saved)}"
         shutil.copytree(self.home, self.folder / name)
-        self._copy_database(self._database, self._database_of(name))
+        copy_database(self.database_url, self._database, self._database_of(name))
         self.saved.append(name)
 
     def put_back(self) -> None:
@@ -244,7 +243,7 @@ class History:
             name = self.dice.choice(self.saved)
             shutil.rmtree(self.home)
             shutil.copytree(self.folder / name, self.home)
-            self._copy_database(self._database_of(name), self._database)
+            copy_database(self.database_url, self._database_of(name), self._database)
             self._older()
 
     def put_back_database(self) -> None:
@@ -254,7 +253,7 @@ class History:
                 (self.home / f"orch.db{ending}").unlink(missing_ok=True)
                 if (kept := self.folder / name / f"orch.db{ending}").exists():
                     shutil.copy(kept, self.home)
-            self._copy_database(self._database_of(name), self._database)
+            copy_database(self.database_url, self._database_of(name), self._database)
             self._older()
 
     def _older(self) -> None:
@@ -301,17 +300,6 @@ class History:
 
     def _database_of(self, name: str) -> str | None:
         return None if self._database is None else f"{self._database}_{name}"
-
-    def _copy_database(self, source: str | None, target: str | None) -> None:
-        if source is None or target is None:
-            return
-        host = str(make_url(self.database_url).query["host"])
-        with psycopg.connect(host=host, user="postgres", dbname="postgres", autocommit=True) as admin:
-            admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(target)))
-            ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
-            admin.execute(ends, [source])
-            copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
-            admin.execute(copy.format(sql.Identifier(target), sql.Identifier(source)))
 
     # --- the end
 

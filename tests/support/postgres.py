@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 from psycopg import sql
+from sqlalchemy import make_url
 
 START_SECONDS = 120.0
 
@@ -124,3 +125,16 @@ def _start(folder: Path, binaries: Path, user: str | None, options: Sequence[str
         # Out of reach of a Ctrl-C at the terminal: the server ends after the fixtures, not before them.
         start_new_session=True,
     )
+
+
+def copy_database(url: str, source: str | None, target: str | None) -> None:
+    """Make a database of the server at a URL the copy of another, whoever uses either; nothing for None."""
+    if source is None or target is None:
+        return
+    with psycopg.connect(
+        host=str(make_url(url).query["host"]), user="postgres", dbname="postgres", autocommit=True
+    ) as admin:
+        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(target)))
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [source])
+        copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        admin.execute(copy.format(sql.Identifier(target), sql.Identifier(source)))

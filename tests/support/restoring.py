@@ -6,12 +6,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
-from psycopg import sql
 from sqlalchemy import make_url
 
 from orchestrator.store import Store
 from tests.support.hostedjob import Desk
+from tests.support.postgres import copy_database
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Backups:
         """Make a backup; another process goes on with the home."""
         self._end()
         shutil.copytree(self.desk.home.root, self.folder / name)
-        self._copy_database(self._database, self._database_of(name))
+        copy_database(self.database_url, self._database, self._database_of(name))
         self._begin()
 
     def put_back(self, name: str, *, files: bool = True) -> None:
@@ -39,7 +38,7 @@ class Backups:
             for left in self.desk.home.root.glob("orch.db-*"):
                 left.unlink()
             shutil.copy(self.folder / name / "orch.db", self.desk.home.root / "orch.db")
-        self._copy_database(self._database_of(name), self._database)
+        copy_database(self.database_url, self._database_of(name), self._database)
         self._begin()
 
     def _end(self) -> None:
@@ -58,12 +57,3 @@ class Backups:
 
     def _database_of(self, name: str) -> str | None:
         return None if self._database is None else f"{self._database}_{name}"
-
-    def _copy_database(self, source: str | None, target: str | None) -> None:
-        if source is None or target is None:
-            return
-        host = str(make_url(self.database_url).query["host"])
-        with psycopg.connect(host=host, user="postgres", dbname="postgres", autocommit=True) as admin:
-            admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(target)))
-            copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
-            admin.execute(copy.format(sql.Identifier(target), sql.Identifier(source)))

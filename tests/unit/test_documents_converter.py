@@ -89,8 +89,8 @@ def test_nothing_is_converted_unless_it_is_asked_for(tmp_path: Path) -> None:
 @confined
 def test_what_is_converted_is_read_as_what_it_became(tmp_path: Path, own_folder: Path) -> None:
     made = bombs.word("<w:p><w:r><w:t>Heat pumps</w:t></w:r></w:p>")
-    script = 'cp "${0%/program/*}/made.docx" /work/out/document.docx; cat /work/document.doc > /dev/null'
-    office = program(tmp_path, f"mkdir /work/out; {script}")
+    script = 'cp "${0%/program/*}/made.docx" /conversion/out/document.docx; cat /conversion/document.doc > /dev/null'
+    office = program(tmp_path, f"mkdir /conversion/out; {script}")
     (tmp_path / "office" / "made.docx").write_bytes(made)
     for name in ("a.doc", "b.DOC"):
         put(tmp_path, name, OLD)
@@ -108,7 +108,8 @@ def test_the_converter_sees_its_file_and_nothing_else(tmp_path: Path, monkeypatc
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         script = f"""
-        cd /work; seen="$(echo *) home:$(cat {tmp_path}/other.txt /etc/passwd /root/.profile 2>/dev/null | wc -c)"
+        cd /conversion
+        seen="$(echo *) home:$(cat {tmp_path}/other.txt /etc/passwd /root/.profile 2>/dev/null | wc -c)"
         seen="$seen keys:$(cat /proc/*/environ 2>/dev/null | grep -c sk-secret)"
         seen="$seen net:$(bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}' 2>/dev/null && echo yes || echo no)"
         seen="$seen write:$(touch /usr/x /bin/x {tmp_path}/office/x 2>/dev/null && echo yes || echo no)"

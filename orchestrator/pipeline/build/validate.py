@@ -66,10 +66,6 @@ class ValidationProblem:
         return f"{self.first[0]}: {self.code}: {self.message}{more}"
 
 
-if TYPE_CHECKING:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class ValidatedFile:
     """A file that is sound; `problems` are why some of its documents would fail.

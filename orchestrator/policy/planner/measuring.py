@@ -34,8 +34,12 @@ GUESSED = 0.5
 """A rate is a guess where it may be as far off as this (a spread of the logarithm)."""
 FAST = 0.2
 """P(it is as fast as it is thought of here); what that saves, times this, has to be more than the rows cost."""
-WORK, LEAST_ROWS, MOST_ROWS = 0.5 * MINUTE, 20, 0.05
-"""The rows keep it busy for about so many seconds if it is that fast; of a job they are a small part."""
+LEAST_ROWS = 20
+"""Fewer rows say nothing of a speed."""
+MOST_ROWS = 0.05
+"""The part of a job's rows that may be a probe, whatever it costs."""
+WORK = 0.5 * MINUTE
+"""The rows keep it busy for about so many seconds if it is that fast."""
 PAUSE, AHEAD = 0.5 * MINUTE, 3.0 * MINUTE
 """Seconds until the next look, and for how many more to wait must risk nothing."""
 LESS_SURE = 0.002

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from orchestrator.core.durations import DAY, MINUTE, duration
 from orchestrator.core.money import up_to
-from orchestrator.policy.planner.measuring import measured, waiting
+from orchestrator.policy.planner.measuring import LEAST_ROWS, MOST_ROWS, measured, waiting
 from orchestrator.policy.planner.planning_problem import objection
 from orchestrator.policy.planner.replan import replan
 from orchestrator.policy.planner.types import (
@@ -25,10 +25,6 @@ from orchestrator.policy.planner.types import (
     Terms,
 )
 
-LEAST_ROWS = 20
-"""Fewer rows say nothing of a speed."""
-MOST_ROWS = 0.05
-"""The part of a job's rows that may be a probe, whatever it costs."""
 WORK = 5.0 * MINUTE
 """A probe keeps a synchronous option busy for about so many seconds."""
 SLACK = 0.5
