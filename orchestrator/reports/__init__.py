@@ -1,1 +1,1 @@
-"""Status, cost and night reports: data → words, tables, pages."""
+"""Status, cost and night reports: from data to text, tables and pages."""

@@ -1,4 +1,4 @@
-"""How backends are: who answers, what waits there, how long batches take, what refusals have taught."""
+"""Report on backends: health, waiting batches, turnaround, learned limits and refused fields."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ if TYPE_CHECKING:
     from orchestrator.store.refused_fields import LearnedField
 
 NEWEST = 200
-"""Batches that turnaround is told from."""
+"""Number of newest batches from which turnaround is computed."""
 RECENT = timedelta(hours=24)
 BOUNDS = (60, 300, 900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 16 * 3600, 24 * 3600)
-"""Seconds that divide turnarounds into groups; a last group has what took longer."""
+"""Upper bounds of the turnaround groups, in seconds; a last group has what took longer."""
 
 Health = Callable[[str], Mapping[str, Any] | None]
-"""What the batch server of a backend says of itself, None where none runs."""
+"""Health report of a backend's batch server, or None if none is running."""
 
 
 def backends_report(store: Store, settings: Config, health: Health, now: datetime) -> list[dict[str, Any]]:
-    """A description of each backend, in the order of orch.toml: the stable form, documented in
-    docs/reference/json.md."""
+    """Describe each backend, in the order of orch.toml, in the stable form of docs/reference/json.md."""
     learned, fields = store.limits.all(), store.refused_fields.all(now)
     found = []
     for name, backend in settings.backends.items():
@@ -50,7 +49,8 @@ def backends_report(store: Store, settings: Config, health: Health, now: datetim
 
 
 def _condition(own: bool, told: Mapping[str, Any] | None) -> dict[str, Any]:
-    """`state` is `hosted` for a provider's, whose health nobody but the provider knows; `stopped`: no server."""
+    """Return health and upstreams. `state` is `hosted` for a provider, whose health is unknown, and `stopped` without
+    a server."""
     upstreams = [] if told is None else [_upstream(one) for one in told["upstreams"]]
     down = [one for one in upstreams if one["problem"] is not None]
     if not own:
@@ -79,7 +79,7 @@ def _waiting(shards: Sequence[Shard]) -> dict[str, Any]:
 
 
 def _pace(shards: Sequence[Shard], now: datetime) -> dict[str, Any]:
-    """Rows of the batches that ended lately, and how many a second that is while batches were there."""
+    """Return the rows completed in the last 24 hours, and the rate over the time in which batches ran."""
     ended = [one for one in shards if one.ended_at is not None and one.ended_at > now - RECENT]
     rows = sum(one.provider_completed for one in ended)
     spans = sorted(

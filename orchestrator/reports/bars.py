@@ -1,4 +1,4 @@
-"""Bar charts as SVG for pages that need nothing else: text stays text, in the reader's own font. Pure."""
+"""Bar charts as self-contained SVG: text stays text, in the reader's own font. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from orchestrator.core.sanitize import escape_controls, shortened
 
 WIDTH = 480.0
 _FONT, _LETTER, _GAP = 13.0, 7.2, 8.0
-"""Size of the text, width of an average letter, space between text and what it names."""
+"""Text size, width of an average letter, and space between a text and what it labels."""
 _ROW, _PAIR_ROW = 28.0, 36.0
 _LEGEND, _AXIS, _COLUMNS = 28.0, 24.0, 170.0
 _TICKS_BELOW, _TICKS_BESIDE, _NAMES = 3, 5, 7
-"""The most ticks of an axis, and the most names that are written along one."""
+"""Most ticks of an axis (below, beside), and most names written along an axis."""
 Words = Callable[[Decimal], str]
 
 
 class Bar(NamedTuple):
-    """A bar with its name and its figure."""
+    """A bar with its name."""
 
     name: str
     size: Decimal
@@ -37,7 +37,7 @@ class Series(NamedTuple):
 
 
 def bars(given: Sequence[Bar], words: Words) -> str:
-    """Bars one below the other, each with its figure in `words`; nothing where there are none."""
+    """Draw bars one below the other, each with its figure in `words`; empty without bars."""
     if not given:
         return ""
     left = _room(short(bar.name) for bar in given)
@@ -53,7 +53,7 @@ def bars(given: Sequence[Bar], words: Words) -> str:
 
 
 def groups_below(names: Sequence[str], series: Sequence[Series], words: Words) -> str:
-    """Groups one below the other, with a bar of each series, above an axis."""
+    """Draw groups one below the other, with a bar of each series, above an axis."""
     ticks = _ticks(_largest(series), _TICKS_BELOW)
     left, right = _room(map(short, names)), _letters(words(ticks[-1])) / 2
     scale = _scale(ticks, WIDTH - left - right)
@@ -72,7 +72,7 @@ def groups_below(names: Sequence[str], series: Sequence[Series], words: Words) -
 
 
 def groups_beside(names: Sequence[str], series: Sequence[Series], words: Words) -> str:
-    """Groups from left to right, with a bar of each series, beside an axis; at most `_NAMES` are written."""
+    """Draw groups from left to right, with a bar of each series, beside an axis; label at most `_NAMES`."""
     ticks = _ticks(_largest(series), _TICKS_BESIDE)
     left = _room(map(words, ticks))
     scale = _scale(ticks, _COLUMNS)
@@ -93,7 +93,7 @@ def groups_beside(names: Sequence[str], series: Sequence[Series], words: Words) 
 
 
 def short(name: str) -> str:
-    """A name as an axis has room for it."""
+    """Return a name, shortened to fit an axis."""
     return shortened(name, 20)
 
 
@@ -102,7 +102,7 @@ def _largest(series: Sequence[Series]) -> Decimal:
 
 
 def _ticks(largest: Decimal, most: int) -> list[Decimal]:
-    """Round numbers from 0 to at least `largest`, `most` steps or fewer."""
+    """Return round numbers from 0 to at least `largest`, in at most `most` steps."""
     if largest <= 0:
         return [Decimal(0), Decimal(1)]
     unit = Decimal(10) ** ((largest / most).adjusted())
@@ -112,13 +112,13 @@ def _ticks(largest: Decimal, most: int) -> list[Decimal]:
 
 
 def _scale(sizes: Iterable[Decimal], room: float) -> Callable[[Decimal], float]:
-    """What makes lengths of sizes, so that the largest takes all the room; nothing is shorter than nothing."""
+    """Return a function from sizes to lengths: the largest fills the room, negative sizes get length 0."""
     largest = max((float(size) for size in sizes), default=0.0)
     return lambda size: max(0.0, float(size)) / largest * room if largest > 0 else 0.0
 
 
 def _letters(text: str) -> float:
-    """How wide a text is, roughly: nobody knows the reader's font."""
+    """Estimate the width of a text; the reader's font is unknown."""
     return sum(_LETTER * (2 if east_asian_width(letter) in "WF" else 1) for letter in text)
 
 
@@ -143,7 +143,7 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
-    # Lowered by a third of its size and not by `dominant-baseline`, which mail programs do not know.
+    # Lowered by a third of its size, as mail programs ignore `dominant-baseline`.
     lowered = y + _FONT / 3
     return f'<text x="{x:.1f}" y="{lowered:.1f}" text-anchor="{anchor}">{escape(escape_controls(text))}</text>'
 

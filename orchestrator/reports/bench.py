@@ -1,4 +1,4 @@
-"""What a bench found, as figures: of each concurrency, of the modes and orders, of settings, and what they mean."""
+"""Results of a bench as figures: concurrencies, modes, orders, engine settings and the verdict."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ GIB = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The points of a bench. `window` is that of dynamic batching in seconds, `order` in which order rows go out.
+    """Points of a bench.
 
-    `prefill` asked for one token of each row. `file_order` is None where the rows' order is the file's anyway.
+    `window` is the window of dynamic batching in seconds, `order` the order in which rows go out. `prefill` asked for
+    one token of each row. `file_order` is None if the rows already went out in the file's order.
     """
 
     sweep: tuple[BenchPoint, ...]
@@ -33,7 +34,7 @@ class Measured:
 
     @property
     def at_knee(self) -> BenchPoint | None:
-        """The point at the knee; None where there is none."""
+        """The point at the knee, or None without a knee."""
         if isinstance(self.knee, NoKnee):
             return None
         return next(one for one in self.sweep if one.concurrency == self.knee.concurrency)
@@ -41,7 +42,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class TunePoint:
-    """A point of settings: `result` is None where the engine did not start or failed, and `problem` says why."""
+    """One run of engine settings, with the `problem` instead of a `result` if the engine failed or did not start."""
 
     options: tuple[str, ...]
     round: int
@@ -50,11 +51,11 @@ class TunePoint:
 
     @property
     def run(self) -> TuneRun:
-        """As the contest sees it."""
+        """This point, as the comparison of settings takes it."""
         return TuneRun(self.options, self.round, None if self.result is None else self.result.rows_per_second)
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {
             "options": list(self.options),
             "round": self.round,
@@ -64,20 +65,20 @@ class TunePoint:
 
     @classmethod
     def of_json(cls, told: dict[str, Any]) -> TunePoint:
-        """What `to_json` gave."""
+        """Read the form that `to_json` returns."""
         result = None if told["result"] is None else BenchPoint.of_json(told["result"])
         return cls(tuple(told["options"]), told["round"], result, told["problem"])
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Every point of settings, and the winner."""
+    """All points of engine settings, and the winner."""
 
     points: tuple[TunePoint, ...]
     winner: Winner
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         winner = self.winner
         return {
             "winner": None if winner.options is None else list(winner.options),
@@ -88,7 +89,7 @@ class Tuned:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The outcome as a sentence for people."""
         winner = self.winner
         if winner.options is None or winner.rows_per_second is None:
             return "no settings worked: every engine failed to start or to answer"
@@ -103,9 +104,9 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """A bench of a job's rows at a backend: `rows` of the job's `job_rows`; `left_out` are for other models.
+    """A bench of `rows` of a job's `job_rows` at a backend; `left_out` rows are for other models.
 
-    `rates` are what `--apply` keeps, None where there is no knee. `notes` are for people.
+    `rates` is what `--apply` stores, None without a knee. `notes` are for people.
     """
 
     job: str
@@ -128,13 +129,13 @@ class BenchReport:
 
     @property
     def title(self) -> str:
-        """What was measured."""
+        """Headline: the model, the backend and the measured rows."""
         version = f", {self.engine_version}" if self.engine_version else ""
         return f"{self.model} at {self.backend}{version}: {self.rows:,} of {self.job_rows:,} rows of {self.job}"
 
     @property
     def knee_words(self) -> str:
-        """How many rows at once are best."""
+        """The best concurrency, or why nothing works, as text."""
         knee = self.measured.knee
         if isinstance(knee, NoKnee):
             return f"no concurrency works: {knee.reason}"
@@ -143,7 +144,7 @@ class BenchReport:
 
     @property
     def comparisons(self) -> list[str]:
-        """What modes and orders bring, for people."""
+        """Comparisons of modes and orders, for people."""
         found: list[str] = []
         at_knee = self.measured.at_knee
         if at_knee is None or not at_knee.rows_per_second:
@@ -160,7 +161,7 @@ class BenchReport:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         measured, knee = self.measured, self.measured.knee
         return {
             "job": self.job,
@@ -200,11 +201,11 @@ COLUMNS = (
     "at once", "rows/h", "in tok/s", "out tok/s", "P50", "P99", "failed", "cache", "KV", "preempted", "VRAM", "point",
 )  # fmt: skip
 RANKS = {"failed": 1, "point": 2, "in tok/s": 3, "out tok/s": 4, "cache": 5, "KV": 6, "VRAM": 7, "preempted": 8}
-"""Which columns are left out first where there is no room."""
+"""Columns that a narrow table leaves out, highest rank first."""
 
 
 def bench_cells(report: BenchReport) -> list[tuple[str, ...]]:
-    """The points as cells under COLUMNS: the sweep, then modes and orders at the knee."""
+    """Return the points as cells under COLUMNS: the sweep, then modes and orders at the knee."""
     measured = report.measured
     found = [_cells(one, "" if one.end is PointEnd.MEASURED else one.end.value) for one in measured.sweep]
     found += [_cells(one, one.mode.value) for one in measured.modes if one.mode is not Mode.CONTINUOUS]
@@ -236,7 +237,7 @@ TUNE_COLUMNS = ("settings", "round", "rows/h", "VRAM", "problem")
 
 
 def tune_cells(tuned: Tuned) -> list[tuple[str, ...]]:
-    """The points of settings as cells under TUNE_COLUMNS."""
+    """Return the points of settings as cells under TUNE_COLUMNS."""
     return [
         (
             " ".join(point.options) or "defaults",
@@ -251,7 +252,7 @@ def tune_cells(tuned: Tuned) -> list[tuple[str, ...]]:
 
 
 def plot_cells(sweep: Sequence[BenchPoint]) -> list[tuple[str, float, str]]:
-    """Bars of a plot: the concurrency, its rows a second as a part of the most, and its figure in words."""
+    """Return bars of a plot: the concurrency, its rate as a share of the best rate, and the rate in words."""
     most = max((one.rows_per_second for one in sweep), default=0.0)
     return [
         (f"{one.concurrency:,}", one.rows_per_second / most if most else 0.0, _per_hour(one.rows_per_second))
@@ -260,7 +261,7 @@ def plot_cells(sweep: Sequence[BenchPoint]) -> list[tuple[str, float, str]]:
 
 
 def rates_words(rates: EngineRates) -> str:
-    """What `--apply` keeps, for people."""
+    """Describe the rates that `--apply` stores."""
     answers = "" if rates.decode is None else f" and writes {rates.decode:,.0f} tokens/s of answers"
     start = "" if rates.start_seconds is None else f", starts in {duration(rates.start_seconds)}"
     best = f"best at {rates.best_limit} rows at once"

@@ -1,4 +1,4 @@
-"""A bench as an HTML page that needs nothing else. Pure."""
+"""A bench as a self-contained HTML page. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def bench_page(report: BenchReport) -> str:
-    """The page of a bench."""
+    """Render the page of a bench."""
     measured = report.measured
     notes = [report.knee_words, *report.comparisons, *([] if report.tuned is None else [report.tuned.words])]
     notes += [] if report.rates is None else [rates_words(report.rates)]

@@ -16,7 +16,7 @@ from orchestrator.policy.pricing import Tier, rates
 from orchestrator.policy.token_rates import TierPrice
 
 USUAL_DISCOUNT = Decimal("0.5")
-"""What most batch APIs take off, for a comparison with a model whose batch price is not listed."""
+"""Usual discount of batch APIs, for a compared model without a listed batch price."""
 
 
 class BookedUsage(Protocol):
@@ -24,19 +24,19 @@ class BookedUsage(Protocol):
 
     @property
     def group(self) -> str:
-        """What the report groups by."""
+        """The group that the line belongs to."""
 
     @property
     def backend(self) -> str:
-        """Where it ran."""
+        """The backend that ran the rows."""
 
     @property
     def model(self) -> str:
-        """Who answered."""
+        """The model that answered."""
 
     @property
     def day(self) -> date:
-        """When, in UTC."""
+        """The day, in UTC."""
 
     @property
     def rows(self) -> int:
@@ -48,32 +48,32 @@ class BookedUsage(Protocol):
 
     @property
     def cost(self) -> Decimal:
-        """What they cost, in dollars."""
+        """Their cost, in dollars."""
 
     @property
     def uncertain(self) -> Decimal:
-        """How much of the cost is for sends that brought no answer and may not be billed, in dollars."""
+        """Part of the cost for sends without an answer, which may not be billed; dollars."""
 
     @property
     def wasted(self) -> Decimal:
-        """How much of the cost brought no answer that is used, the uncertain part among it, in dollars."""
+        """Part of the cost that brought no used answer, `uncertain` included; dollars."""
 
     @property
     def estimated(self) -> bool:
-        """Whether some of the cost is an estimate."""
+        """True if some of the cost is an estimate."""
 
     @property
     def unpriced(self) -> int:
-        """Rows whose cost does not cover all that their answer used."""
+        """Rows whose answers used something that the cost does not cover."""
 
 
 Listed = Callable[[str, str, datetime], TierPrice]
-"""What a model at a backend costs at once, in no batch, at a time. Raises InputError where no list has it."""
+"""Returns a model's non-batch list price at a backend and a time. Raises InputError if no list has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What jobs were foreseen to cost, and of those that are over: what they were to cost, and did; dollars."""
+    """Forecast cost of jobs, in dollars; of finished jobs also their forecast (`over_p50`) and cost (`over_paid`)."""
 
     p50: Decimal
     over_p50: Decimal
@@ -81,7 +81,7 @@ class Estimate:
 
     @property
     def off(self) -> float | None:
-        """How far what was paid is above what was forecast (0.1: a tenth); None where it cannot be said."""
+        """Relative error of the forecast (0.1: a tenth more was paid), or None if nothing was forecast."""
         return float(self.over_paid / self.over_p50) - 1 if self.over_p50 else None
 
 
@@ -89,10 +89,10 @@ class Estimate:
 class CostLine:
     """One line of a cost report; dollars. `wasted` is a part of `cost`, `uncertain` a part of `wasted`.
 
-    `listed` is what the same tokens cost at once at the list price of the model that answered: an estimate where
-    the compared model stood in for one without a list price. `realtime` and `batch` are those of the compared model.
-    `estimate` is None where no forecast belongs to the group. `unpriced` counts rows whose cost does not cover all
-    that their answer used.
+    `listed` is the non-batch list price of the same tokens at the model that answered. It is an estimate if the
+    compared model stands in for a model without a list price. `realtime` and `batch` are prices of the compared
+    model. `estimate` is None if the group has no forecast. `unpriced` counts rows whose cost does not cover all that
+    their answer used.
     """
 
     group: str
@@ -111,26 +111,26 @@ class CostLine:
 
     @property
     def saved(self) -> Decimal:
-        """How much less was paid than the list price at once; below zero where it was more."""
+        """Non-batch list price minus what was paid; negative if more was paid."""
         return self.listed.cost - self.cost
 
     @property
     def per_document(self) -> Decimal | None:
-        """Dollars a document."""
+        """Dollars per document."""
         return (self.cost / self.documents).quantize(PICO) if self.documents else None
 
     @property
     def per_1000_tokens(self) -> Decimal | None:
-        """Dollars for a thousand tokens, in and out."""
+        """Dollars per thousand tokens, in and out."""
         number = self.usage.input_tokens + self.usage.output_tokens
         return (self.cost * 1000 / number).quantize(PICO) if number else None
 
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """Costs by group, and their sum. `compare` is the hosted model whose list prices stand beside them.
+    """Costs by group, and their sum. `compare` is the hosted model whose list prices are shown beside them.
 
-    `days` are the first and the last on which something was booked (UTC), None where nothing was.
+    `days` are the first and last day (UTC) with a ledger line, None without ledger lines.
     """
 
     by: str
@@ -140,7 +140,7 @@ class CostReport:
     days: tuple[date, date] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {
             "by": self.by,
             "compare": self.compare,
@@ -151,7 +151,7 @@ class CostReport:
         }
 
     def to_csv(self) -> str:
-        """The lines as CSV with a header, for spreadsheets: a group that one would take for a formula is quoted."""
+        """Return the lines as CSV with a header; group names that look like formulas are quoted."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([self.by, *_COLUMNS])
@@ -172,7 +172,7 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-# New ones go behind: scripts read them by place, too.
+# New columns go to the end: scripts also read columns by position.
 _COLUMNS = (
     "rows", "input_tokens", "cached_tokens", "output_tokens", "cost_usd", "cost_estimated", "realtime_usd",
     "batch_usd", "batch_estimated", "cache_write_tokens", "reasoning_tokens", "uncertain_usd", "documents",
@@ -221,16 +221,16 @@ def _json(line: CostLine) -> dict[str, Any]:
 
 
 def _text(dollars: Decimal | None) -> str | None:
-    """Dollars that were divided, to a picodollar."""
+    """Round to a picodollar: the value was divided."""
     return None if dollars is None else f"{dollars.quantize(PICO):f}"
 
 
 @dataclass(frozen=True, slots=True)
 class CostFacts:
-    """What a cost report is made of.
+    """Input of a cost report.
 
-    `lines` are the parts of the groups, `whole` those of the total: the same lines, but where a line is in several
-    groups. `documents` counts them by group, under None in all; `estimates` are by group, too.
+    `lines` are the parts of the groups, `whole` the parts of the total. They differ if a line is in several groups.
+    `documents` and `estimates` are by group; the key None has the total.
     """
 
     lines: Sequence[BookedUsage]
@@ -240,7 +240,7 @@ class CostFacts:
 
 
 def cost_report(by: str, facts: CostFacts, compare: str, listed: Listed, at: datetime) -> CostReport:
-    """Put list prices beside what was paid. Raises InputError where the compared model has no known price."""
+    """Compare what was paid with list prices. Raises InputError if the compared model has no known price."""
     provider, _, model = compare.partition(":")
     realtime = rates(provider, model, tier=Tier.STANDARD, at=at)
     batch = rates(provider, model, tier=Tier.BATCH, at=at, discount=USUAL_DISCOUNT)
@@ -273,10 +273,10 @@ _NOTHING = Estimate(Decimal(0), Decimal(0), Decimal(0))
 
 
 def estimates(by: str, forecasts: Iterable[Forecast], jobs: Iterable[BookedUsage]) -> dict[str | None, Estimate]:
-    """What jobs were foreseen to cost, by `job` or `day`, and under None in all; `jobs` are lines by job.
+    """Sum the forecast cost of jobs by `job` or `day`, and under None in total; `jobs` are ledger lines by job.
 
-    A job that runs over midnight has its forecast on each day in the share of what was paid on that day. A job
-    without a forecast, or of which nothing was booked, is left out.
+    The forecast of a job that ran on several days is split by what was paid on each day. A job without a forecast or
+    without ledger lines is left out.
     """
     foreseen: dict[str, list[Forecast]] = {}
     for one in forecasts:
@@ -315,7 +315,7 @@ def _at_once(part: BookedUsage, listed: Listed, compared: TierPrice) -> Price:
 
 
 def _elsewhere(usage: Usage) -> Usage:
-    """Tokens at another provider: what our own cache spared is not what a provider's would have spared."""
+    """Return the tokens as another provider would bill them: uncached, as its cache might not have had them."""
     return Usage(usage.input_tokens, 0, usage.output_tokens)
 
 

@@ -1,4 +1,4 @@
-"""Builds cost reports from the store and the prices of orch.toml."""
+"""Cost reports, built from the store and the prices of orch.toml."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from orchestrator.store import Store
 
 GROUPS = ("job", "day", "task", "model", "backend", "tag")
-"""What a cost report groups by; `tag:KEY` is one more."""
+"""Groupings of a cost report; `tag:KEY` is a further one."""
 
 
 def cost_of(
     store: Store, settings: Config, by: str, since: datetime | None, job: JobId | None, compare: str | None = None
 ) -> CostReport:
-    """What was paid since a time, or for one job; `compare` is the hosted model whose list prices stand beside it.
+    """Report what was paid since a time or for one job, beside list prices of the hosted model `compare`.
 
-    Raises InputError where the compared model has no known price.
+    Raises InputError if the compared model has no known price.
     """
     ledger = store.ledger
     lines = ledger.totals(by, since, job)
-    # A line of several tags is in several groups, and once in the total.
+    # A line with several tags is in several groups, but once in the total.
     whole = ledger.totals("job", since, job) if by in ("tag", "day") else lines
     found = estimates(by, store.forecasts.since(since), whole) if by in ("job", "day") else {}
     facts = CostFacts(lines, whole, ledger.documents(by, since, job), found)
@@ -38,7 +38,7 @@ def cost_of(
 
 
 def _list_prices(settings: Config) -> Listed:
-    """What the models of the backends of orch.toml cost at once."""
+    """Return the non-batch prices of the models of all backends in orch.toml."""
     known = {name: prices_of(backend, settings, now) for name, backend in settings.backends.items()}
 
     def listed(backend: str, model: str, at: datetime) -> TierPrice:

@@ -1,4 +1,4 @@
-"""What engines of one's own held of GPUs: hours that cost, whether they worked or not. Pure."""
+"""GPU hours that our own engines held, and what they cost, idle or not. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from orchestrator.core.money import money
 
 @dataclass(frozen=True, slots=True)
 class HeldHours:
-    """Of one model of a backend: GPU hours held, those until its engines were warm among them, and what they cost."""
+    """GPU hours that a backend held for a model, with their cost; `starting_hours` is the part before engines were
+    warm."""
 
     backend: str
     model: str
@@ -25,7 +26,7 @@ class HeldHours:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The hours as a sentence for people."""
         starts = f"{self.starts} start{'s' if self.starts != 1 else ''}"
         return (
             f"{self.backend} held GPUs for {self.model}: {duration(self.gpu_hours * HOUR)} of one GPU, "
@@ -33,7 +34,7 @@ class HeldHours:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {
             "backend": self.backend,
             "model": self.model,
@@ -45,7 +46,7 @@ class HeldHours:
 
 
 def held_hours(holds: Iterable[EngineHold]) -> list[HeldHours]:
-    """Holds by backend and model, in the order in which they came."""
+    """Sum holds by backend and model, in order of first appearance."""
     found: dict[tuple[str, str], list[EngineHold]] = {}
     for one in holds:
         found.setdefault((one.backend, one.model), []).append(one)

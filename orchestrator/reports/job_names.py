@@ -1,4 +1,4 @@
-"""Which job a user means: by its id, the beginning of that, or the name of a job or schedule for its newest night."""
+"""Job lookup by what a user types: an id, its beginning, or the name of a job or schedule."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from orchestrator.store import Store
 
 
 def job_named(store: Store, home: str, name: str) -> Job:
-    """The job with this id; else the newest run of the job or schedule of this name; else the one whose id begins so.
+    """Return the job with this id, or the newest run of this job or schedule name, or the job whose id begins so.
 
-    Runs that were limited to a part of their documents or tasks are found by their id, or where there are no others.
-    Of names that several homes have, that of `home` is meant. Raises UsageError where there is none, or several.
+    A limited run is found by its id, or if there is no other run. If several homes have the name, `home` wins. Raises
+    UsageError if no job or several jobs match.
     """
     if (exact := store.jobs.find(JobId(name))) is not None:
         return exact
@@ -27,7 +27,7 @@ def job_named(store: Store, home: str, name: str) -> Job:
 
 
 def _of_schedule(store: Store, name: str) -> list[Job]:
-    """The newest job that a schedule's nights made."""
+    """Return the newest job of a schedule's nights, in a list."""
     schedule = store.schedules.find(name)
     nights = [] if schedule is None else store.schedules.nights(schedule.id)
     made = (store.jobs.find(night.job_id) for night in reversed(nights) if night.job_id is not None)
@@ -36,7 +36,7 @@ def _of_schedule(store: Store, name: str) -> list[Job]:
 
 
 def _newest_of_series(runs: Sequence[Job]) -> list[Job]:
-    """The newest run of each job file, a whole one where there is one."""
+    """Return the newest run of each job file, preferring runs that are not limited."""
     found: dict[str, Job] = {}
     for job in sorted(runs, key=lambda run: (not run.is_limited, run.created_at), reverse=True):
         found.setdefault(job.series, job)

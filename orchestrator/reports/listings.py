@@ -1,4 +1,4 @@
-"""The `--json` of budgets, quarantine and schedules, which commands and pages share."""
+"""The `--json` forms of budgets, quarantine and schedules, shared by commands and pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def standing_json(standing: BudgetStanding) -> dict[str, Any]:
-    """The stable form of a budget; documented in docs/reference/json.md."""
+    """Return the stable form of a budget, documented in docs/reference/json.md."""
     terms = standing.budget
     return {
         "name": terms.name,
@@ -36,7 +36,7 @@ def standing_json(standing: BudgetStanding) -> dict[str, Any]:
 
 
 def held_json(held: Held) -> dict[str, Any]:
-    """The stable form of a row in quarantine; documented in docs/reference/json.md."""
+    """Return the stable form of a row in quarantine, documented in docs/reference/json.md."""
     return {
         "document": held.document,
         "task": held.task,
@@ -52,7 +52,7 @@ def held_json(held: Held) -> dict[str, Any]:
 
 
 def schedule_json(store: Store, one: Schedule, now: datetime) -> dict[str, Any]:
-    """The stable form of a schedule; documented in docs/reference/json.md."""
+    """Return the stable form of a schedule, documented in docs/reference/json.md."""
     following = None if one.paused_at else due_nights.next_due(one, now)
     last = last_night(store, one)
     return {
@@ -77,7 +77,7 @@ def schedule_json(store: Store, one: Schedule, now: datetime) -> dict[str, Any]:
 
 
 def night_json(night: Night) -> dict[str, Any]:
-    """The stable form of a night; documented in docs/reference/json.md."""
+    """Return the stable form of a night, documented in docs/reference/json.md."""
     return {
         "night": night.night.isoformat(),
         "slot": night.slot or None,
@@ -93,13 +93,13 @@ def night_json(night: Night) -> dict[str, Any]:
 
 
 def name_of(store: Store, schedule_id: str) -> str:
-    """What a schedule is called; its id where it is gone."""
+    """Return a schedule's name, or its id if the schedule is gone."""
     found = store.schedules.get(schedule_id)
     return schedule_id if found is None else found.name
 
 
 def last_night(store: Store, one: Schedule) -> Night | None:
-    """The newest night of a schedule."""
+    """Return the newest night of a schedule."""
     found = store.schedules.nights(one.id)
     return found[-1] if found else None
 

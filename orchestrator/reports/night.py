@@ -1,4 +1,4 @@
-"""The report of a night: what became of its documents, answers, money and time, and what needs a person. Pure."""
+"""Night report: outcome, cost and time of a night's jobs, and what needs a person. Pure."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from orchestrator.policy.night_figures import (
 )
 
 MOST = 20
-"""Documents, rows and reroutes that are named; all are counted."""
+"""Most documents, rows and reroutes that are named; all are counted."""
 NOON = time(12)
 
 
 class DocumentFate(StrEnum):
-    """What became of a document."""
+    """Outcome of a document in a run."""
 
-    NEW = "new"  # no run before had it
-    CHANGED = "changed"  # it, or what is asked of it, is not what it was
-    UNCHANGED = "unchanged"  # nothing is; its answers carry over
-    REMOVED = "removed"  # the run before had it
+    NEW = "new"  # not in any earlier run
+    CHANGED = "changed"  # the document or its question changed
+    UNCHANGED = "unchanged"  # same as before; its answers carry over
+    REMOVED = "removed"  # only in the run before
     FAILED = "failed"  # an answer is missing
-    UNREADABLE = "unreadable"  # no request could be made of it
-    KNOWN = "known"  # it fails as it did in an earlier run, or somebody has acknowledged it
-    OPEN = "open"  # an answer is still waited for
+    UNREADABLE = "unreadable"  # no request could be made from it
+    KNOWN = "known"  # fails as in an earlier run, or is acknowledged
+    OPEN = "open"  # still waiting for an answer
 
 
 def fate_of(run: DocumentRun) -> tuple[DocumentFate, str]:
-    """What became of a document, and why."""
+    """Return a document's fate and the reason for it."""
     if run.failed:
         why = f"{run.code}: {run.message}" if run.message else str(run.code)
         if run.old == run.failed:
@@ -76,7 +76,7 @@ def _why_changed(run: DocumentRun) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NamedDocument:
-    """A document, and why it has the fate that it has."""
+    """A document, and the reason for its fate."""
 
     name: str
     reason: str
@@ -84,7 +84,7 @@ class NamedDocument:
 
 @dataclass(slots=True)
 class Fates:
-    """How many documents have which fate, and the first of each but of the unchanged ones."""
+    """Documents per fate, with the first few names of each fate except `unchanged`."""
 
     counts: dict[DocumentFate, int] = field(default_factory=dict)
     first: dict[DocumentFate, list[NamedDocument]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Fates:
             named.append(NamedDocument(name, reason))
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {
             fate.value: {
                 "documents": self.counts.get(fate, 0),
@@ -108,7 +108,7 @@ class Fates:
 
 
 def fates(runs: Iterable[DocumentRun], removed: Iterable[str], most: int = MOST) -> Fates:
-    """What became of the documents of a run. `removed` are those that only the run before had."""
+    """Sort the documents of a run by fate; `removed` are the documents only the run before had."""
     found = Fates()
     for run in runs:
         found.add(*_named(run), most)
@@ -123,14 +123,14 @@ def _named(run: DocumentRun) -> tuple[DocumentFate, str, str]:
 
 
 class NeedKind(StrEnum):
-    """What needs a person."""
+    """Kind of problem that needs a person."""
 
     JOB = "job"  # it could not go on as a whole
-    OUTPUT = "output"  # its rows could not be put where its file wants them
+    OUTPUT = "output"  # its rows could not be delivered
     CANCELLED = "cancelled"  # it was ended before it was done
     DEADLINE = "deadline"  # missed, or already passed
-    WITHHELD = "withheld"  # the output was not delivered
-    ROWS = "rows"  # some did not succeed, for one reason
+    WITHHELD = "withheld"  # the output was held back because of known answers
+    ROWS = "rows"  # some failed for the same reason
     WAITS = "waits"  # a batch is held
     STANDSTILL = "standstill"  # the job cannot go on for now
     UNREAD = "unread"  # answers could not be compared
@@ -138,7 +138,7 @@ class NeedKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that a person has to see to, and what to do about it where that can be said.
+    """Something that a person has to see to, with advice if there is any.
 
     `code` is the rows' or the output's error code, or the cause of a missed deadline (`delay_causes.Cause`).
     """
@@ -152,17 +152,17 @@ class Need:
         return self.text if self.advice is None else f"{self.text} → {self.advice}"
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {"need": str(self), "kind": self.kind, "code": self.code, "text": self.text, "advice": self.advice}
 
 
 @dataclass(frozen=True, slots=True)
 class NightFacts:
-    """What a job's part of the report is made of. `before` is the id of the run before, None where there is none.
+    """Input of a job's part of the report. `before` is the id of the run before, if there is one.
 
-    `reasons` are those for which rows did not succeed: code, a message, how many; those that are `known` from an
-    earlier run, or acknowledged, stand apart, with the moment they began. `held` says what batches wait for,
-    `withheld` why the output was not delivered, None where it was.
+    `reasons` says why rows failed: code, message, number of rows. `known` has the reasons known from an earlier run
+    or acknowledged, with the time they began. `held` says what batches wait for, `withheld` why the output was not
+    delivered, None if it was.
     """
 
     job: Job
@@ -183,7 +183,7 @@ class NightFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """A job's part of the report; `needs` is what a person has to see to, the first first."""
+    """A job's part of the report; `needs` is what a person has to see to, most urgent first."""
 
     facts: NightFacts
     routes: Sequence[BackendSpending]
@@ -196,11 +196,11 @@ class JobReport:
 
     @property
     def cost(self) -> Decimal:
-        """What was paid, in dollars."""
+        """Amount paid, in dollars."""
         return sum((route.cost for route in self.routes), Decimal(0))
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         facts, job = self.facts, self.facts.job
         return {
             "job": job.id,
@@ -267,7 +267,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class NightReport:
-    """The jobs of one night, oldest first. `night` is the day on which it began, None where one job was asked for."""
+    """The jobs of one night, oldest first. `night` is the day on which it began, None for a report of single jobs."""
 
     night: date | None
     made_at: datetime
@@ -275,7 +275,7 @@ class NightReport:
 
     @property
     def needs(self) -> list[tuple[str, Need]]:
-        """What needs a person: the job, and what it is; jobs that failed as a whole come first."""
+        """Needs of all jobs, each with its job's id; jobs that failed as a whole come first."""
         worst_first = sorted(self.jobs, key=lambda job: job.facts.job.error is None)
         return [(job.facts.job.id, need) for job in worst_first for need in job.needs]
 
@@ -286,7 +286,7 @@ class NightReport:
         return Counts(*map(sum, zip(*each, strict=True))) if each else Counts()
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {
             "night": None if self.night is None else self.night.isoformat(),
             "made_at": _iso(self.made_at),
@@ -303,13 +303,13 @@ def _iso(at: datetime | None) -> str | None:
 
 
 def night_of(at: datetime, zone: tzinfo | None = None) -> date:
-    """The night that a moment belongs to, from noon to noon by the clocks of `zone` or of this machine."""
+    """Return the night of a moment: from noon to noon, in `zone` or this machine's time zone."""
     here = at.astimezone(zone)
     return here.date() if here.time() >= NOON else here.date() - timedelta(days=1)
 
 
 def job_report(facts: NightFacts, now: datetime) -> JobReport:
-    """A job's part of the report."""
+    """Build a job's part of the report."""
     reroutes = [event for event in facts.events if event.kind == EventKind.RESCUED]
     due = _due(facts, now)
     return JobReport(
@@ -364,7 +364,7 @@ def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list
 
 
 def _late(facts: NightFacts, due: DeadlineResult, now: datetime) -> Need:
-    """A missed deadline, with what took the time and what to do about it."""
+    """Describe a missed deadline: what took the time and what to do about it."""
     job, late = facts.job, duration(-due.spare)
     if facts.counts.expired:
         told = f"the deadline was missed: {facts.counts.expired:,} rows were given up"
@@ -376,7 +376,7 @@ def _late(facts: NightFacts, due: DeadlineResult, now: datetime) -> Need:
 
 def _failed(code: str, message: str, rows: int) -> Need:
     told = f"{rows:,} {'row' if rows == 1 else 'rows'} did not succeed, {code}"
-    if code not in set(DocumentProblem):  # their messages are one document's, and say what to do with it
+    if code not in set(DocumentProblem):  # messages of document problems are about one document
         told += f": {_first_line(message)}"
     return Need(NeedKind.ROWS, told, advice_for(code), code)
 

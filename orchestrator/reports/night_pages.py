@@ -1,4 +1,4 @@
-"""The report of a night as Markdown, and as one HTML page that needs nothing else. Pure."""
+"""The night report as Markdown, and as a self-contained HTML page. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 MOST_FIELDS = 12
-"""Fields whose changes are counted in a page; `--json` has more."""
+"""Most changed fields that a page lists; `--json` has all."""
 Row = tuple[str, ...]
 
 _ORDER = (
@@ -40,12 +40,12 @@ _ORDER = (
     DocumentFate.REMOVED,
     DocumentFate.UNCHANGED,
 )
-"""What a person may have to see to comes first."""
+"""Order of the listing: what may need a person comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of the report: a table, where it has `columns`, and sentences below it."""
+    """A section of the report: a table if it has `columns`, then sentences."""
 
     title: str
     columns: Row = ()
@@ -54,7 +54,7 @@ class Block:
 
 
 def title_of(report: NightReport) -> str:
-    """What the report is called: the night, or the jobs that were asked for with the nights that they are of."""
+    """Return the title: the night, or the jobs with their nights."""
     if report.night is not None:
         return f"Night of {day_words(report.night)}"
     return ", ".join(f"{job.facts.job.name}, {day_words(_night(job))}" for job in report.jobs)
@@ -65,7 +65,7 @@ def _night(job: JobReport) -> date:
 
 
 def headline(report: NightReport) -> str:
-    """The night in a line: what matters first."""
+    """Summarise the night in one line, most important facts first."""
     states: dict[JobState, int] = {}
     for job in report.jobs:
         states[job.facts.state] = states.get(job.facts.state, 0) + 1
@@ -82,7 +82,7 @@ def headline(report: NightReport) -> str:
 
 
 def known_words(report: NightReport) -> list[str]:
-    """The failures that are known, in words: one phrase, or none."""
+    """Describe known failures: one phrase, or an empty list."""
     known = [one for job in report.jobs for one in job.facts.known]
     if not known:
         return []
@@ -92,7 +92,7 @@ def known_words(report: NightReport) -> list[str]:
 
 
 def answered_words(counts: Counts) -> str:
-    """How many of the rows that were asked have an answer."""
+    """Say how many rows have an answer."""
     if counts.total and counts.succeeded == counts.total:
         return f"all {counts.total:,} rows answered"
     rest = [(name, getattr(counts, name)) for name in ("failed", "cancelled", "expired", "pending")]
@@ -101,7 +101,7 @@ def answered_words(counts: Counts) -> str:
 
 
 def subject_of(report: NightReport) -> str:
-    """A report in a mail's subject, or a page's title: which night, and what matters of it."""
+    """Return a mail subject or page title: the night, and its most important facts."""
     told = [answered_words(report.counts)]
     told[:0] = sorted({job.facts.state.value for job in report.jobs} - {JobState.COMPLETED.value})
     if any(job.due is not None and job.due.met is False for job in report.jobs):
@@ -113,14 +113,14 @@ def subject_of(report: NightReport) -> str:
 
 
 def job_title(job: JobReport) -> str:
-    """A job, its night and its state."""
+    """Return a job's heading: its name, night and state."""
     facts = job.facts
     limits = "" if facts.job.limited_to is None else f", limited to {facts.job.limited_to}"
     return f"{facts.job.name} ({facts.job.id}), {day_words(_night(job))}: {facts.state}{limits}"
 
 
 def blocks(job: JobReport) -> list[Block]:
-    """A job's part of the report."""
+    """Return a job's sections of the report."""
     documents = job.facts.documents
     found = [_rows(job), _documents(documents, told(job.facts.job.ignored)), _which(documents)]
     if job.facts.answers is not None:
@@ -177,7 +177,7 @@ def _answers(answers: Difference) -> list[Block]:
 
 
 def change_cells(change: RowChange) -> list[Row]:
-    """A changed row, a line a field."""
+    """Return a changed row as cells, a line per field."""
     task = f"{change.asked.task}." if change.asked.task else ""
     return [
         (change.asked.document, f"{task}{one.field}", shown(one.before), shown(one.after)) for one in change.fields
@@ -228,7 +228,7 @@ def _time(job: JobReport) -> Block:
 
 
 def due_words(due: DeadlineResult) -> str:
-    """How a deadline was kept, in words."""
+    """Say how a deadline was kept."""
     at = f"the deadline of {moment_words(due.at)}"
     if due.met:
         return f"{at} was met with {duration(due.spare)} to spare"
@@ -238,7 +238,7 @@ def due_words(due: DeadlineResult) -> str:
 
 
 def markdown(report: NightReport) -> str:
-    """The report as Markdown (GitHub's, with tables)."""
+    """Render the report as GitHub Markdown with tables."""
     lines = [f"# {_md(title_of(report))}", "", f"{_md(headline(report))}.", ""]
     if report.needs:
         lines += ["## Needs a person", ""]
@@ -266,12 +266,12 @@ def _row(cells: Row) -> str:
 
 
 def _md(text: str) -> str:
-    """Text that is not markup, on one line. An underscore within a word is none."""
+    """Escape Markdown on one line. An underscore within a word stays: it is not markup."""
     return re.sub(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w))", r"\\\1", one_line(text))
 
 
 def page(report: NightReport) -> str:
-    """The report as a page."""
+    """Render the report as an HTML page."""
     return _page().render(
         title=title_of(report),
         subject=subject_of(report),
@@ -295,7 +295,7 @@ _COLOURS = {
 
 
 def _plot(block: Block, job: JobReport) -> str:
-    """The plot that belongs to a part of the report, as SVG; empty where there is none."""
+    """Draw the plot of a section as SVG; empty if it has none."""
     match block.title:
         case "Documents":
             counts = {fate: job.facts.documents.counts.get(fate, 0) for fate in _ORDER}

@@ -1,4 +1,4 @@
-"""Reads what the report of a night and `orch diff` are made of: from the store, and result lines from the home."""
+"""Data for night reports and `orch diff`, from the store and the home's result lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.store.comparisons import Comparisons
 
 
 def compare(store: Store, home: Home, before: Job, after: Job, most: int) -> Difference:
-    """What is different between two runs; of each kind the first `most` rows are named."""
+    """Compare two runs; name the first `most` rows of each kind of difference."""
     known = store.comparisons
     return difference(
         before.id,
@@ -47,7 +47,7 @@ def _moved(
 
 
 def _said(lines: ResultLines, row: FinishedRow, check: AnswerCheck | None) -> Said | None:
-    """What a row came to; None where its line is gone, or is nested too deeply to be read."""
+    """Return a row's outcome, or None if its line is gone or nested too deeply."""
     if row.state is not RequestState.SUCCEEDED:
         return Said(row.state, row.error_code)
     try:
@@ -58,7 +58,7 @@ def _said(lines: ResultLines, row: FinishedRow, check: AnswerCheck | None) -> Sa
 
 
 def before(store: Store, job: Job) -> Job | None:
-    """The whole run of the same job file before this one that has results."""
+    """Return the last finished, not limited run of the same job file before this one."""
     runs = [run for run in store.jobs.of_series(job.series) if not run.is_limited]
     return next((run for run in runs if run.created_at < job.created_at and run.finished_at is not None), None)
 
@@ -66,7 +66,7 @@ def before(store: Store, job: Job) -> Job | None:
 def job_report(
     store: Store, home: Home, job: Job, now: datetime, most: int = nights.MOST, *, glance: bool = False
 ) -> JobReport:
-    """A job's part of the report, as it stands now; at a `glance`, without its documents and the run before."""
+    """Report on a job as it stands now. A `glance` leaves out its documents and the run before."""
     earlier = None if glance else before(store, job)
     since = None if earlier is None else earlier.id
     counts = store.jobs.counts([job.id])[job.id]
@@ -74,7 +74,7 @@ def job_report(
     known = store.comparisons
     quality, reasons = store.checked.quality(job.id), store.failures.reasons(job.id)
     shards = store.shards.of_job(job.id)
-    # What a limited run leaves out is not gone.
+    # A document outside a limited run is not gone.
     removed = () if earlier is None or job.is_limited else known.removed_documents(earlier.id, job.id)
     facts = NightFacts(
         job=job,
@@ -96,13 +96,13 @@ def job_report(
 
 
 def night_report(store: Store, home: Home, night: date | None, jobs: Sequence[Job], now: datetime) -> NightReport:
-    """The report of a night with these jobs."""
+    """Build the report of a night from its jobs."""
     oldest_first = sorted(jobs, key=lambda job: (job.created_at, job.id))
     return NightReport(night, now, [job_report(store, home, job, now) for job in oldest_first])
 
 
 def job_of(store: Store, home: str, which: str) -> Job:
-    """The job of this id or name, or the one that was made in the night of this date. Raises UsageError."""
+    """Return the job with this id or name, or the one job of the night of this date. Raises UsageError."""
     try:
         night = date.fromisoformat(which)
     except ValueError:
@@ -118,5 +118,5 @@ def job_of(store: Store, home: str, which: str) -> Job:
 
 
 def jobs_of(store: Store, night: date) -> list[Job]:
-    """The jobs that were made in a night."""
+    """Return the jobs created in a night."""
     return [job for job in store.jobs.newest() if night_of(job.created_at) == night]

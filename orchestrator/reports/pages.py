@@ -1,4 +1,4 @@
-"""Reports as HTML pages that need nothing else: style, plot and figures are in the one file. Pure."""
+"""Reports as self-contained HTML pages: style, plots and figures in one file. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 DAYS, GROUPS = 31, 12
-"""How many days or groups a plot shows: the newest, the dearest."""
+"""Most days and groups in a plot: the newest days, the most expensive groups."""
 PAID, LIST = "#2b6cb0", "#b8c4d4"
 
 
 def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
-    """A cost report as a page; `at` is when it was made, `since` how far back it goes, as the user said it."""
+    """Render a cost report; `at` is when it was made, `since` how far back it goes, in the user's words."""
     total = report.total
     columns, *rows, sums = cost_cells(report)
     facts = [
@@ -57,7 +57,7 @@ def _shown(report: CostReport) -> Sequence[CostLine]:
 
 
 def _bars(by: str, lines: Sequence[CostLine]) -> str:
-    """What was paid beside the list price, as SVG: days from left to right, other groups one below the other."""
+    """Draw what was paid beside the list price: days from left to right, other groups one below the other."""
     series = [
         Series("list price", LIST, [line.listed.cost for line in lines]),
         Series("paid", PAID, [line.cost for line in lines]),
@@ -73,9 +73,9 @@ def _page() -> Template:
 
 
 def page_template(body: str, *, title: str = "title", style: str = "") -> Template:
-    """A page of our own look, whose every value is escaped, control characters shown.
+    """Return a template in our style. It escapes every value and shows control characters.
 
-    `title` is the value that browsers and mail programs name it by; `style` is CSS of this page alone.
+    `title` names the value for the page's title; `style` is CSS of this page alone.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -89,7 +89,7 @@ def page_template(body: str, *, title: str = "title", style: str = "") -> Templa
 
 
 def _code(text: str) -> Markup:
-    """Text with what stands between backticks as code."""
+    """Escape a text and show its parts between backticks as code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(escape_controls(text)))))
@@ -137,7 +137,7 @@ code { font-size: .9em; background: var(--card); border-radius: .25rem; padding:
   .cards td:first-child { font-weight: 600 }
 }
 """
-"""What the pages look like, on a phone and on a wide screen, by day and by night."""
+"""Style of all pages, for phones and wide screens, light and dark."""
 _COST_PAGE = """\
 <h1>{{ title }}</h1>
 <p class="made">{% if since %}since {{ since }}, {% endif %}made {{ made }}</p>

@@ -6,7 +6,7 @@ from orchestrator.policy.grounding import GroundedQuote, QuotePlace, QuoteStatus
 
 
 def quote_words(quote: GroundedQuote) -> str:
-    """Where a quote stands, or what is wrong with it: `page 2, characters 18-38`."""
+    """Say where a quote stands (`page 2, characters 18-38`), or what is wrong with it."""
     return "; ".join(map(place_words, quote.places)) if quote.places else _QUOTES[quote.status]
 
 
@@ -19,7 +19,7 @@ _QUOTES = {
 
 
 def place_words(place: QuotePlace) -> str:
-    """`part 3, page 2, characters 18-38, 1 wrong by OCR`."""
+    """Describe a place: `part 3, page 2, characters 18-38, 1 wrong by OCR`."""
     part = f"part {place.part}, " if place.part else ""
     page = f"page {place.page}, " if place.page else ""
     distance = f", {place.distance} wrong by OCR" if place.distance else ""

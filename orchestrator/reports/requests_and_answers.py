@@ -1,4 +1,4 @@
-"""Single rows as they went out and came back: the request of a document and task, and its answer."""
+"""Single rows as sent and received: the request of a document and task, and its answer."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from orchestrator.store.lookups import FoundRow
 
 SEVERAL = 5
 MOST_NAMES = 20_000
-"""Names that are looked through for the one that was meant."""
+"""Most document names that are searched for a similar one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A row: the line of its request (None where it has none, or its file is gone), and of its result as it came.
+    """A row with the lines of its request and its result, each None if missing or if its file is gone.
 
-    `merged` is what `orch fetch` gives of it, `gone` which of its files are. `text_at` says where the document's text
-    stands in its request, if answers have quotes of it.
+    `merged` is the row as `orch fetch` writes it; `gone` says which files are missing. `text_at` is the place of the
+    document's text in the request, if answers quote it.
     """
 
     row: FinishedRow
@@ -47,28 +47,28 @@ class Exchange:
 
     @property
     def quotes(self) -> tuple[GroundedQuote, ...]:
-        """The quotes of the answer, with their places in the document's text."""
+        """Quotes of the answer, with their places in the document's text."""
         return () if self.row.quotes is None else read_quotes(self.row.quotes)
 
     @property
     def body(self) -> dict[str, Any]:
-        """The body of the request; empty where there is none."""
+        """Body of the request; empty without a request."""
         return {} if self.request is None else dict(msgspec.json.decode(self.request)["body"])
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """What was asked, message by message, at whatever endpoint."""
+        """Messages of the request, whatever its endpoint."""
         return messages_of(self.body)
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {**self.merged, "request": self.body or None, "gone": list(self.gone)}
 
 
 def exchanges(store: Store, home: Home, job: Job, document: str, task: str | None) -> list[Exchange]:
-    """The rows of a document, or those of one task of it, in input order.
+    """Return a document's rows, or those of one `task`, in input order.
 
-    Raises UsageError where the job has no such document or task, or several documents may be meant.
+    Raises UsageError if the job has no such document or task, or if several documents match.
     """
     name, rows = document, _rows(store, job, document)
     if not rows:
@@ -86,7 +86,7 @@ def exchanges(store: Store, home: Home, job: Job, document: str, task: str | Non
 
 
 def exchange_at(store: Store, home: Home, job: Job, seq: int) -> Exchange | None:
-    """The row at a place of a job, None where the job has none."""
+    """Return the row at this place of the job, or None."""
     found = store.lookups.at(job.id, seq)
     if found is None:
         return None
@@ -96,7 +96,7 @@ def exchange_at(store: Store, home: Home, job: Job, seq: int) -> Exchange | None
 
 
 def _rows(store: Store, job: Job, document: str) -> list[FoundRow]:
-    """The rows of the document of exactly this name, by what they are called."""
+    """Return the rows of the document with exactly this name."""
     spec = spec_of(job)
     ids = [document] if spec is None else [custom_id(document, task.id) for task in spec.tasks]
     return store.lookups.near(job.id, document, ids)
@@ -141,9 +141,9 @@ def _exchange(
 
 
 def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> tuple[bytes | None, TextAt | None]:
-    """The line of a row's request, with the model's name at its backend where it was sent, and its `text_at`.
+    """Return a row's request line, with the model name its backend was sent, and its `text_at`.
 
-    A row that carries its answer over and was not read has none of its own: it is in the run that asked.
+    A row that was carried over unread has no line of its own: the line is in the run that asked.
     """
     sent_model, origin = found.sent_model, found.row.carried_from
     seen = {job_id}

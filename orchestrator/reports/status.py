@@ -1,4 +1,4 @@
-"""What a person or a script asks about jobs: read from the store, derived each time, nothing kept."""
+"""Status of jobs, derived from the store at each call; nothing is cached."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 class JobLine:
     """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished.
 
-    `failing` says which of its failed rows are new; `failed_so_far` counts these and the rows that have failed in
-    running batches.
+    `failing` says which failed rows are new; `failed_so_far` also counts rows that failed in running batches.
     """
 
     job: Job
@@ -44,11 +43,11 @@ class JobLine:
 
     @property
     def processed(self) -> int:
-        """Rows that were answered or failed; not those that were cancelled or given up."""
+        """Rows that were answered or failed, without cancelled and expired rows."""
         return self.done - self.counts.cancelled - self.counts.expired
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         job = self.job
         return {
             "job": job.id,
@@ -92,9 +91,9 @@ class JobLine:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """One job with everything that is known of it. `model_names` has what models are called, by their shards.
+    """Everything known about one job. `model_names` maps shards to their backends' names of the model.
 
-    `holds` are the refusals for which rows wait; none once the job has ended.
+    `holds` are the refusals for which rows wait; empty once the job has ended.
     """
 
     line: JobLine
@@ -111,11 +110,12 @@ class JobDetail:
     holds: Sequence[RefusalHold] = ()
 
     def model_name(self, shard: Shard) -> str:
-        """What a shard's model is called at its backend; its alias where that is not known any more."""
+        """Return the backend's name of a shard's model, or its alias if that is unknown."""
         return self.model_names.get(shard.id) or alias_words(shard.model)
 
     def is_well(self, fail_on: FailOn = FailOn.UNACKNOWLEDGED) -> bool:
-        """Whether every row ran, none counts against the job, and the answers are as good as the job file asks."""
+        """True if every row ran, no failure counts against the job, and the answers are as good as the job file
+        asks."""
         counts, withheld = self.line.counts, self.quality is not None and self.quality.withheld is not None
         has_run = counts.succeeded + counts.failed == counts.total
         bad = self.line.failing.counted(fail_on) + (counts.cut if fail_on is FailOn.CUT else 0)
@@ -123,11 +123,11 @@ class JobDetail:
 
     @property
     def held(self) -> list[Shard]:
-        """The shards that wait for something, or take longer than is usual."""
+        """Shards that wait for something, or take unusually long."""
         return [shard for shard in self.shards if shard.held is not None and not shard.state.is_final]
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {
             **self.line.to_json(),
             "carried": self.carried,
@@ -164,7 +164,7 @@ def _reason_json(reason: FailureReason) -> dict[str, Any]:
 
 
 def outlook_json(outlook: Outlook) -> dict[str, Any]:
-    """The stable form of an outlook; documented in docs/reference/json.md."""
+    """Return the stable form of an outlook, documented in docs/reference/json.md."""
     reroute = outlook.reroute
     return {
         "chance": round(outlook.chance, 4),
@@ -217,7 +217,7 @@ RunningCost = Callable[[Shard], Decimal]
 
 
 def lines(store: Store | Glance, jobs: Sequence[Job], now: datetime, running_cost: RunningCost) -> list[JobLine]:
-    """A line for each job, in the given order; `running_cost` says what a running batch has cost so far."""
+    """Return a line for each job, in the given order; `running_cost` prices a running batch so far."""
     ids = [job.id for job in jobs]
     counts, submitted, failing = store.jobs.counts(ids), store.jobs.submitted(ids), store.failures.of_jobs(ids)
     found = []
@@ -247,7 +247,7 @@ def _line(
 
 
 def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
-    """Why rows have failed in batches that still run, most first."""
+    """Count failures in running batches by code, most frequent first."""
     from orchestrator.store.failures import FailureReason
 
     codes: Counter[str] = Counter()
@@ -261,7 +261,7 @@ def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
 
 
 def failing_now(shard: Shard) -> int:
-    """Rows of a running batch that have failed by now, as far as anybody can say."""
+    """Return the rows of a running batch that are known to have failed."""
     if shard.failing is None:
         return shard.provider_failed
     return sum(sum(codes.values()) for codes in shard.failing.values())
@@ -273,13 +273,13 @@ def _running(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
 
 
 def _describe(holds: Sequence[RefusalHold]) -> str | None:
-    """Why rows of a job wait that a backend refuses all alike."""
+    """Say why rows wait: a backend refuses all rows of their task."""
     told = [f"{hold.backend} refuses all rows of {hold.task} alike: {hold.message}" for hold in holds]
     return "; ".join(told) or None
 
 
 def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, problem: str | None = None) -> JobDetail:
-    """Everything about one job; tokens and cost of batches still running are counted in."""
+    """Return everything about one job, tokens and cost of running batches included."""
     counts = store.jobs.counts([job.id])[job.id]
     shards = store.shards.of_job(job.id)
     submitted = job.id in store.jobs.submitted([job.id])
@@ -309,16 +309,16 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
 
 
 class RateWindow:
-    """Rows a second over the last while, from samples: an ETA that follows what happens now."""
+    """Rows per second over the last `seconds`, for an ETA that follows the current speed."""
 
     def __init__(self, seconds: float = 30.0) -> None:
         self._seconds = seconds
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, at: float, done: int) -> float:
-        """A sample at a time in seconds; the rate it gives, 0 while there is only one.
+        """Add a sample at a time in seconds and return the rate, 0 for the first sample.
 
-        Rows that are asked again count as done no longer: the rate begins anew there, and is never negative.
+        If `done` falls because rows are asked again, the window starts anew; the rate is never negative.
         """
         if self._samples and done < self._samples[-1][1]:
             self._samples.clear()

@@ -1,4 +1,4 @@
-"""`orch try`: what a few documents were asked and answered, and what the whole job would cost."""
+"""Data of `orch try`: questions and answers of a few documents, and the cost of the whole job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.store import Store
 
 @dataclass(frozen=True, slots=True)
 class WholeJob:
-    """What all of a job file would be: `plan` and `report` are None where `problem` says why they are not known."""
+    """Preview of the whole job: its plan and build report, or the `problem` that prevents them."""
 
     plan: Plan | None = None
     report: BuildReport | None = None
@@ -27,7 +27,7 @@ class WholeJob:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A job file that was asked of a few documents; `whole` is None where it was not wanted."""
+    """A job file tried on a few documents; `whole` only if requested."""
 
     file: Path
     detail: JobDetail
@@ -36,12 +36,12 @@ class Trial:
 
     @property
     def is_well(self) -> bool:
-        """Whether every row was answered, and every answer passed its check."""
+        """True if every row was answered and every answer passed its check."""
         return self.detail.is_well()
 
 
 def trial_rows(store: Store, home: Home, job: Job) -> list[Exchange]:
-    """Every row of a job, by document in input order."""
+    """Return every row of a job, by document in input order."""
     documents = dict.fromkeys(row.document for row in store.rows.finished(job.id))
     return [found for document in documents for found in exchanges(store, home, job, document, None)]
 
@@ -50,7 +50,7 @@ Pair = tuple[Exchange | None, Exchange | None]
 
 
 def paired(first: Sequence[Exchange], second: Sequence[Exchange]) -> Iterator[Pair]:
-    """Rows of two trials that belong together: the same document, in the order of its tasks and parts."""
+    """Pair the rows of two trials: the same document, in the order of its tasks and parts."""
     groups: dict[str, tuple[list[Exchange], list[Exchange]]] = {}
     for side, rows in enumerate((first, second)):
         for one in rows:
@@ -64,7 +64,7 @@ def _matched(left: Sequence[Exchange], right: Sequence[Exchange]) -> Iterator[Pa
     if any(_name(one) in by_name for one in left):
         yield from ((one, by_name.pop(_name(one), None)) for one in left)
         yield from ((None, one) for one in by_name.values())
-    else:  # every task was given another name
+    else:  # all tasks were renamed
         yield from zip_longest(left, right)
 
 

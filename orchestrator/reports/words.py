@@ -1,4 +1,4 @@
-"""Reports in words and cells, as the console and the HTML pages show them alike. Pure."""
+"""Text and table cells of reports, shared by the console and the HTML pages. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COST_COLUMNS = (
     "rows", "in", "cached", "out", "paid", "foreseen", "list", "saved", "wasted", "per document", "per 1k tokens",
 )  # fmt: skip
 COST_RANKS = {"cached": 5, "per 1k tokens": 4, "out": 3, "in": 2, "per document": 1}
-"""The columns that a table may do without, the least important first."""
+"""Columns that a narrow table leaves out, highest rank first."""
 CALIBRATION_COLUMNS = ("forecast", "known", "open", "below p50", "below p95", "came to", "trust")
 STATE_STYLE = {
     JobState.COMPLETED: "green",
@@ -28,12 +28,12 @@ STATE_STYLE = {
     JobState.RUNNING: "cyan",
     JobState.QUEUED: "blue",
 }
-"""How a job's state is drawn."""
+"""Console style of each job state."""
 _TRUST = {True: "yes", False: "no", None: "too few"}
 
 
 def tokens(usage: Usage, answered: int = 0) -> str:
-    """Tokens in words. They are unknown if rows were `answered` and no answer had a usage."""
+    """Describe tokens. They are unknown if rows were `answered` but no answer had a usage."""
     if answered and not usage.input_tokens and not usage.output_tokens:
         return "no token counts in the answers"
     sent, cached = usage.input_tokens, usage.cached_tokens
@@ -42,12 +42,12 @@ def tokens(usage: Usage, answered: int = 0) -> str:
 
 
 def cost_title(report: CostReport) -> str:
-    """What a cost report is called, with the days that it is about."""
+    """Return the title of a cost report, with its days."""
     return f"Cost by {report.by}" + (f", {span_words(*report.days)}" if report.days else "")
 
 
 def cost_cells(report: CostReport) -> list[tuple[str, ...]]:
-    """A cost report as its header, its lines and its total; without columns of which nothing is known."""
+    """Return a cost report as header, lines and total, without columns that are empty throughout."""
     cells = [_cost_cells(line) for line in (*report.lines, report.total)]
     columns = [place for place in range(len(cells[0])) if any(line[place] != "—" for line in cells)]
     return [tuple(line[place] for place in columns) for line in ((report.by, *_COST_COLUMNS), *cells)]
@@ -72,7 +72,7 @@ def _cost_cells(line: CostLine) -> tuple[str, ...]:
 
 
 def cost_notes(report: CostReport) -> list[str]:
-    """What a reader must know of the figures of a cost report."""
+    """Explain the figures of a cost report."""
     total = report.total
     stands_in = f" (≈ {report.compare} stands in for a model without a list price)" if total.listed.estimated else ""
     guessed = " (≈ estimated: no batch price is listed)" if total.batch.estimated else ""
@@ -96,7 +96,7 @@ def cost_notes(report: CostReport) -> list[str]:
 
 
 def calibration_cells(line: Calibration) -> tuple[str, ...]:
-    """A line of a forecast report."""
+    """Return a line of a forecast report as cells."""
     return (
         calibration_name(line),
         f"{line.known:,}",
@@ -109,7 +109,7 @@ def calibration_cells(line: Calibration) -> tuple[str, ...]:
 
 
 def calibration_name(line: Calibration) -> str:
-    """What a line of a forecast report is about."""
+    """Return what a line of a forecast report is about."""
     return " ".join(word for word in (line.kind, line.backend, alias_words(line.model), line.task) if word)
 
 
@@ -120,7 +120,7 @@ def _guessed(is_guess: bool, cost: Decimal) -> str:
 def _foreseen(estimate: Estimate | None) -> str:
     if estimate is None:
         return "—"
-    # The zero: what is hardly below is no "-0%".
+    # Adding 0 turns -0.0 into 0.0, which prints as +0%.
     off = "" if estimate.off is None else f" ({round(estimate.off, 2) + 0:+.0%})"
     return money(estimate.p50) + off
 
@@ -134,7 +134,7 @@ def _share(share: float | None) -> str:
 
 
 def marked_words(counts: Counts) -> dict[str, str]:
-    """Phrases about accepted answers that may be incomplete or are not quite what was asked for, by short names."""
+    """Return phrases, by short name, about accepted answers that may be incomplete or not quite as asked."""
     told = (
         ("cut", counts.cut, "ended at max_tokens"),
         ("odd ends", counts.odd_ends, "ended for a reason that is not known"),
