@@ -1,4 +1,4 @@
-"""The `orch` command: arguments in, a core call, its result drawn. Commands are imported when they are used.
+"""The `orch` command: parses arguments, makes a core call, draws the result. Commands are imported on use.
 
 Exit codes: 0 done, 1 failed rows or a failed job, 2 usage or bad input, 3 refused, 4 backend, network or storage.
 """
@@ -21,8 +21,8 @@ from orchestrator.cli.terminal import make_output_safe, safe_output
 from orchestrator.core import permissions
 from orchestrator.core.errors import OrchError, StorageError
 
-# Imports make a hundred thousand objects that live to the end: collecting among them costs a quick command a tenth
-# of its time. `root` turns collection on again before a command does its work.
+# Imports create 100,000 objects that live to the end. Garbage collection among them takes a tenth of a quick
+# command's time. `root` turns it on again before a command does its work.
 collector.disable()
 
 COMMANDS = {
@@ -58,11 +58,11 @@ COMMANDS = {
 }
 
 OTHERWISE = {"show": "show_row", "init": "init_folder", "try": "try_job"}
-"""Commands whose function has another name."""
+"""Function names of the commands that are called differently."""
 
 
 class _Lazy(click.Group):
-    """Knows its commands by name and help; imports one when it is called."""
+    """A group that knows its commands by name and help, and imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -75,7 +75,7 @@ class _Lazy(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Here, because click makes exit code 1 of the one, and an empty line of the other.
+        # Caught here: click would exit with 1 for the first and print an empty line for the second.
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -95,22 +95,22 @@ class _Lazy(click.Group):
 @click.version_option(__version__, prog_name="orch")
 def root() -> None:
     """Run batch LLM jobs over documents: finished by the hour you name, for the least money."""
-    if not collector.isenabled():  # once a process
-        collector.freeze()  # nor are they looked through then
+    if not collector.isenabled():  # once per process
+        collector.freeze()  # leaves out the objects made so far
         collector.enable()
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; what it writes is its user's alone, but for what they ask for."""
+    """Run the command line and exit with its code. Files it writes are private, unless the user asks otherwise."""
     permissions.keep_private()
-    make_output_safe()  # for good: a traceback is the last that is printed
+    make_output_safe()  # not undone: a traceback is printed last
     code = run(argv)
-    collector.freeze()  # looking through what goes with the process takes a tenth of a small run's time
+    collector.freeze()  # spares the last collection, a tenth of a small run's time
     sys.exit(code)
 
 
 def run(argv: list[str] | None = None) -> int:
-    """Run the command line; its exit code."""
+    """Run the command line and return its exit code."""
     as_json = failures.wants_json(sys.argv[1:] if argv is None else argv)
     with safe_output():
         try:
@@ -127,23 +127,23 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def unusable(error: OSError, *, as_json: bool) -> int:
-    """Tell a fault of a disk, socket or stream that nobody has put into words of its own; its exit code."""
+    """Report a fault of a disk, socket or stream that nothing else has described; return the exit code."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()
         except OSError:
-            drop_output(number)  # it is what cannot be written to
+            drop_output(number)  # this is the broken stream
     name = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-    if logging.getLogger().hasHandlers():  # else it would go to the terminal
+    if logging.getLogger().hasHandlers():  # otherwise it would go to the terminal
         logging.getLogger(__name__).error("a command ended", exc_info=error)
     told = StorageError(f"{name}{error.strerror or error}")
-    with suppress(OSError):  # what cannot be written to may be where this goes
+    with suppress(OSError):  # stderr itself may be broken
         failures.failed(told, as_json=as_json)
     return told.exit_code
 
 
 def drop_output(*streams: int) -> None:
-    """Let what is still to be written there go nowhere: nobody reads it, and Python would complain at its end."""
+    """Discard what is still buffered for these streams; otherwise Python complains about it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream)

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.cli` is `orch`."""
+"""Entry point of `python -m orchestrator.cli`, the same as `orch`."""
 
 import os
 import sys
@@ -11,7 +11,8 @@ if __name__ == "__main__":
     except SystemExit as ended:
         if ended.code != failures.INTERRUPTED:
             raise
-        # A signal in `exec` of a string, as dataclasses use it, would end `python -m` once more, by SIGINT
+        # After a signal inside `exec` of a string (dataclasses use it), `python -m` would also kill itself with
+        # SIGINT.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(failures.INTERRUPTED)

@@ -1,4 +1,4 @@
-"""`orch acknowledge`: failures that a person knows of, and need not be told of night after night."""
+"""`orch acknowledge`: known failures that need not be reported night after night."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def acknowledge(
 def _check(
     documents: Sequence[str], job_id: str | None, everything: bool, note: str | None, take_back: bool, lists: bool
 ) -> None:
-    """Raises UsageError where options contradict each other, or it is not said what is meant."""
+    """Raise UsageError if options contradict each other or select nothing."""
     names_some = bool(documents) or job_id is not None
     if lists and (take_back or note is not None):
         raise UsageError("--list: only shows failures", hint="leave out --take-back and --note")
@@ -82,7 +82,7 @@ def _check(
 
 
 def _failures(context: Context, documents: Sequence[str], job_id: str | None) -> list[Failure]:
-    """The failures that are meant. Raises UsageError for a document that has none."""
+    """Return the selected failures. Raises UsageError for a document without failures."""
     series = None if job_id is None else context.job(job_id).series
     found = list(context.store.failures.of_home(context.home.identity(), series))
     for name in documents:
@@ -92,7 +92,7 @@ def _failures(context: Context, documents: Sequence[str], job_id: str | None) ->
 
 
 def failure_json(failure: Failure) -> dict[str, Any]:
-    """The stable form of a failure; documented in docs/reference/json.md."""
+    """Return the stable form of a failure, documented in docs/reference/json.md."""
     at = failure.acknowledged_at
     return {
         "document": failure.document,

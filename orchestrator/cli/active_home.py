@@ -1,4 +1,4 @@
-"""The home that an `orch up` works in: its own, or one with a replica, once no other machine's engine is active."""
+"""Home of an `orch up`: its own, or a replicated home once no other machine's engine is active."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class EngineContext(Context):
-    """What an engine needs; `replica` where its home has one, `fence` where others reach its database as well."""
+    """Context of an engine, with the `replica` of its home, and a `fence` if other machines reach its database."""
 
     def __init__(
         self, place: Place, store: Store, replica: HomeReplica | None, fence: EngineFence | None = None
@@ -35,10 +35,10 @@ class EngineContext(Context):
 def active_home(
     place: Place, replica: str | None, is_over: Callable[[], bool]
 ) -> AbstractContextManager[EngineContext] | None:
-    """The context of the engine of a home, to be opened by who holds its lock.
+    """Return the context of a home's engine; the caller holds the home's lock and opens the context.
 
-    With a replica, stands by first until no other engine is active; None where `is_over` comes before that. Raises
-    UsageError, InputError, StorageError.
+    With a replica, this first stands by until no other engine is active. If `is_over` turns true before that, it
+    returns None. Raises UsageError, InputError, StorageError.
     """
     home = Home(place.home)
     if replica is None:
@@ -63,8 +63,8 @@ def _alone(place: Place) -> Iterator[EngineContext]:
 
 
 def _turn(place: Place, home: Home, replica: str, is_over: Callable[[], bool]) -> Replica | None:
-    """Stand by, and take over."""
-    # Libraries that few need, and orch.toml, so that a mistake in it is not first seen at a take-over.
+    """Stand by, then take over."""
+    # Load orch.toml and rarely used libraries now, so that a mistake shows before the take-over.
     from orchestrator.core.replica.takeover import take_turn
     from orchestrator.engine.replica.home_contents import LAYOUT
     from orchestrator.settings.config import load

@@ -1,4 +1,4 @@
-"""adopt: go on with a home that lost its id, or that was copied."""
+"""`orch adopt`: continue a home that lost its id or was copied."""
 
 from __future__ import annotations
 

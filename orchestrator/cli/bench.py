@@ -1,4 +1,4 @@
-"""`orch bench`: what an engine does with a job's own rows, which settings are best, and what a night costs."""
+"""`orch bench`: measures an engine with a job's own rows, compares settings and prices a night."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`orch budget`: how the budgets of orch.toml stand in the night or the month that is now."""
+"""`orch budget`: the state of orch.toml's budgets in the current night or month."""
 
 from __future__ import annotations
 

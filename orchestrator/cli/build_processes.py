@@ -1,8 +1,8 @@
-"""Processes that build jobs for an engine: however long a document takes, what else the engine does goes on.
+"""Processes that build jobs, so that a slow document never holds up the engine.
 
-Each is told its order over its stdin, and tells over its stdout what came of it. It ends with the engine, and what it
-was at is built anew another time: its claim on the job is a lock that ends with it, and where the database is shared
-its writes are refused once another engine has taken over.
+Each process reads an order from stdin and writes the outcome to stdout. It ends with the engine, and an unfinished
+build starts anew later: the claim on the job is a lock that ends with the process. A shared database refuses its
+writes once another engine has taken over.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PLACES = 2
-"""Builds that are begun at a time."""
+"""Builds in their first `GIVES_WAY_SECONDS` that may run at a time."""
 GIVES_WAY_SECONDS = 5.0
-"""A build that takes longer keeps no place: others are begun beside it."""
+"""Seconds after which a build no longer counts against `PLACES`, so that others may start."""
 MOST = 8
-"""Processes at a time, each with its readers."""
+"""Most processes at a time, each with its reader processes."""
 FORGOTTEN_SECONDS = 60.0
-"""A build that was not asked for again for so long waits no more."""
+"""Seconds after which a waiting build that is no longer requested loses its turn."""
 BEHIND = 5
-"""How much nicer a build is than the engine."""
+"""Niceness of a build above the engine's."""
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class _Charge:
-    """What a process is told."""
+    """Input of a build process."""
 
     place: Place
     config: Config
@@ -62,7 +62,7 @@ class _Charge:
 
 @dataclass(slots=True)
 class _Build:
-    """One process, and what came of it."""
+    """A build process and its outcome."""
 
     process: subprocess.Popen[bytes]
     began: float = field(default_factory=time.monotonic)
@@ -70,7 +70,7 @@ class _Build:
     outcome: Any = None
 
     def see_through(self, charge: bytes) -> None:
-        """In a thread: tell the process its order, and wait until it is gone."""
+        """Send the order and wait until the process has ended; runs in a thread."""
         said, _ = self.process.communicate(charge)
         try:
             self.outcome = pickle.loads(said)
@@ -80,8 +80,9 @@ class _Build:
 
 
 class BuildProcesses:
-    """Carries out what engines order (`pipeline.build.builds.Builds`) until the block ends; for one thread, which
-    lives as long as the process: see `end_with`.
+    """Runs the builds that engines order (`pipeline.build.builds.Builds`) until the block ends.
+
+    For one thread, which must live as long as the process: see `end_with`.
     """
 
     def __init__(self, context: Context, fence: EngineFence | None = None) -> None:
@@ -101,7 +102,7 @@ class BuildProcesses:
             self.end(key)
 
     def use(self, config: Config) -> None:
-        """These settings hold for what is begun from now on."""
+        """Use these settings for builds that start from now on."""
         self._config = config
 
     def begin(self, key: str, order: BuildOrder[object], deadline: datetime | None) -> None:
@@ -114,7 +115,7 @@ class BuildProcesses:
         del self._waiting[key]
         charge = pickle.dumps(_Charge(self._place, self._config, self._fence, order))
         build = self._builds[key] = _Build(_started())
-        # A daemon: an engine that ends does not wait for what it has killed.
+        # A daemon: an ending engine does not wait for the processes it killed.
         threading.Thread(target=build.see_through, args=(charge,), name=f"build {key}", daemon=True).start()
 
     def _has_place(self, at: float) -> bool:
@@ -132,7 +133,7 @@ class BuildProcesses:
             return None
         del self._builds[key]
         if isinstance(build.outcome, StorageError) and not isinstance(build.outcome, JobFilesError):
-            raise BuildDied(str(build.outcome))  # if the home itself suffers, the engine meets it as well
+            raise BuildDied(str(build.outcome))  # if the home itself is broken, the engine notices too
         if isinstance(build.outcome, Exception):
             raise build.outcome
         return Done(build.outcome)
@@ -151,22 +152,22 @@ def _started() -> subprocess.Popen[bytes]:
             command(__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            process_group=0,  # Ctrl-C in a terminal is the engine's alone
+            process_group=0,  # so that Ctrl-C in a terminal reaches only the engine
         )
     except OSError as error:
         raise BuildDied(f"no process can be started: {error.strerror}") from error
 
 
 def main() -> None:
-    """The program of a process: carry out one order."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who ends all processes of an engine ends it by ending that
+    """Carry out one order: the program of a build process."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes means the engine
     end_with(int(sys.argv[-1]))
     collector.enable()  # the command line's package turns it off
     with suppress(OSError):
         os.nice(BEHIND)
     charge: _Charge = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "wb") as told:
-        os.dup2(2, 1)  # nothing that a library prints gets into what is told
+        os.dup2(2, 1)  # keeps what libraries print out of the outcome
         log_to(Home(charge.place.home))
         outcome: object
         try:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 12
 MOST_PROBLEMS = 20
 DEFAULT_MODEL = "default"
-"""What our server takes for the model that its upstream serves."""
+"""Model name for which our server takes the model that its upstream serves."""
 
 
 @click.command()
@@ -117,7 +117,7 @@ def validate(file: Path | None, schema: bool, lists: bool, scope: Scope, quiet: 
 
 @contextmanager
 def _known(config: settings.Config) -> Iterator[Store | None]:
-    """What is remembered of earlier runs, None where nothing is: to validate makes no home and no database."""
+    """Open the store, or yield None without a home and database: `validate` creates neither."""
     from orchestrator.store import Store
 
     place = config.place
@@ -144,7 +144,7 @@ def doctor(as_json: bool) -> int:
 
 
 Found = tuple[str, bool, str, int]
-"""What was checked, whether it is well, what was found, and the exit code where it is not well."""
+"""Name of a check, True if it passed, the finding, and the exit code if it failed."""
 
 
 def _examine() -> Iterator[Found]:
@@ -155,7 +155,7 @@ def _examine() -> Iterator[Found]:
         return
     yield "config", True, str(config.path or "no orch.toml; using the defaults"), 0
     yield from _examine_home(config)
-    say_keys(config)  # at once: what is asked below sends them
+    say_keys(config)  # before the checks below send keys
     if config.telemetry is not None:
         yield from _examine_telemetry(config.telemetry, config.home)
     if not config.backends:
@@ -183,7 +183,7 @@ def _examine() -> Iterator[Found]:
 
 
 def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
-    """Whether the receiver takes spans: it is sent none, as a valid request."""
+    """Check that the telemetry receiver takes spans, with a valid request that has none."""
     what = f"telemetry {telemetry.endpoint}"
     try:
         require_otel()
@@ -199,7 +199,7 @@ def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
 
 
 def _models(config: settings.Config, backend: str) -> list[str]:
-    """The names of models at a backend, as far as orch.toml has aliases for them."""
+    """Return the models at a backend to which an alias of orch.toml resolves."""
     models = expand(config.models, config.backends)
     found = (resolve_model(alias, backend, models) for alias in models)
     return sorted({model for model in found if model is not None})
@@ -261,7 +261,7 @@ def _examine_hosted(
 
 
 def _examine_dialects(name: str, backend: Backend, models: list[str]) -> Iterator[Found]:
-    """What models take otherwise than tasks spell it."""
+    """Report what models want spelled differently from tasks."""
     for model in models:
         if (said := describe(recipient_of(backend), model)) is not None:
             yield f"{name}: requests to {model}", True, said, 0
@@ -280,7 +280,7 @@ def _examine_prices(name: str, prices: Prices, models: list[str]) -> Iterator[Fo
 
 
 def _price_of_vectors(prices: Prices, model: str) -> str | None:
-    """The price of a model whose output has none; None where the model has no price at all."""
+    """Return the price of a model without output price, or None if the model has no price at all."""
     try:
         return f"{prices.known(model, EMBEDDINGS)}; for embeddings: no output price is known"
     except UsageError:
@@ -346,7 +346,7 @@ def _examine_sync(name: str, backend: SyncBackend, models: list[str]) -> Iterato
 
 
 def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, list[str]]:
-    """What an upstream says of itself, and the models that it lists."""
+    """Check an upstream, and return the models that it lists."""
     import httpx2
 
     from orchestrator.server.dispatch.pages import models_problem, said

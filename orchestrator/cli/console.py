@@ -1,6 +1,6 @@
-"""What draws: results on stdout, live views on stderr. The only module that imports rich.
+"""Console output: results on stdout, live views on stderr. The only module that imports rich.
 
-Its texts are lines of `layout`, made for the width of the stream that they go to.
+Texts are lines of `layout`, made for the width of their stream.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 View = Callable[[int | None], Sequence[Line]]
-"""The lines of a view in so many columns; None: as many as it takes."""
+"""Returns the lines of a view for a number of columns; None: unlimited."""
 
 
 class OutputStream:
-    """A stream that lines are printed to, with styles where it is a terminal."""
+    """A stream for lines, with styles if it is a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.width = width_of(stream)
 
     def print(self, lines: Iterable[Line]) -> None:
-        """Print lines. Raises BrokenPipeError where nobody reads them."""
+        """Print lines. Raises BrokenPipeError if the reader has closed the pipe."""
         if not self._stream.isatty():
             self._stream.write("".join("".join(span.text for span in line) + "\n" for line in lines))
             return
@@ -40,17 +40,17 @@ class OutputStream:
 
 
 def out() -> OutputStream:
-    """Results."""
+    """Return stdout, for results."""
     return OutputStream(sys.stdout)
 
 
 def err() -> OutputStream:
-    """Messages."""
+    """Return stderr, for messages."""
     return OutputStream(sys.stderr)
 
 
 def text_line(text: str, style: str = "") -> Line:
-    """A line of one text."""
+    """Return a line of one text."""
     return (StyledText(text, style),)
 
 
@@ -59,14 +59,14 @@ def _console(stream: TextIO) -> Console:
     from rich.segment import Segment
 
     class Safe(Console):
-        """Writes past the safe stream, since styles and cursor moves are escape sequences; texts have none."""
+        """Writes past the safe stream, since styles and cursor moves are escape sequences; cleans texts itself."""
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would exit with 1; a reader that has enough is not a failure here
+            raise BrokenPipeError  # rich would exit with 1, but a reader that has enough is no failure here
 
     return Safe(file=under(stream), highlight=False, markup=False, emoji=False)
 
@@ -76,7 +76,7 @@ def _drawn(lines: Iterable[Line]) -> Group:
     from rich.text import Text
 
     def drawn(line: Line) -> Text:
-        # A text of rich's drops some control characters, where they are to be seen.
+        # rich's Text would drop some control characters; here they must be visible.
         spans = ((escape_controls(span.text), span.style) for span in line)
         return Text.assemble(*spans, no_wrap=True, overflow="ignore")
 
@@ -84,7 +84,7 @@ def _drawn(lines: Iterable[Line]) -> Group:
 
 
 class Screen:
-    """A view that is drawn anew in the same place of a terminal, no higher than that is."""
+    """A view that is redrawn in place on a terminal, at most as high as the terminal."""
 
     def __init__(self, stream: TextIO, *, transient: bool) -> None:
         self._stream = stream
@@ -95,21 +95,21 @@ class Screen:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is drawn."""
+        """True between start and stop."""
         return self._live is not None
 
     def start(self) -> None:
-        """Begin to draw; what is printed meanwhile stands above the view."""
+        """Start drawing; what is printed meanwhile appears above the view."""
         from rich.live import Live
 
         self._console = _console(self._stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=self._transient)
         self._live.start()
-        # What rich puts in front of the streams obeys some escape sequences.
+        # rich's own stream wrappers obey some escape sequences.
         self._safe.__enter__()
 
     def draw(self, view: View) -> None:
-        """Draw it as it is now, with as many lines as there is room for."""
+        """Draw the view in its current state, cut to the height of the terminal."""
         if self._live is not None and self._console is not None:
             height = max(3, self._console.size.height - 1)
             lines = list(view(width_of(self._stream)))
@@ -118,12 +118,12 @@ class Screen:
             self._live.update(_drawn(lines), refresh=True)
 
     def print(self, lines: Iterable[Line]) -> None:
-        """Lines that stay above the view."""
+        """Print lines that stay above the view."""
         if self._console is not None:
             self._console.print(_drawn(lines), crop=False)
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop drawing and restore the terminal."""
         if self._live is not None:
             self._safe.__exit__(None, None, None)
             self._live.stop()
@@ -132,7 +132,7 @@ class Screen:
 
 @contextmanager
 def watching() -> Iterator[Callable[[View], None]]:
-    """A view on stdout that is drawn anew each time the given function is called; elsewhere the last is printed."""
+    """Yield a function that redraws a view on stdout; without a terminal, only the last view is printed."""
     screen, last = Screen(sys.stdout, transient=False), list[View]()
 
     def draw(view: View) -> None:

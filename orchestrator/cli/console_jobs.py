@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from orchestrator.store.quality import Quality
 
 EVENTS = 12
-"""The newest events of a job that are shown; what changed its course always is."""
+"""Number of newest events shown; decisive events are always shown."""
 DECISIVE = frozenset(
     {EventKind.CANCEL, EventKind.STOPPED, EventKind.RESCUED, EventKind.FAILED, EventKind.RETRY, EventKind.REVISED}
 )
 
 
 def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
-    """One line a job."""
+    """Return a table with a line per job."""
     columns = (
         Column("job"),
         Column("state"),
@@ -75,7 +75,7 @@ def _state(state: JobState) -> StyledText:
 
 
 def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVENTS) -> list[Line]:
-    """One job: counts, shards, reasons, and the newest of what happened; None: all of it."""
+    """Show one job: counts, shards, reasons and the newest `events`; None: all events."""
     line = detail.line
     lines = _head(detail, width)
     if detail.problem:
@@ -189,7 +189,7 @@ def _events(detail: JobDetail, most: int | None, width: int | None) -> list[Line
 
 
 def chosen(events: Sequence[Happened], most: int) -> list[Happened]:
-    """The newest events, and before them those that changed the job's course: cancellations, and where rows went."""
+    """Return the newest events and all decisive earlier ones: cancellations, and routes after a reroute."""
     rerouted = next((place for place, event in enumerate(events) if event.kind == EventKind.RESCUED), len(events))
     return [
         event
@@ -203,9 +203,9 @@ def chosen(events: Sequence[Happened], most: int) -> list[Happened]:
 def plan_lines(
     plan: Plan, deadline: datetime | None, width: int | None, problems: Mapping[str, str] = MappingProxyType({})
 ) -> list[Line]:
-    """Routes taken and refused, what it all costs, and what would hold where nothing does.
+    """Show routes taken and refused, the total cost, and if the plan does not hold, what would.
 
-    `problems` are what is wrong now with backends that the plan uses.
+    `problems` are current problems of backends that the plan uses.
     """
     chances = [] if deadline is None else [Column(f"P(by {deadline.astimezone():%H:%M})")]
     columns = (
@@ -270,5 +270,5 @@ def _clock(at: datetime | None) -> str:
 
 
 def chance(share: float) -> str:
-    """A probability; never 100 % of what is not certain."""
+    """Format a probability; never as 100 % unless certain."""
     return f"{min(share, 0.999):.1%}" if 0.99 < share < 1 else f"{share:.0%}"

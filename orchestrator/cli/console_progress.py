@@ -1,4 +1,4 @@
-"""How far long work is: a live view on a terminal, a line now and then elsewhere."""
+"""Progress of long work: a live view on a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BAR = 40
 
 
 class LiveProgress:
-    """A live view of work on a terminal; elsewhere a line now and then, and nothing when `quiet`."""
+    """A live view of work on a terminal; elsewhere an occasional line, or nothing if `quiet`."""
 
     def __init__(self, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._quiet = quiet
@@ -33,20 +33,20 @@ class LiveProgress:
         self._begun: dict[str, float] = {}
 
     def start(self) -> None:
-        """Begin to draw."""
+        """Start drawing."""
         if not self._quiet and sys.stderr.isatty():
             self._screen.start()
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop drawing and restore the terminal."""
         self._screen.stop()
 
     def say(self, text: str) -> None:
-        """A message that stays; what was drawn before it goes."""
+        """Print a lasting message, and clear the view until the next draw."""
         self.show(lambda width: [text_line(part) for part in paragraph(text, width).split("\n")])
 
     def show(self, view: View) -> None:
-        """Lines that stay."""
+        """Print lasting lines."""
         if self._screen.is_on:
             self._screen.draw(lambda width: ())
             self._screen.print(view(width_of(sys.stderr)))
@@ -54,7 +54,7 @@ class LiveProgress:
             err().print(view(err().width))
 
     def reading(self, documents: int, requests: int, expected: int | None = None) -> None:
-        """While documents are read; `expected` is how many there are, None where nobody knows before the last."""
+        """Show the progress of reading documents; `expected` is their number, None while unknown."""
         if not self.is_due():
             return
         rate = self._rate("documents", documents)
@@ -67,8 +67,8 @@ class LiveProgress:
         self._draw(_plain(told), told)
 
     def counted(self, what: str, done: int, total: int, unit: str) -> None:
-        """While something of a known size is done: `what` is its name, `unit` what is counted (`rows`, `MB`)."""
-        # Elsewhere than on a terminal, only work that takes long is shown.
+        """Show the progress of work of known size; `unit` is what is counted (`rows`, `MB`)."""
+        # Without a terminal, only work that takes long is shown.
         began = self._begun.setdefault(what, self._clock())
         if not self.is_due() or (not self._screen.is_on and self._clock() - began < PLAIN_SECONDS):
             return
@@ -78,7 +78,7 @@ class LiveProgress:
         self._draw(_plain(told), told)
 
     def job(self, detail: JobDetail, rate: float) -> None:
-        """While a job runs; `rate` is rows a second of late."""
+        """Show the progress of a job; `rate` is the recent rate in rows per second."""
         line = detail.line
         left = line.counts.total - line.done
         eta = duration(left / rate) if rate and left else "—"
@@ -91,12 +91,12 @@ class LiveProgress:
         self._draw(lambda width: job_view(detail, rate, eta, width or 80), summary)
 
     def note(self, text: str) -> None:
-        """A message of work that goes on, which stays; nothing when `quiet`."""
+        """Print a lasting message of running work, unless `quiet`."""
         if not self._quiet:
             self.say(text)
 
     def step(self, text: str) -> None:
-        """What is being done now: on a terminal until the next, elsewhere not at all."""
+        """Show the current step, on a terminal only, until the next one."""
         if self._screen.is_on:
             self._screen.draw(_plain(text))
 
@@ -104,8 +104,10 @@ class LiveProgress:
         return self._rates.setdefault(what, RateWindow()).add(self._clock(), done)
 
     def is_due(self) -> bool:
-        """Whether something would be drawn now: progress may come many thousand times a second, and take
-        counting all rows of a job."""
+        """True if a draw would show something now.
+
+        Callers check it first: progress may come many thousand times a second, and showing it may count all rows of a
+        job."""
         now = self._clock()
         if self._screen.is_on:
             return now - self._drawn_at >= DRAW_SECONDS
@@ -127,7 +129,7 @@ def _plain(text: str) -> View:
 
 
 def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]:
-    """A job that runs: its name and state, a bar, its figures, what failed and what it waits for."""
+    """Show a running job: name, state, bar, figures, failures and what it waits for."""
     line = detail.line
     count = f"{line.processed:,}/{line.counts.total:,}"
     lines: list[Line] = []
@@ -164,7 +166,7 @@ def _bar(done: int, total: int, width: int) -> Sequence[StyledText]:
 
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[LiveProgress]:
-    """A progress view for the length of a block."""
+    """Show progress for the length of a block."""
     view = LiveProgress(quiet=quiet)
     view.start()
     try:

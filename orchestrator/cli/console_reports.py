@@ -26,7 +26,7 @@ FIGURES = ("documents", "answers", "rows", "paid", "wasted", "batches", "later t
 
 
 def cost_lines(report: CostReport, width: int | None) -> list[Line]:
-    """A cost report; what there is no room for is named below it."""
+    """Show a cost report, with the columns left out named below it."""
     (by, *numbers), *lines, total = cost_cells(report)
     columns = [Column(by), *(Column(name, right=True, rank=COST_RANKS.get(name, 0)) for name in numbers)]
     rows: list[Sequence[Cell]] = [*lines, [StyledText(cell, "bold") for cell in total]]
@@ -35,7 +35,7 @@ def cost_lines(report: CostReport, width: int | None) -> list[Line]:
 
 
 def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line]:
-    """Forecasts held against what came, and what to think of each."""
+    """Show forecasts beside the actual values, with a verdict on each."""
     first, last = min(line.first_at for line in lines), max(line.last_at for line in lines)
     title = f"Forecasts made from {moment_words(first)} to {moment_words(last)}"
     name, *others = CALIBRATION_COLUMNS
@@ -53,7 +53,7 @@ def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line
 
 
 def backend_lines(backends: Sequence[Mapping[str, Any]], width: int | None) -> list[Line]:
-    """How the backends are, a line each; `--json` has more."""
+    """Show the backends, a line each; `--json` has more."""
     columns = [Column("backend"), Column("state"), *(Column(name, right=True) for name in _BACKEND_FIGURES)]
     lines = list(table(columns, [_backend_cells(one) for one in backends], width))
     refused = [(one["backend"], field) for one in backends for field in one["refused_fields"]]
@@ -83,7 +83,7 @@ def _backend_cells(one: Mapping[str, Any]) -> list[Cell]:
 
 
 def night_lines(report: NightReport, width: int | None) -> list[Line]:
-    """The report of a night."""
+    """Show the report of a night."""
     lines = [*sentence(title_of(report), width, "bold"), *sentence(f"{headline(report)}.", width)]
     if report.needs:
         lines += [(), *sentence("Needs a person", width, "bold red")]
@@ -107,13 +107,13 @@ def _block(block: Block, width: int | None) -> list[Line]:
 
 
 def _item(text: str, width: int | None) -> list[Line]:
-    """A point of a list."""
+    """Return an item of a list."""
     first, *rest = sentence(text, None if width is None else width - 2)
     return [(StyledText("• "), *first), *((StyledText("  "), *line) for line in rest)]
 
 
 def diff_lines(found: Difference, title: str, width: int | None) -> list[Line]:
-    """What is different between two runs: counts, fields, and the first rows of each kind."""
+    """Show the difference between two runs: counts, fields, and the first rows of each kind."""
     added, removed = found.added.number, found.removed.number
     lines = sentence(title, width, "bold")
     lines += sentence(f"{added:,} rows added, {removed:,} removed, {found.changed:,} changed", width)

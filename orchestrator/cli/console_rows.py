@@ -21,7 +21,7 @@ _ROW_STYLE = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "exp
 
 
 def exchange_lines(found: Iterable[Exchange], width: int | None) -> list[Line]:
-    """Requests and their answers, one below the other."""
+    """Show requests and their answers, one below the other."""
     lines: list[Line] = []
     for exchange in found:
         lines += [*([()] if lines else []), *_exchange(exchange, width)]
@@ -78,18 +78,18 @@ def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
 
 
 def _options(body: dict[str, Any]) -> str:
-    """The fields of a request beside its texts."""
+    """Return the fields of a request other than its texts and model."""
     rest = {name: value for name, value in body.items() if name not in _ASKED}
     return ", ".join(f"{name} {_words(value, indent=None)}" for name, value in rest.items())
 
 
 def messages(body: dict[str, Any]) -> list[tuple[str, str]]:
-    """The messages of a request: who says it, and its text; a picture in it is told by its kind and size."""
+    """Return the role and text of each message; a picture becomes its type and size."""
     return [(str(message.get("role", "message")), _content(message.get("content"))) for message in messages_of(body)]
 
 
 def answer_text(found: Exchange) -> str | None:
-    """The answer of a row as text, None where there is none; of a vector its size and its first numbers."""
+    """Return a row's answer as text, or None; a vector becomes its size and first numbers."""
     answer = found.merged["output"]
     if isinstance(answer, list) and len(answer) > SHOWN_NUMBERS and all(isinstance(one, float) for one in answer):
         return f"a vector of {len(answer):,} numbers: {', '.join(map(repr, answer[:SHOWN_NUMBERS]))}, …"
@@ -118,6 +118,6 @@ def _words(value: Any, indent: int | None = 2) -> str:
 
 
 def _text(text: str, width: int | None) -> list[Line]:
-    """A text of several lines, indented."""
+    """Indent a text of several lines."""
     room = None if width is None else width - 2
     return [(StyledText("  "), *line) for line in sentence(text.replace("\r\n", "\n"), room)]

@@ -16,13 +16,13 @@ from orchestrator.reports.words import tokens
 
 INDENT = StyledText("  ")
 WIDE = 120
-"""Columns for two answers side by side where the output has no width."""
+"""Width for two answers side by side if the output has no width."""
 
 
 def trial_lines(trial: Trial, width: int | None, most: int | None) -> list[Line]:
-    """Each row: document, prompt as it was sent, answer, check, tokens and cost; then what the whole job would cost.
+    """Show each row (document, prompt as sent, answer, check, tokens, cost), then the whole job's cost.
 
-    `most` is how many lines of each message are shown; None: all.
+    `most` is the number of lines shown of each message; None: all.
     """
     lines: list[Line] = []
     for one in trial.rows:
@@ -31,7 +31,7 @@ def trial_lines(trial: Trial, width: int | None, most: int | None) -> list[Line]
 
 
 def trials_side_by_side(first: Trial, second: Trial, width: int | None, most: int | None) -> list[Line]:
-    """The answers of two job files to the same documents, next to each other."""
+    """Show the answers of two job files to the same documents, side by side."""
     half = ((width or WIDE) - 3) // 2
     files = [list(sentence(str(trial.file), half, "bold")) for trial in (first, second)]
     lines = [*beside(files[0], files[1], half), ()]
@@ -43,7 +43,7 @@ def trials_side_by_side(first: Trial, second: Trial, width: int | None, most: in
 def _both(
     left: Exchange | None, right: Exchange | None, width: int | None, half: int, most: int | None
 ) -> list[Line]:
-    """A row of each; the prompt is told once where both were asked the same."""
+    """Show a row of each; a prompt that both share appears once."""
     both = [one for one in (left, right) if one is not None]
     lines = _title(both[0], width)
     if len(both) == 2 and messages(both[0].body) == messages(both[1].body):
@@ -68,7 +68,7 @@ def _prompt(one: Exchange, width: int | None, most: int | None) -> list[Line]:
         lines += sentence(role, width, "underline")
         told = _indented(text, width)
         if most is not None and (more := len(told) - most) > 0:
-            # A document stands before its question: both ends say something.
+            # The document comes before its question: both ends matter.
             between = (INDENT, StyledText(f"… {more:,} more lines (--full shows them)", "dim"))
             told = [*told[: most // 2], between, *told[-(most // 2) :]]
         lines += told

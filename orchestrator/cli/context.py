@@ -1,4 +1,4 @@
-"""What every command needs: settings, home, store, and how it prints."""
+"""Settings, home and store of a command, and its log."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class CommandSettings:
 
     @property
     def path(self) -> Path | None:
-        """The orch.toml that this command reads."""
+        """Path of the orch.toml that this command reads."""
         return self.place.path
 
     @property
     def readable(self) -> Config | None:
-        """The settings, for what only looks: None where orch.toml is broken just now."""
+        """The settings, or None while orch.toml is broken; for commands that only look."""
         try:
             return self.config
         except InputError:
@@ -58,11 +58,11 @@ class CommandSettings:
         return load(self.place)
 
     def use(self, config: Config) -> None:
-        """These settings hold from now on."""
+        """Use these settings from now on."""
         self.__dict__["config"] = config
 
     def running_cost(self, shard: Shard) -> Decimal:
-        """What a running batch has cost so far, in dollars."""
+        """Return the cost of a running batch so far, in dollars."""
         from orchestrator.pipeline.plan.prices import prices_of
 
         settings = self.readable
@@ -72,7 +72,7 @@ class CommandSettings:
         return prices_of(backend, settings, now).of_time(shard.provider_seconds).cost
 
     def lines(self, store: Store | Glance, limit: int | None = 20) -> list[JobLine]:
-        """The newest jobs."""
+        """Return the newest jobs."""
         return status.lines(store, store.jobs.newest(limit), now(), self.running_cost)
 
 
@@ -84,7 +84,8 @@ class Context(CommandSettings):
         self.store = store
 
     def job(self, name: str, *, tell: bool = True) -> Job:
-        """The job that a user names; `tell` says which it is where that was not its id. Raises UsageError."""
+        """Return the job that a user names. `tell` prints its id if the user gave something else. Raises
+        UsageError."""
         from orchestrator.reports.job_names import job_named
 
         found = job_named(self.store, self.home.identity(), name)
@@ -93,7 +94,7 @@ class Context(CommandSettings):
         return found
 
     def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
-        """Everything about a job now. Raises UsageError where there is none."""
+        """Return everything about a job now. Raises UsageError if it does not exist."""
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
         found = replace(found, model_names=self._model_names(found))
         running = [shard for shard in found.shards if shard.state is ShardState.SUBMITTED]
@@ -105,7 +106,7 @@ class Context(CommandSettings):
         return replace(found, problem=self._problem(running, health))
 
     def _model_names(self, detail: JobDetail) -> dict[str, str]:
-        """What the models of a job's shards are called at their backends, as far as orch.toml says so now."""
+        """Map shards to their models' names at the backends, by the current orch.toml."""
         if not detail.shards:
             return {}
         from orchestrator.pipeline.plan.routes import models_of
@@ -114,12 +115,12 @@ class Context(CommandSettings):
         try:
             models = models_of(self.config, detail.line.job)
         except OrchError:
-            return {}  # what is wrong with orch.toml, a command that needs it says
+            return {}  # a command that needs orch.toml reports what is wrong with it
         names = {shard.id: resolve_model(shard.model, shard.backend, models) for shard in detail.shards}
         return {shard: name for shard, name in names.items() if name is not None}
 
     def outlook(self, job: Job) -> Outlook | None:
-        """What is foreseen of a job, None where it is over, not built yet, or no backend may take its rows."""
+        """Return the outlook of a job, or None if it is over, not built yet, or no backend may take its rows."""
         if job.built_at is None or job.finished_at is not None or job.cancel_requested_at is not None:
             return None
         if (settings := self.readable) is None:
@@ -131,7 +132,7 @@ class Context(CommandSettings):
         return Planning(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()
 
     def _down(self, job: Job, settings: Config) -> dict[str, float]:
-        """For how long the backends at work on a job have had no upstream that takes rows, where that is so."""
+        """Return the seconds for which each of our own backends at work on a job has had no usable upstream."""
         from orchestrator.engine.health import fetch_health
         from orchestrator.pipeline.backend_handles import down_for
         from orchestrator.settings.backends import OwnServer
@@ -142,7 +143,7 @@ class Context(CommandSettings):
         return down_for({name: health for name, health in told.items() if health is not None})
 
     def _health_of(self, running: Sequence[Shard]) -> dict[str, dict[str, Any] | None]:
-        """What the servers of our own backends that work on some batches say; None for one that does not answer."""
+        """Return the health of our own servers that work on these batches; None for a server that does not answer."""
         from orchestrator.engine.health import fetch_health
         from orchestrator.settings.backends import OwnServer
 
@@ -155,7 +156,7 @@ class Context(CommandSettings):
     def _waits_for_retries(
         self, line: JobLine, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]
     ) -> bool:
-        """True if every row that is left waits for its next attempt: the speed so far says nothing about these."""
+        """True if every open row waits for its next attempt, so that the speed so far predicts nothing."""
         from orchestrator.pipeline.refused_rows import rows_in_back_off
 
         left = waiting = line.counts.total - line.done
@@ -165,7 +166,7 @@ class Context(CommandSettings):
         return left > 0 >= waiting
 
     def _problem(self, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]) -> str | None:
-        """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
+        """Return what keeps rows from running, by the engine or its servers, or None if all is well."""
         from orchestrator.engine.health import remedy
         from orchestrator.engine.lock import running_engine
         from orchestrator.pipeline.backend_handles import last_to_fail, without_engine
@@ -190,10 +191,10 @@ class Context(CommandSettings):
 
 @contextmanager
 def opened(place: Place | None = None, fence: EngineFence | None = None) -> Iterator[Context]:
-    """The context of a command, or with a `fence` of what works for an engine that has taken the database. What it
-    records is on the home's replica, where it has one, when the block ends.
+    """Open the context of a command, or of an engine's helper process with the engine's `fence`.
 
-    Raises InputError, StorageError, or UsageError where another machine goes on with the home.
+    What it records is on the home's replica, if any, when the block ends. Raises InputError, StorageError, or
+    UsageError if another machine works on the home.
     """
     from orchestrator.store import Store
     from orchestrator.store.home_evidence import recognise
@@ -213,7 +214,7 @@ def opened(place: Place | None = None, fence: EngineFence | None = None) -> Iter
 
 
 def require_current(home: Home) -> None:
-    """Raises UsageError where a home has a replica, and its active engine is not on this machine."""
+    """Raise UsageError if the home has a replica and its active engine is not on this machine."""
     if home.has_replica:
         from orchestrator.engine.replica.status_file import require_active
 
@@ -221,7 +222,7 @@ def require_current(home: Home) -> None:
 
 
 def is_current(home: Home) -> bool:
-    """Whether what is here is what holds: the home has no replica, or its active engine is on this machine."""
+    """True if the home has no replica, or its active engine is on this machine."""
     try:
         require_current(home)
     except UsageError:
@@ -237,7 +238,7 @@ def _wait_until_sent(home: Home) -> None:
 
 @contextmanager
 def ready() -> Iterator[Context]:
-    """The same for a command that needs all settings: errors in them are reported before a database is made."""
+    """Open the context with all settings: errors in them are reported before a database is created."""
     settings = CommandSettings(locate())
     config = settings.config
     with opened(settings.place) as context:
@@ -246,7 +247,7 @@ def ready() -> Iterator[Context]:
 
 
 def say_exposure(context: Context) -> None:
-    """Tell what others may read, and to whom keys go, before anything is written or sent."""
+    """Report what others may read, and who receives keys, before anything is written or sent."""
     from orchestrator.core.permissions import readable_by_others
 
     if (rights := readable_by_others(context.home.root)) is not None:
@@ -255,21 +256,21 @@ def say_exposure(context: Context) -> None:
 
 
 def say_keys(config: Config | None) -> None:
-    """Tell to whom an orch.toml that nobody named sends keys, before they are sent."""
+    """Report who receives keys by an orch.toml that was found rather than named, before sending any."""
     if config is not None and config.place.is_found:
         for variable, address in config.keys_sent:
             say(f"orch: {config.path}, found here, sends the key in {variable} to {address}")
 
 
 class _SafeLines(logging.Formatter):
-    """Lines in which no control character acts on who reads them, and what follows a line's first is indented."""
+    """Formats log lines: shows control characters, and indents all but the first line of a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escape_controls(super().format(record)).replace("\n", "\n  ")
 
 
 class _LogFile(logging.FileHandler):
-    """A log that cannot be written, on a full disk for one, is said once until it can be again."""
+    """A log file that reports once if it cannot be written (a full disk, for example), until it can be again."""
 
     is_failing = False
 

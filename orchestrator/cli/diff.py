@@ -1,4 +1,4 @@
-"""`orch diff`: what is different between two runs."""
+"""`orch diff`: the difference between two runs."""
 
 from __future__ import annotations
 

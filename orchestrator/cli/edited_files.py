@@ -1,4 +1,4 @@
-"""Asks what becomes of an unfinished job whose file was edited."""
+"""Question to the user about an unfinished job whose file was edited."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FINISH = "finish"
 
 
 def of_edited(context: Context, file: Path, options: Options, view: LiveProgress) -> Options | Intake:
-    """The options with what whoever is at the terminal wants, or the unfinished job that is to go on instead.
+    """Return the options with the user's choice, or the unfinished job if it should go on instead.
 
-    Nobody is asked without a terminal, or where the options say it already.
+    Does not ask without a terminal, or if the options already decide.
     """
     if options.edited is not None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return options

@@ -1,4 +1,4 @@
-"""`orch engines`: how the engines of a home are, and what a person wants of them."""
+"""`orch engines`: the state of a home's engines, and a person's wishes for them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
 
 
 def _engines_of(context: Context, name: str) -> list[dict[str, Any]]:
-    """The engines of a backend, as its server tells, or cold where none runs."""
+    """Return the engines of a backend as its server reports them, or cold ones if no server runs."""
     from orchestrator.engine.health import fetch_health
 
     health = fetch_health(context.home, name)

@@ -1,4 +1,4 @@
-"""How a command ends that cannot do what it was asked: a message on stderr, with --json an object on stdout too."""
+"""Failed commands: a message on stderr, and with --json an object on stdout too."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ INTERRUPTED = 130
 
 
 class CommandInterrupted(Exception):
-    """Somebody pressed Ctrl-C; the message says what that stopped, and what goes on."""
+    """Ctrl-C; the message says what was stopped and what continues."""
 
 
 def wants_json(argv: Sequence[str]) -> bool:
-    """Whether a command line asks for JSON, also where it is not a sound one."""
+    """True if a command line asks for JSON, even if it is otherwise wrong."""
     return "--json" in (argv[: argv.index("--")] if "--" in argv else argv)
 
 
 def failed(error: OrchError, *, as_json: bool) -> int:
-    """Tell an error; its exit code."""
+    """Report an error and return its exit code."""
     _say(f"orch: {error}")
     if as_json:
         _print(error_json(error))
@@ -35,7 +35,7 @@ def failed(error: OrchError, *, as_json: bool) -> int:
 
 
 def misused(error: click.ClickException, *, as_json: bool) -> int:
-    """Tell what is wrong with a command line; its exit code."""
+    """Report a wrong command line and return the exit code."""
     message, hint = error.format_message(), None
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None:
@@ -48,7 +48,7 @@ def misused(error: click.ClickException, *, as_json: bool) -> int:
 
 
 def interrupted(error: CommandInterrupted, *, as_json: bool) -> int:
-    """Tell that a command was stopped; its exit code."""
+    """Report that a command was stopped and return the exit code."""
     message = str(error)
     _say(f"orch: {message}")
     if as_json:
@@ -60,7 +60,7 @@ _PLACE = {"file": None, "line": None, "field": None}
 
 
 def error_json(error: OrchError) -> dict[str, Any]:
-    """The stable form of an error; documented in docs/reference/json.md."""
+    """Return the stable form of an error, documented in docs/reference/json.md."""
     told: dict[str, Any] = {
         "code": error.kind,
         "message": error.message,

@@ -1,4 +1,4 @@
-"""gc and backup."""
+"""`orch gc` and `orch backup`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def gc(dry_run: bool, as_json: bool) -> int:
 
 
 def _tidy_up(context: Context) -> None:
-    """Delete files that are left at backends, where no engine runs that does it by itself."""
+    """Delete files left at backends, unless an engine runs that does it anyway."""
     from orchestrator.engine.lock import engine_lock
     from orchestrator.engine.loop import Engine
 
@@ -56,7 +56,7 @@ def _tidy_up(context: Context) -> None:
 
 
 def swept_json(swept: Swept) -> dict[str, Any]:
-    """The stable form of what went; documented in docs/reference/json.md."""
+    """Return the stable form of a sweep, documented in docs/reference/json.md."""
     return {
         "dry_run": swept.dry_run,
         "freed_bytes": swept.freed,
@@ -74,7 +74,7 @@ def swept_json(swept: Swept) -> dict[str, Any]:
 
 
 def use_json(use: Use) -> dict[str, int]:
-    """What a home takes, in bytes; documented in docs/reference/json.md."""
+    """Return the sizes of a home's parts in bytes, documented in docs/reference/json.md."""
     parts = {f"{name}_bytes": int(getattr(use, name)) for name in PARTS}
     return {**parts, "total_bytes": use.total, "free_bytes": use.free}
 
@@ -130,7 +130,7 @@ def backup(file: Path, only_check: bool, quiet: bool, as_json: bool) -> int:
 
 
 def backup_json(file: Path, found: BackupContents) -> dict[str, Any]:
-    """The stable form of a backup; documented in docs/reference/json.md."""
+    """Return the stable form of a backup, documented in docs/reference/json.md."""
     label = found.label
     return {
         "file": str(file),

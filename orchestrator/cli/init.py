@@ -1,6 +1,6 @@
-"""`orch init`: an orch.toml and a job.yaml to start from. It asks nothing, and overwrites nothing.
+"""`orch init`: writes an orch.toml and a job.yaml to start from, without questions, and overwrites nothing.
 
-In what it writes, `# ` begins a comment and `#` without a blank a setting that may be turned on as it stands.
+In these files, `# ` begins a comment, and `#` without a blank a setting that may be turned on as it stands.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def init_folder(folder: Path, as_json: bool) -> int:
 
 
 def _write(files: dict[Path, str]) -> None:
-    """All of them or none. Raises StorageError."""
+    """Write all files or none. Raises StorageError."""
     written: list[Path] = []
     try:
         for path, text in files.items():

@@ -1,6 +1,6 @@
-"""Commands that make jobs and end them: submit, run, cancel, retry.
+"""Commands that create and end jobs: submit, run, cancel, retry.
 
-What runs a job (`running`, and the engine with it) is imported by who needs it: to queue a job takes none of it.
+`running`, and the engine with it, is imported only where a job runs: queueing a job needs neither.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def submit(
 
 
 def _taken_in(context: Context, file: Path, options: Options, view: LiveProgress) -> Intake:
-    """The job that a file is now.
+    """Create or find the job for a file.
 
-    Whoever is there is asked what becomes of an unfinished job of another content, and if the output is a file that
-    orch did not write.
+    At a terminal, asks what to do with an unfinished job of the file before its edit, and before overwriting an
+    output that orch did not write.
     """
     choice = of_edited(context, file, options, view)
     if isinstance(choice, Intake):
@@ -196,7 +196,7 @@ def _check_fail_on(fail_on: FailOn | None, wait: bool) -> None:
 
 
 def _show(detail: status.JobDetail, fail_on: FailOn | None, as_json: bool) -> int:
-    """The end of a job: where its rows are, what they cost, what failed. The exit code says whether all is well."""
+    """Show how a job ended; return exit code 0 if all is well, else 1."""
     if as_json:
         print_json(detail.to_json())
     else:
@@ -283,7 +283,7 @@ def retry(
 
 
 def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, task: str | None) -> int | None:
-    """Make a job's rows pending again; how many. None for a job that failed while it was built: it is built again."""
+    """Make a job's rows pending again and return their number; None if the build failed, which then starts again."""
     _check_task(job, task)
     others = () if failed else (RequestState.CANCELLED, RequestState.EXPIRED)
     number = manual_actions.retry(
@@ -300,7 +300,7 @@ def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, tas
 
 
 def _deliver_again(context: Context, view: LiveProgress, job: Job) -> int | None:
-    """Let a finished job be merged and delivered once more: None; 0 where its file names no place for its rows."""
+    """Reopen a finished job to deliver its output again, and return None; 0 if there is nothing to deliver."""
     if job.finished_at is None or output_of(job) is None:
         view.say(f"orch: job {job.id} has nothing to deliver")
         return 0

@@ -1,4 +1,4 @@
-"""`orch keys`: who may use an `orch serve`, and how much of it. Light: none of the server's own parts is imported."""
+"""`orch keys`: who may use an `orch serve`, and how much. Imports little of the server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Amount(click.ParamType[int]):
-    """A number from 1 on; where bytes are meant, also `500MB` or `1.5GiB`."""
+    """A whole number from 1; with `in_bytes` also `500MB` or `1.5GiB`."""
 
     name = "amount"
 
@@ -57,7 +57,6 @@ class Amount(click.ParamType[int]):
 
 
 def dir_option(function: Command) -> Command:
-    """`--dir`."""
     return click.option(
         "--dir",
         "folder",
@@ -178,7 +177,7 @@ def _opened(root: Path) -> Iterator[Keys]:
 
 
 def _as_json(key: Key) -> dict[str, Any]:
-    """The stable form; documented in docs/reference/json.md."""
+    """Return the stable form of a key, documented in docs/reference/json.md."""
     return {
         **msgspec.structs.asdict(key),
         "created_at": _at(key.created_at).isoformat(),

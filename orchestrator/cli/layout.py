@@ -1,6 +1,6 @@
-"""Tables and paragraphs in so many columns of a terminal. Pure.
+"""Tables and paragraphs for a terminal of a given width. Pure.
 
-Nothing is cut off: what has no room is wrapped, put below its row, or left out and named.
+Nothing is cut off: text without room is wrapped, put below its row, or left out and named.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from orchestrator.core.sanitize import escape_controls, one_line
 
 GAP = 2
 PROSE = 30
-"""Sentences in fewer columns than these are put below their row."""
+"""Least width of a prose column; a narrower one goes below its row."""
 WORD = 12
-"""Columns that a cell keeps at least, while others have more."""
+"""Least width of other texts when they wrap."""
 INDENT = 4
 NOTHING = ("", "—")
 
 
 @dataclass(frozen=True, slots=True)
 class StyledText:
-    """A piece of a line, and how it is drawn."""
+    """A piece of a line, with its style."""
 
     text: str
     style: str = ""
@@ -36,9 +36,9 @@ Cell = str | StyledText
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `prose` is wrapped before anything else is.
+    """A column of a table. `prose` columns wrap before all others.
 
-    Where there is no room, the column with the highest `rank` is left out first; those of rank 0 always stay.
+    If room is short, the column with the highest `rank` is left out first; rank 0 always stays.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """Which columns are shown, how wide each is, and which cells stand below their row (-1: none)."""
+    """Columns shown, their widths, the column whose cells go below their row (-1: none), and names left out."""
 
     shown: tuple[int, ...]
     widths: tuple[int, ...]
@@ -58,7 +58,7 @@ class _Fit:
 
 
 def cell_width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text takes."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
@@ -69,7 +69,7 @@ def _char_width(char: str) -> int:
 
 
 def wrap(text: str, width: int, *, words: bool = True) -> list[str]:
-    """The lines of a text, one at least, broken at blanks; with `words`, also within a word longer than a line."""
+    """Break a text into lines at blanks; with `words`, also within a word longer than a line."""
     if "\n" not in text and cell_width(text) <= width:
         return [text.rstrip(" ")]
     return [line for paragraph in text.split("\n") for line in _wrapped(paragraph, max(1, width), words)]
@@ -79,7 +79,7 @@ def _wrapped(paragraph: str, width: int, words: bool) -> Iterator[str]:
     line, used = "", 0
     for blanks, word in re.findall(r"( *)([^ ]+)", paragraph):
         size = cell_width(word)
-        # A word that stays whole and fits no line goes on where it stands.
+        # A word that stays whole and fits no line continues the current line.
         if line.strip(" ") and used + len(blanks) + size > width and (words or size <= width):
             yield line
             line, used, blanks = "", 0, ""
@@ -97,9 +97,9 @@ def _wrapped(paragraph: str, width: int, words: bool) -> Iterator[str]:
 
 
 def paragraph(text: str, width: int | None, *, indent: str = "  ") -> str:
-    """A text for people, wrapped at blanks where there is a width; what goes on is indented.
+    """Wrap a text for people at blanks, with continuation lines indented; unlimited without a width.
 
-    A word stays whole however long it is: a path or a command that is broken cannot be copied.
+    A word stays whole, however long: a broken path or command cannot be copied.
     """
     safe = escape_controls(text)
     if width is None:
@@ -116,7 +116,7 @@ def paragraph(text: str, width: int | None, *, indent: str = "  ") -> str:
 
 
 def pairs(rows: Sequence[tuple[str, Sequence[Cell] | Cell]], width: int | None) -> list[Line]:
-    """Names on the left, what is known of each on the right: a text, or several side by side."""
+    """Lay out names on the left and their values on the right: a text, or several side by side."""
     lead = max((cell_width(name) for name, _ in rows), default=0) + GAP
     lines: list[Line] = []
     for name, told in rows:
@@ -136,7 +136,7 @@ def _span(cell: Cell) -> StyledText:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Line]:
-    """A table in at most `width` columns; None: as wide as it is. What is left out is named below it."""
+    """Lay out a table in at most `width` columns; None: unlimited. Columns left out are named below it."""
     spans = [[_span(cell) for cell in row] for row in rows]
     fit = _fit(columns, spans, width)
     head = [StyledText(column.name, "bold") for column in columns]
@@ -153,13 +153,13 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int 
 
 
 def sentence(text: str, width: int | None, style: str = "") -> list[Line]:
-    """A sentence on as many lines as it takes."""
+    """Wrap a sentence."""
     told = escape_controls(text)
     return [(StyledText(part, style),) for part in (wrap(told.expandtabs(4), width) if width else told.split("\n"))]
 
 
 def beside(left: Sequence[Line], right: Sequence[Line], width: int) -> list[Line]:
-    """Two texts next to each other, each in so many columns."""
+    """Lay out two texts side by side, each `width` columns wide."""
     lines: list[Line] = []
     for one, other in zip_longest(left, right, fillvalue=()):
         gap = " " * (width - sum(cell_width(span.text) for span in one))
@@ -182,7 +182,7 @@ def _row(columns: Sequence[Column], row: Sequence[StyledText], fit: _Fit) -> lis
 
 
 def _trimmed(line: list[StyledText]) -> Line:
-    """Without the blanks at its end."""
+    """Strip trailing blanks."""
     while line and not line[-1].text.strip():
         line.pop()
     return (*line[:-1], replace(line[-1], text=line[-1].text.rstrip(" "))) if line else ()
@@ -221,7 +221,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _empty(columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], shown: Sequence[int]) -> int | None:
-    """A column that may be left out and says nothing."""
+    """Return an optional column with only empty cells, or None."""
     places = (place for place in shown if columns[place].rank and all(row[place].text in NOTHING for row in rows))
     return next(places, None) if len(shown) > 1 else None
 
@@ -229,7 +229,7 @@ def _empty(columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], show
 def _with_prose(
     columns: Sequence[Column], natural: Sequence[int], shown: Sequence[int], width: int
 ) -> list[int] | None:
-    """Widths where prose gives way; None where that leaves it too little room to be read."""
+    """Return widths that shrink only prose columns, or None if prose would become too narrow to read."""
     prose = [place for place in shown if columns[place].prose]
     least = PROSE if len(prose) == 1 else WORD
     left = width - _total([0 if place in prose else natural[place] for place in shown])
@@ -242,7 +242,7 @@ def _with_prose(
 
 
 def _squeezed(widths: Sequence[int], width: int) -> list[int]:
-    """Widths of which the greatest give way until all have room; at least one column each."""
+    """Shrink the widest columns until all fit; each keeps at least one column."""
     room = max(len(widths), width - GAP * (len(widths) - 1))
     order = sorted(range(len(widths)), key=widths.__getitem__)
     found, left = list(widths), room

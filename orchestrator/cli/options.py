@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ WEB_ADDRESS = "127.0.0.1:8091"
 
 
 def web_option(function: click.decorators.FC) -> click.decorators.FC:
-    """`--web`."""
     return click.option(
         "--web", type=Address(), is_flag=False, flag_value=WEB_ADDRESS, metavar="[HOST:PORT]",
         help=f"Serve the pages of this home, at {WEB_ADDRESS} or another address.",
@@ -54,7 +53,6 @@ def web_option(function: click.decorators.FC) -> click.decorators.FC:
 
 
 def names_option(function: click.decorators.FC) -> click.decorators.FC:
-    """`--web-name`."""
     return click.option(
         "--web-name", "names", metavar="NAME[:PORT]", multiple=True,
         help="A name under which a proxy serves the pages; may be given several times.",
@@ -62,7 +60,6 @@ def names_option(function: click.decorators.FC) -> click.decorators.FC:
 
 
 def actions_option(function: click.decorators.FC) -> click.decorators.FC:
-    """`--web-actions`."""
     return click.option(
         "--web-actions", "acts", is_flag=True,
         help="The link also opens actions: cancel, retry, release, run a schedule, change deadline and budget.",
@@ -107,7 +104,7 @@ _SCOPE = (
 
 
 def scope_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Which documents and tasks of a job file are meant, as `scope`."""
+    """Add the options that limit a run to some documents and tasks, as `scope`."""
 
     @wraps(function)
     def command(limit: int | None, only: tuple[str, ...], tasks: tuple[str, ...], **others: Any) -> int:
@@ -121,7 +118,7 @@ def scope_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def fail_on_option(function: Command) -> Command:
-    """`--fail-on`, as `fail_on`: a FailOn, or None where it was not given."""
+    """Add `--fail-on`, as `fail_on`: a FailOn, or None if not given."""
     return click.option(
         "--fail-on",
         type=click.Choice(FailOn, case_sensitive=False),
@@ -132,7 +129,7 @@ def fail_on_option(function: Command) -> Command:
 
 
 def _as_options(options: Sequence[Decorator]) -> Decorator:
-    """What the command line says of a job, as `options`."""
+    """Return a decorator that adds options and passes their values as `options`."""
 
     def decorate(function: Command) -> Command:
         @scope_options

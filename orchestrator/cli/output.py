@@ -1,4 +1,4 @@
-"""How commands print, and the options that say how. Light: a command that needs no store imports no more."""
+"""Output of commands, and its options. Imports little, for commands that need no store."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ JOB_HELP = "JOB is an id or the start of one, or the name of a job or schedule, 
 
 
 def json_option(function: Command) -> Command:
-    """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")(function)
 
 
 def quiet_option(function: Command) -> Command:
-    """`--quiet`."""
     return click.option("-q", "--quiet", is_flag=True, help="Show no progress.")(function)
 
 
 def say(text: str) -> None:
-    """A message for the user, on stderr."""
+    """Print a message for the user on stderr."""
     _written(sys.stderr, text)
 
 
 def show(text: str, *, whole: bool = False) -> None:
-    """A result for people, on stdout; with `whole`, its lines are as they are, and so is its end."""
+    """Print a result for people on stdout; `whole` keeps its lines and end unchanged."""
     if whole:
         sys.stdout.write(escape_controls(text))
     else:
@@ -46,6 +44,6 @@ def _written(stream: TextIO, text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """A result for programs, on stdout."""
-    # What is escaped in it is JSON's own escape of the same character.
+    """Print a result for programs on stdout."""
+    # Control characters become JSON's own escapes, so the value stays the same.
     sys.stdout.write(escape_controls(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")

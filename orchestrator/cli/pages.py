@@ -1,4 +1,4 @@
-"""The pages of a home at an address: who gets in, and what is said of where they are."""
+"""The pages of a home at an address: access to them, and their link."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class PagesOptions:
-    """What the command line says of the pages: the host they are asked for at, a proxy's names for them, and whether
-    the link opens actions too.
+    """Command-line options of the pages: `host`, a proxy's `names` for them, and `acts` if the link also opens
+    actions.
     """
 
     host: str
@@ -37,7 +37,7 @@ class PagesOptions:
 
 
 def access_at(listener: socket.socket, place: Place, options: PagesOptions) -> PageAccess:
-    """Who gets in at an address. Raises UsageError where nobody could, StorageError."""
+    """Return the access rules of an address. Raises StorageError, and UsageError if no visitor could get in."""
     keys, links = _KeyFile(place), is_loopback(listener)
     if not links and not keys.has_any():
         raise UsageError(
@@ -59,9 +59,9 @@ def serve_pages(
     readers: Callable[[], Context],
     loop: LoopHealth | None = None,
 ) -> Iterator[str]:
-    """Serve the pages in a thread until the block ends, which closes the socket; says and gives where.
+    """Serve the pages in a thread until the block ends; then close the socket. Print and yield the URL.
 
-    `loop` is how the engine's loop is, where they are the engine's. Raises UsageError, StorageError.
+    `loop` is the health of the engine's loop, if an engine serves them. Raises UsageError, StorageError.
     """
     from orchestrator.web.app import Pages
     from orchestrator.web.serving import hosts_of, serving
@@ -82,21 +82,21 @@ def serve_pages(
 
 
 class _KeyFile:
-    """The keys in the folder of `orch serve`, looked up afresh each time: other processes add and revoke them."""
+    """The keys in the folder of `orch serve`, read afresh each time: other processes add and revoke keys."""
 
     def __init__(self, place: Place) -> None:
         self._path = serve_folder(place) / FILE_NAME
 
     def has_any(self) -> bool:
-        """Whether some key opens the pages."""
+        """True if some key opens the pages."""
         return any(key.right.may_view and key.revoked_at is None for key in self._asked(Keys.all) or ())
 
     def find(self, secret: bytes) -> Key | None:
-        """The key with this secret."""
+        """Return the key with this secret."""
         return self._asked(lambda keys: keys.find(secret))
 
     def current(self, key_id: str) -> Key | None:
-        """The key with this id, unless it was revoked."""
+        """Return the key with this id, unless it was revoked."""
         return self._asked(lambda keys: keys.current(key_id))
 
     def _asked(self, ask: Callable[[Keys], Answer]) -> Answer | None:

@@ -1,7 +1,7 @@
-"""The process that serves the pages of an engine: what they cost, the engine's rows do not pay.
+"""Process that serves an engine's pages, so that they do not slow down its rows.
 
-The engine has bound the address before, so that whoever comes while the process starts, or starts again, waits in the
-socket. It is told the settings in force over its stdin, and ends when that does.
+The engine binds the address first: a visitor who comes while the process (re)starts waits in the socket. The process
+gets the current settings over stdin, and ends when stdin closes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ END_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Charge:
-    """What the process is told first. `listener` and `loop` are descriptors that it has from the engine."""
+    """First message to the process. `listener` and `loop` are file descriptors inherited from the engine."""
 
     place: Place
     config: Config
@@ -51,10 +51,11 @@ class _Charge:
 
 
 class PagesProcess:
-    """Serves the pages of a home until the block ends, which closes `listener`. One that dies is started again, by
-    `restarts`: after `tries` deaths in a row none of which lived for `well`, it is given up, and the engine goes on.
+    """Serves the pages of a home until the block ends, which closes `listener`.
 
-    Raises UsageError where nobody could get in, StorageError, BackendError.
+    `restarts` decides when a dead process starts again. After `tries` deaths in a row, each within `well` seconds,
+    the pages are given up and the engine continues. Raises BackendError, StorageError, or UsageError if no visitor
+    could get in.
     """
 
     def __init__(
@@ -92,18 +93,18 @@ class PagesProcess:
         self._file.close()
 
     def use(self, config: Config) -> None:
-        """These settings hold from now on."""
+        """Use these settings from now on."""
         with self._lock:
             self._charge = replace(self._charge, config=config)
         self._tell(config)
 
     def _tell(self, news: Config | None) -> None:
-        """Tell the process of other settings, or that it is to end. The engine waits for no process that hangs."""
+        """Send the process new settings, or None to end it. A process that does not read is killed."""
         with self._lock:
             if self._process is None or self._process.stdin is None:
                 return
             told = pickle.dumps(news)
-            with suppress(BrokenPipeError):  # it has just died, and the next is told what holds then
+            with suppress(BrokenPipeError):  # it has just died; the next process gets the current settings
                 try:
                     is_told = os.write(self._process.stdin.fileno(), told) == len(told)
                 except BlockingIOError:
@@ -112,7 +113,7 @@ class PagesProcess:
                     self._process.kill()
 
     def _run(self) -> None:
-        """In a thread, which lives as long as the engine: see `end_with`."""
+        """Keep the process running; runs in a thread that lives as long as the engine: see `end_with`."""
         deaths = 0
         while not self._ending.is_set():
             began = time.monotonic()
@@ -130,7 +131,7 @@ class PagesProcess:
             say(f"orch: the process of the pages {how}, {deaths} times in a row; `orch view` serves them meanwhile")
 
     def _one_life(self) -> str:
-        """Start it, and wait until it is gone; how it went, for people."""
+        """Start the process and wait for its end; return how it ended, for people."""
         with self._lock:
             if self._ending.is_set():
                 return ""
@@ -142,7 +143,7 @@ class PagesProcess:
         with self._lock:
             self._process = None
             with process:
-                pass  # its stdin is closed
+                pass  # closes its stdin
         return how_it_ended(code)
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -161,8 +162,8 @@ class PagesProcess:
 
 
 def main() -> None:
-    """The program of the process: serve the pages until the engine says that it is enough, or is gone."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who ends all processes of an engine ends it by ending that
+    """Serve the pages until the engine ends them or is gone: the program of the process."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes means the engine
     end_with(int(sys.argv[-1]))
     make_output_safe()
     collector.freeze()
@@ -180,9 +181,9 @@ def main() -> None:
 
 
 def _keep_told(context: Context) -> None:
-    """Use the settings that the engine tells, until it says that it is enough; without a word it was killed."""
+    """Apply settings as the engine sends them, until it sends None; end of input means that it was killed."""
     try:
         while (config := pickle.load(sys.stdin.buffer)) is not None:
             context.use(config)
     except EOFError:
-        os._exit(1)  # the address is free at once, and a browser knows
+        os._exit(1)  # frees the address at once, so that browsers notice

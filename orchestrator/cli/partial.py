@@ -1,4 +1,4 @@
-"""`orch fetch --partial`: what is done so far of a job that still runs."""
+"""`orch fetch --partial`: the finished rows of a running job."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from orchestrator.settings.backends import OwnServer
 
 
 def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> WrittenRows:
-    """Write the rows that have a result by now, also those in batches that still run.
+    """Write the rows that have a result by now, including rows of running batches.
 
-    The servers of the engine that runs are asked; where none runs, they are started for this, and send no row.
+    Asks the servers of the running engine; without an engine, starts them for this purpose and sends no row.
     """
     form = form or form_of(job, output)
     say_keys(context.config)

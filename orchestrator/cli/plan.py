@@ -1,4 +1,4 @@
-"""`orch plan`: where a job's rows would go, for how much, by when, and why not elsewhere. Nothing is queued."""
+"""`orch plan`: where a job's rows would go, at what cost and by when, and why not elsewhere. Queues nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
 
 
 def plan_json(found: Plan) -> dict[str, Any]:
-    """The stable form of a plan; documented in docs/reference/json.md."""
+    """Return the stable form of a plan, documented in docs/reference/json.md."""
     return {
         "routes": [
             {"backend": route.backend, "rows": route.rows, "cost_usd": _cost(route.cost), "reason": route.reason,

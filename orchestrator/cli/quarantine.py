@@ -1,4 +1,4 @@
-"""`orch quarantine`: the rows that are not asked again since they failed for good, and letting go of them."""
+"""`orch quarantine`: lists rows that failed for a lasting reason and are not asked again, and releases them."""
 
 from __future__ import annotations
 

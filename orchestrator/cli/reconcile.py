@@ -1,4 +1,4 @@
-"""`orch reconcile`: what providers have that we do not know, and the other way round."""
+"""`orch reconcile`: differences between providers' batches and this home's records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _compare(context: Context, name: str, api: Backend) -> Comparison:
     account = api.account()
     before = {shard.id: shard for shard in context.store.shards.of_backend(name)}
     batches = list(api.batches())
-    # Only now: a batch that an engine makes while they are listed must find its shard.
+    # Read last: a batch that an engine creates during the listing must find its shard.
     shards = list(context.store.shards.of_backend(name))
     moved = {shard.id for shard in shards if before.get(shard.id) != shard}
     batches += _left_out(api, account, shards, {batch.id for batch in batches})
@@ -71,7 +71,7 @@ def _compare(context: Context, name: str, api: Backend) -> Comparison:
 
 
 def _left_out(api: Backend, account: str, shards: list[Shard], listed: set[str]) -> Iterator[RemoteBatch]:
-    """Batches that are there though the list leaves them out: each is asked for before it counts as gone."""
+    """Yield batches that exist though the list leaves them out; each is queried before it counts as gone."""
     for shard in shards:
         if shard.batch_id is None or not is_open(shard) or shard.batch_id in listed:
             continue

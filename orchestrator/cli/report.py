@@ -1,4 +1,4 @@
-"""`orch report`: what a night brought, what was paid, and whether forecasts can be trusted."""
+"""`orch report`: nights, costs, forecasts and backends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def since_option(function: click.decorators.FC) -> click.decorators.FC:
-    """`--since`."""
     return click.option("--since", metavar="WHEN", help="Start of the report: 7d, 12h, or a date.")(function)
 
 
@@ -133,7 +132,7 @@ def report_backends(forget: str | None, as_json: bool) -> int:
 
 
 def _forget(context: Context, what: str) -> None:
-    """Forget refused fields of a backend. A model's name may have colons; a field's has none."""
+    """Forget refused fields of a backend. A model's name may contain colons, a field's may not."""
     backend, _, rest = what.partition(":")
     known = context.store.refused_fields.all(now())
     model, _, field = rest.rpartition(":")
@@ -175,7 +174,7 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
 
 
 def _night(context: Context, which: str | None) -> NightReport:
-    """The report of the night or job that is asked for. Raises UsageError where there is none."""
+    """Return the report of the night or job that the user names. Raises UsageError if it does not exist."""
     from orchestrator.reports.night import night_of
     from orchestrator.reports.night_reader import jobs_of, night_report
 
@@ -199,7 +198,7 @@ def _night(context: Context, which: str | None) -> NightReport:
 
 
 def _held(context: Context, since: str | None, job_id: str | None) -> list[HeldHours]:
-    """What engines of one's own held of GPUs, by backend and model; of one job nobody can say."""
+    """Return the GPU hours that our own engines held; they cannot be split by job."""
     from orchestrator.reports.held_hours import held_hours
 
     return [] if job_id else held_hours(context.store.engine_holds.since(parsed_since(since)))
@@ -212,7 +211,7 @@ def _write_page(context: Context, built: CostReport, path: Path, since: str | No
 
 
 def written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
-    """Write a report's page, and say where it is. Raises UsageError."""
+    """Write a report's page and print its path. Raises UsageError."""
     from orchestrator.cli.rows import require_own
     from orchestrator.pipeline.finish.delivery import writing
 
@@ -226,7 +225,7 @@ def written(context: Context, path: Path, page: str, *, overwrite: bool) -> None
 
 
 def parsed_since(text: str | None) -> datetime | None:
-    """What `--since` says as a time. Raises UsageError."""
+    """Parse `--since`. Raises UsageError."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A job's rows to a file, an address or stdout."""
+"""A job's rows, written to a file, an address or stdout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """How many rows were written, as what, and that in words."""
+    """Number of rows written, their format, and a phrase for people."""
 
     rows: int
     form: Format
@@ -45,10 +45,9 @@ def write_rows(
     *,
     is_merged: bool = False,
 ) -> WrittenRows:
-    """Write every row. `progress` is called with what is done, how much of it, of how much, and the unit.
+    """Write every row. `progress` gets the activity, the rows done, their total and the unit.
 
-    With `is_merged` the job has just come to its end, and the rows in the home are those that it ended with.
-    Raises StorageError.
+    `is_merged` says that the job has just ended, so the merged rows in the home are current. Raises StorageError.
     """
     form = form or form_of(job, output)
     merged = context.home.merged(job.id, style_of(form))
@@ -62,7 +61,7 @@ def write_rows(
 
 
 def _lines_of(merged: Path) -> Iterator[bytes]:
-    """The lines of a file without their ends. Raises StorageError."""
+    """Yield the lines of a file without line ends. Raises StorageError."""
     try:
         with merged.open("rb") as file:
             for line in file:
@@ -79,7 +78,7 @@ def _counted(lines: Iterator[bytes], total: int, progress: Progress) -> Iterator
 
 
 def require_own(context: Context, place: str | Path, option: str = "-o", *, overwrite: bool) -> None:
-    """Raises UsageError where an option names a file that orch did not write, and nobody says that it may go."""
+    """Raise UsageError if an option names a file that orch did not write and the user does not let it go."""
     if overwrite or not is_foreign(context.store, context.home.identity(), BY_HAND, place):
         return
     if not may_overwrite(f"{place} already exists, and orch did not write it"):
@@ -90,14 +89,14 @@ def require_own(context: Context, place: str | Path, option: str = "-o", *, over
 
 
 def may_overwrite(told: str) -> bool:
-    """Ask whoever sits at the terminal; nobody there says no."""
+    """Ask the user at the terminal; without a terminal the answer is no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     return click.confirm(f"orch: {told}. Overwrite it?", default=False, err=True)
 
 
 def place_of(output: str, source: Path) -> str | Path:
-    """Where `-o` writes the rows of a job made of `source`. Raises UsageError where it could not, or must not."""
+    """Return where `-o` writes the rows of a job made from `source`. Raises UsageError if it cannot or must not."""
     if addresses.is_address(output):
         addresses.check_address(output, "-o")
     place = outputs.places.located(output, Path())
@@ -107,7 +106,7 @@ def place_of(output: str, source: Path) -> str | Path:
 
 
 def form_of(job: Job, output: str | Path | None) -> Format:
-    """What a file ends in; else merged rows for documents, OpenAI's own result lines for a ready batch file."""
+    """Return the format of a file's ending; else merged rows for documents, OpenAI result lines for a batch file."""
     match PurePath(output or "").suffix:
         case ".parquet":
             return "parquet"
@@ -118,17 +117,17 @@ def form_of(job: Job, output: str | Path | None) -> Format:
 
 
 def style_of(form: Format) -> str:
-    """The lines that a format is made of."""
+    """Return the style of lines from which a format is made."""
     return "batch" if form == "batch" else "jsonl"
 
 
 def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, form: Format) -> WrittenRows:
-    """Write rows as a format."""
+    """Write rows in a format."""
     if output is not None:
         written = outputs.write(output, form, job, lines)
         return WrittenRows(written.rows, form, str(written))
     counted = outputs.CountedLines(lines)
-    # A program gets the bytes as they are; a terminal would act on what a model or a document put there.
+    # A program gets the bytes unchanged; a terminal would obey control characters of models and documents.
     stream = cast(BinaryIO, _Shown(sys.stdout)) if sys.stdout.isatty() else sys.stdout.buffer
     try:
         outputs.encode(stream, counted, form, job.id, outputs.schemas_of(job))
@@ -142,7 +141,7 @@ def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, for
 
 
 class _Shown(io.RawIOBase):
-    """Bytes of UTF-8 as text for a terminal."""
+    """Shows UTF-8 bytes as text on a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()

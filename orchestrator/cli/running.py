@@ -1,4 +1,4 @@
-"""A command that sees a job through: as the engine of the home, or following the one that is."""
+"""Commands that see a job through: as the home's engine, or by following the engine that runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOLLOW_SECONDS = 0.5
 
 
 def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
-    """Until the job is over: be the engine, or follow the one that runs. Gives the job's end."""
+    """Run the job to its end as the engine, or follow the running engine. Return the job's final state."""
     rate = status.RateWindow()
 
     def tell(engine: Engine) -> None:
@@ -63,7 +63,7 @@ def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
 
 
 def _check_held(context: Context, job: Job) -> None:
-    """Raise RequestRefused if all that is left of a job are rows that a backend refuses alike."""
+    """Raise RequestRefused if the only rows left of a job are rows that a backend refuses alike."""
     holds = context.store.holds.of(job.id)
     if not holds or any(not shard.state.is_final for shard in context.store.shards.of_job(job.id)):
         return
@@ -79,9 +79,10 @@ def until_over(
     be_engine: Callable[[Callable[[], bool]], None],
     follow: Callable[[Holder, bool], None],
 ) -> None:
-    """Until a job is over: `be_engine(over)` while the home's lock is ours, `follow(holder, is_new)` while it is not.
+    """Call `be_engine(over)` while this process holds the home's lock, else `follow(holder, is_new)`, until a job is
+    over.
 
-    Raises Interrupted where a signal asked for the end first; the job then stands where it is.
+    Raises CommandInterrupted if a signal comes first; the job then stays as it is.
     """
     told: set[str] = set()
     followed: Holder | None = None
@@ -101,13 +102,13 @@ def until_over(
             follow(holder, str(holder) not in told)
             told.add(str(holder))
             followed = holder
-            time.sleep(FOLLOW_SECONDS)  # the other process's database is what is read; it cannot wake us
+            time.sleep(FOLLOW_SECONDS)  # polls the database: the other process cannot wake this one
         if interrupted() and not is_over():
             raise CommandInterrupted(_stop_message(context, job, followed))
 
 
 def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
-    """What goes on after Ctrl-C, how to follow it, and how to end it."""
+    """Say what continues after Ctrl-C, how to follow it, and how to end it."""
     goes_on = f"{followed} goes on with {job.id}" if followed else "run the same command again to continue"
     sent = (ShardState.SUBMITTING, ShardState.SUBMITTED)
     backends = {} if (settings := context.readable) is None else settings.backends
@@ -128,7 +129,7 @@ def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """SIGINT and SIGTERM ask for a clean stop; a second one does not wait for it."""
+    """Let SIGINT and SIGTERM ask for a clean stop; a second signal stops at once."""
     seen: list[int] = []
 
     def on_signal(number: int, frame: object) -> None:
@@ -147,7 +148,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
-    """Until a cancelled job is over: end it here, sending no row, or wait for the engine that does."""
+    """See a cancelled job to its end: end it here, sending no row, or wait for the running engine."""
     rate = status.RateWindow()
 
     def draw(problem: str | None) -> None:

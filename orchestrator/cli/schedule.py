@@ -1,4 +1,4 @@
-"""`orch schedule`: job files that are run by themselves, night after night, by the engine that `orch up` is."""
+"""`orch schedule`: job files that `orch up` runs night after night."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def add(
 
 
 def _followed(context: Context, name: str) -> Schedule:
-    """The schedule that another is to follow. Raises UsageError."""
+    """Return the schedule that another is to follow. Raises UsageError."""
     found = _get(context, name)
     if found.home != context.home.identity():
         raise UsageError(f"--after {name}: it is of another home, whose jobs this one's engine does not see")
@@ -113,7 +113,7 @@ def _local_zone() -> str:
 
     try:
         name: str | None = tzlocal.get_localzone_name()
-    except LookupError:  # files of the system that contradict each other
+    except LookupError:  # contradictory system files
         name = None
     if name is None:
         raise UsageError("--tz: this machine's time zone has no name", hint="give one, such as --tz Europe/Berlin")
@@ -121,7 +121,7 @@ def _local_zone() -> str:
 
 
 def _checked(context: Context, file: Path, deadline: str | None) -> str:
-    """The job's name, of a file that can be run, as far as that can be told beforehand. Raises InputError."""
+    """Check, as far as possible beforehand, that a file can run, and return its job's name. Raises InputError."""
     from orchestrator.pipeline.build.intake import Options, draft
     from orchestrator.pipeline.build.validate import check_file
     from orchestrator.pipeline.plan.routes import check_eligible
@@ -186,7 +186,7 @@ def nights_(name: str | None, show_all: bool, fail_on: FailOn | None, as_json: b
 
 
 def _went_well(context: Context, night: Night, fail_on: FailOn) -> bool:
-    """Whether nothing is wrong with a night as far as it has come."""
+    """True if nothing is wrong with a night so far."""
     if night.state is not NightState.DONE:
         return night.state not in (NightState.FAILED, NightState.MISSED)
     if night.job_id is None or context.store.jobs.find(night.job_id) is None:

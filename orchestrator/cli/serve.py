@@ -1,4 +1,4 @@
-"""`orch serve`: OpenAI's Batch API in front of upstreams that run, or of vLLM engines that it starts itself."""
+"""`orch serve`: OpenAI's Batch API in front of running upstreams, or of vLLM engines that it starts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where to listen: TCP unless `port` is None, a Unix socket unless `uds` is None."""
+    """Address to listen at: TCP with a `port`, a Unix socket with a `uds`."""
 
     host: str
     port: int | None
@@ -73,7 +73,7 @@ class _Endpoint(click.ParamType[str]):
 
 
 class _Amount(click.ParamType[Any]):
-    """What a setting of orch.toml takes as well: `read` gives it, or raises ValueError."""
+    """An option with the syntax of a setting in orch.toml; `read` parses it or raises ValueError."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name
@@ -170,7 +170,7 @@ def serve(
 
     Accepted work survives every stop and kill: start it again and it continues.
     """
-    # The server's own libraries are loaded once the command line is known to be one.
+    # The server's own libraries are loaded once the command line is known to be valid.
     from orchestrator.server.listen import Stop
 
     engine_options = (gpus, tensor_parallel, vllm_python, vllm_options or None)
@@ -253,7 +253,7 @@ def _api_key(variable: str | None) -> str | None:
 
 
 def _teller(log_format: str) -> Tell:
-    """How the server speaks to the person who started it; where the log is JSON, in lines of the log."""
+    """Return the function that prints messages for the user, or log lines if the log is JSON."""
     import logging
 
     from orchestrator.server.logs import configure
@@ -272,7 +272,7 @@ def _turn(replica: str, root: Path, is_over: Callable[[], bool], tell: Tell) -> 
 
 
 def _doors(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:
-    """Take what only one can have, folder and addresses, before anything is started that takes long."""
+    """Take the folder and addresses, which are exclusive, before anything slow starts."""
     from orchestrator.server.listen import bind_tcp, bind_unix, only_server
 
     stack.enter_context(only_server(root))
@@ -286,7 +286,7 @@ def _doors(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:
 
 
 def _require_keys(root: Path, where: Where, settings: Settings, folder: Path | None) -> None:
-    """Raises UsageError where requests need keys and there are none."""
+    """Raise UsageError if requests need keys and there are no valid keys."""
     from orchestrator.server.database import FILE_NAME, ServerDatabase
     from orchestrator.server.keys import Keys
 
@@ -320,7 +320,7 @@ def _engines(wish: Any, root: Path, is_over: Callable[[], bool], tell: Tell) -> 
         return not is_over() and time.monotonic() < deadline
 
     allow_many_files()
-    # The guard of each engine holds the lock until the last process of the engine is gone, and its memory with it.
+    # The guard of each engine holds the lock until the engine's last process and its memory are gone.
     with outlived(root, "engines.lock", pause) as held:
         fleet = plan_fleet(wish, root, os.environ)
         for note in fleet.notes:
@@ -360,7 +360,7 @@ def _serve(
             service.engines = supervisor.report
         async with nullcontext() if fleet is None else fleet.steered(service):
             await _greet(service, sockets, where, tell)
-            await service.ending.wait()  # it is cancelled before, where the server ends
+            await service.ending.wait()  # cancelled when the server ends
 
     listen.serve(root, settings, sockets, is_over=is_over, greet=greet, replica=replica)
     if supervisor is not None and not is_stopped() and (error := supervisor.hopeless) is not None:
@@ -368,7 +368,7 @@ def _serve(
 
 
 async def _greet(service: Service, sockets: list[socket.socket], where: Where, tell: Tell) -> None:
-    """Say what is served, where, and what a user of it sets; and what is found of each upstream at a first look."""
+    """Print what is served and where, the client's settings, and the state of each upstream."""
     import asyncio
 
     keys = "with keys" if service.settings.require_keys else "without keys"
@@ -392,6 +392,6 @@ async def _greet(service: Service, sockets: list[socket.socket], where: Where, t
 
 
 def _url(host: str, port: int) -> str:
-    """Where clients on this machine find what listens there."""
+    """Return the URL at which clients on this machine reach the listener."""
     shown = HOST if host in ("", "0.0.0.0") else "::1" if host == "::" else host
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

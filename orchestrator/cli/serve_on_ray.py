@@ -1,4 +1,4 @@
-"""The engines of `orch serve --ray`: on a Ray cluster, as many as batches need, as a backend of kind `ray` has."""
+"""Engines of `orch serve --ray`: as many as batches need, on a Ray cluster, as for a backend of kind `ray`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ NAME = "ray"
 
 @dataclass(frozen=True, slots=True)
 class RayWish:
-    """What the command line says of them: `engines` the least and the most that there may be, each with so many
-    `gpus`, `idle` in seconds; None is what orch.toml has where it says nothing. `python` None is the one beside `ray`
-    in PATH.
+    """Command-line options of the engines; None takes the default of orch.toml.
+
+    `engines` has their least and greatest number, each with `gpus` GPUs; `idle` is in seconds. Without `python`, the
+    one beside `ray` in PATH is used.
     """
 
     address: str
@@ -44,9 +45,9 @@ class RayWish:
 
 
 class RayEngines:
-    """Until the block ends. `folder` is that of the server, `tell` gets lines for people.
+    """Engines on Ray until the block ends. `folder` is the server's, `tell` gets lines for people.
 
-    Raises UsageError, and EngineUnavailable where that Python has no Ray.
+    Raises UsageError, and EngineUnavailable if that Python has no Ray.
     """
 
     def __init__(self, wish: RayWish, folder: Path, tell: Callable[[str], None]) -> None:
@@ -66,19 +67,19 @@ class RayEngines:
         self._fleet.close()
 
     def added(self, settings: Settings) -> Settings:
-        """Settings of a server that these engines join and leave."""
+        """Return the settings of a server that these engines join and leave."""
         names = self._settings.model_names
         return replace(settings, expected_models=names, most_upstreams=self._settings.most_engines)
 
     @asynccontextmanager
     async def steered(self, service: Service) -> AsyncIterator[None]:
-        """Start and stop them as the rows of this server ask for it, until the block ends; in the server's loop."""
+        """Start and stop engines as this server's rows need them, until the block ends; runs in the server's loop."""
         loop = asyncio.get_running_loop()
         self._fleet.begin(SteeredServer(service, lambda: loop))
         try:
             yield
         finally:
-            await asyncio.to_thread(self._fleet.end)  # which asks the server once more
+            await asyncio.to_thread(self._fleet.end)  # asks the server once more
 
 
 def _beside_ray() -> Path:
@@ -90,7 +91,7 @@ def _beside_ray() -> Path:
 
 def _settings(wish: RayWish, python: Path) -> RayBackend:
     weights = str(Path(wish.model).absolute()) if Path(wish.model).exists() else wish.model
-    # As without Ray: a path is not a name for a model, and the last part of it is what requests say.
+    # As without Ray, requests name a model by the last part of its path.
     name = value_of(wish.options, "--served-model-name") or (
         Path(weights).name if Path(weights).is_absolute() else weights
     )
@@ -105,5 +106,5 @@ def _settings(wish: RayWish, python: Path) -> RayBackend:
             **({} if wish.idle is None else {"idle": f"{wish.idle}s"}),
         }
     )  # fmt: skip
-    # A name on the Hub has a slash, which none in orch.toml has.
+    # Names on the Hub contain a slash, which orch.toml does not allow: hence set unvalidated.
     return found.model_copy(update={"models": {name: model}})

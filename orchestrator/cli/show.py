@@ -1,4 +1,4 @@
-"""`orch show`: one document's requests as they were sent, and the answers to them."""
+"""`orch show`: one document's requests as sent, and their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that only look: status, fetch."""
+"""Read-only commands: status, fetch."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _list_jobs(show_all: bool, as_json: bool) -> None:
 def _looked(
     look: Callable[[CommandSettings, Store | Glance], tuple[Lines, Schedules]],
 ) -> tuple[CommandSettings, Lines, Schedules]:
-    """What is seen at a glance where that will do, else by the store."""
+    """Read at a glance if possible, else through the store."""
     settings = CommandSettings(locate())
     require_current(settings.home)
     with suppress(CannotGlance), glance(settings.place.database_url, settings.place.database_timeout) as seen:
@@ -98,7 +98,7 @@ def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int
 
 
 def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
-    """Whether an engine runs, and when the next night is."""
+    """Print which engine runs, and when the next night is."""
     from orchestrator.engine.lock import running_engine
     from orchestrator.engine.settings_in_force import differences
 
@@ -121,7 +121,7 @@ def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
 
 
 def _replica_line(settings: CommandSettings) -> str | None:
-    """How far the replica of the home is, where it has one."""
+    """Return the state of the home's replica, if it has one."""
     if not settings.home.has_replica:
         return None
     from orchestrator.engine.replica.status_file import read_status
@@ -209,7 +209,7 @@ def fetch(
 
 
 def _check_fetchable(context: Context, job: Job, partial: bool) -> None:
-    """Raises UsageError for a job whose rows are not there yet, or no longer."""
+    """Raise UsageError for a job whose rows are not there yet, or no longer."""
     from orchestrator.store.gc import CLEARED
 
     if job.finished_at is None and not partial:

@@ -1,4 +1,4 @@
-"""Standard output and error as people see them: how wide they are, and that nothing printed can act on a terminal."""
+"""Safe standard output and error: their width, and no printed text that acts on the terminal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NARROWEST = 20
 
 
 class SafeStream:
-    """A text stream that shows control characters, whoever writes to it: a command, a library, a traceback.
+    """A text stream that makes control characters visible, whoever writes: a command, a library, a traceback.
 
-    `under` is the stream itself, for the one writer that has escape sequences of its own: the console, which cleans
-    its texts itself. `buffer` is the bytes below, for results that are data.
+    `under` is the raw stream, for the console, which writes escape sequences and cleans its texts itself. `buffer`
+    takes bytes, for results that are data.
     """
 
     def __init__(self, under: TextIO) -> None:
@@ -38,7 +38,7 @@ class SafeStream:
 
 @contextmanager
 def safe_output() -> Iterator[None]:
-    """Standard output and error are safe for the length of a block."""
+    """Make standard output and error safe for the length of a block."""
     before = sys.stdout, sys.stderr
     make_output_safe()
     try:
@@ -48,12 +48,12 @@ def safe_output() -> Iterator[None]:
 
 
 def make_output_safe() -> None:
-    """From now on standard output and error are safe, and take characters that they cannot encode."""
+    """Make standard output and error safe from now on, even for characters that they cannot encode."""
     sys.stdout, sys.stderr = _safe(sys.stdout), _safe(sys.stderr)
 
 
 def _safe(stream: TextIO | None) -> TextIO:
-    if stream is None:  # it was closed before we began
+    if stream is None:  # closed before the start
         stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (open to the end)
     if isinstance(stream, SafeStream):
         return stream
@@ -63,12 +63,12 @@ def _safe(stream: TextIO | None) -> TextIO:
 
 
 def under(stream: TextIO) -> TextIO:
-    """The stream below a safe one."""
+    """Return the stream below a safe one."""
     return stream.under if isinstance(stream, SafeStream) else stream
 
 
 def width_of(stream: TextIO) -> int | None:
-    """How many columns a stream has; None where it is not a terminal: what a program reads keeps its lines whole."""
+    """Return a stream's width in columns, or None without a terminal: programs get unwrapped lines."""
     if not stream.isatty():
         return None
     told = os.environ.get("COLUMNS", "")

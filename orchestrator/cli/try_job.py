@@ -1,4 +1,4 @@
-"""`orch try`: a few documents of a job asked now, to see prompts, answers and cost before the night."""
+"""`orch try`: asks a few documents now, to show prompts, answers and cost before the night."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def try_job(
 
 
 def _options(context: Context, scope: Scope, backend: str | None, budget: Decimal | None, *, new: bool) -> Options:
-    """Raises RefusedError, BackendError where no backend answers at once."""
+    """Build the options. Raises RefusedError or BackendError if no backend answers at once."""
     found = at_once(context.config)
     if context.config.backends and not found.names:
         told = "".join(f"\n  {name}: {why}" for name, why in found.others.items())
@@ -105,7 +105,7 @@ def _tried(context: Context, file: Path, options: Options, view: LiveProgress, *
 
 
 def _whole(context: Context, file: Path, view: LiveProgress) -> WholeJob:
-    """What is left of the whole job now that some of it is answered."""
+    """Plan the unanswered rest of the whole job."""
     try:
         found = rehearse(context.store, context.home, context.config, file, Options(), now, view.reading)
     except OrchError as error:
@@ -141,7 +141,7 @@ def _json(trial: Trial) -> dict[str, Any]:
 
 
 def _watch(files: Sequence[Path], once: Callable[[], int]) -> int:
-    """Again and again until Ctrl-C; a file that is saved while it is tried is tried once more."""
+    """Repeat until Ctrl-C whenever a file changes; a file saved during a trial is tried once more."""
     try:
         while True:
             seen = [_stamp(file) for file in files]
@@ -151,7 +151,7 @@ def _watch(files: Sequence[Path], once: Callable[[], int]) -> int:
                 say(f"orch: {error}")
             say(f"orch: waiting for a change of {' or '.join(map(str, files))} (Ctrl-C ends the watch)")
             while [_stamp(file) for file in files] == seen:
-                time.sleep(LOOK_SECONDS)  # editors save in many ways; what all of them change is the file's stamp
+                time.sleep(LOOK_SECONDS)  # editors save in many ways, but all change the file's stamp
     except KeyboardInterrupt:
         raise CommandInterrupted("the watch has ended") from None
 

@@ -1,4 +1,4 @@
-"""`orch up`: the engine of a home for as long as it runs."""
+"""`orch up`: runs the engine of a home until stopped."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def up(
             stack.enter_context(_pages(engine, context, web, names, acts=acts))
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
         with suppress(Interrupted), nullcontext() if sent is None else sent.explained():
-            # Before any round: a job that a night had made when it was cut off is the night's, not another's.
+            # Before any round: a job of an interrupted night must be matched to that night first.
             rounds.nights()
             engine.run(lambda: interrupted() or (sent is not None and sent.superseded is not None), rounds.tick)
     if sent is not None and sent.superseded is not None:
@@ -101,7 +101,7 @@ def up(
 def _pages(
     engine: Engine, context: Context, address: tuple[str, int], names: tuple[str, ...], *, acts: bool
 ) -> AbstractContextManager[object]:
-    """The pages of the home, which tell how the loop of this engine is, under the settings that it has."""
+    """Return the pages of the home, which follow this engine's settings and report its loop's health."""
     from orchestrator.cli.pages import PagesOptions
     from orchestrator.cli.pages_process import PagesProcess
 
@@ -117,7 +117,7 @@ def _pages(
 
 
 class _Rounds:
-    """What `orch up` does behind each round of its engine: nights, gc, and what is new for its terminal."""
+    """Work of `orch up` after each engine round: nights, gc, and news for the terminal."""
 
     def __init__(self, context: Context, engine: Engine, builds: BuildProcesses, *, quiet: bool) -> None:
         self._engine = engine
@@ -127,12 +127,12 @@ class _Rounds:
         engine.listeners += [self._scheduler.use, self._daily.use, context.use]
 
     def nights(self) -> None:
-        """Begin the nights that are due."""
+        """Start the nights that are due."""
         with self._engine.notices.apart("schedules"):
             self._told.say(self._scheduler.tick())
 
     def tick(self, engine: Engine) -> None:
-        """A round is over."""
+        """Finish a round."""
         if engine.may_act:
             self.nights()
             with engine.notices.apart("gc"):
@@ -142,7 +142,7 @@ class _Rounds:
 
 
 class _Told:
-    """What `orch up` says on its terminal: each thing once."""
+    """Terminal messages of `orch up`: each thing once."""
 
     def __init__(self, context: Context, *, quiet: bool) -> None:
         self._context = context
@@ -151,13 +151,13 @@ class _Told:
         self._jobs: dict[str, str] = {}
 
     def say(self, lines: Iterable[str]) -> None:
-        """Lines for people."""
+        """Print lines unless quiet."""
         for line in lines:
             if not self._quiet:
                 say(f"orch: {line}")
 
     def tick(self, engine: Engine) -> None:
-        """What is new of the settings, of what keeps rows from running, and of jobs."""
+        """Print news of settings, problems and jobs."""
         for news in engine.news():
             say(f"orch: {news}")
         if (engine.problem or "") != self._problem:
@@ -174,7 +174,7 @@ class _Told:
 
 
 def _keep_secrets(secrets: dict[str, str], config: Config) -> None:
-    """Check webhooks with the secrets that are named now. The server that takes them looks at the same table."""
+    """Update the webhook secrets in place, in the table that the listening server uses."""
     try:
         found = webhooks.secrets_of(config)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""`orch view`: the pages of a home, beside any engine or none."""
+"""`orch view`: the pages of a home, with or without a running engine."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def view(address: tuple[str, int], names: tuple[str, ...], acts: bool) -> int:
         serve_pages(bound(*address), context, PagesOptions(address[0], names, acts), _Current(context)),
     ):
         while not interrupted():
-            time.sleep(LOOK_SECONDS)  # pages are another thread's work; this one only waits for a signal
+            time.sleep(LOOK_SECONDS)  # another thread serves the pages; this one only waits for a signal
     return 0
 
 
 class _Current:
-    """The home with the settings that orch.toml has now."""
+    """Context of the home that follows changes of orch.toml."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
