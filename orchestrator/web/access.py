@@ -1,9 +1,9 @@
-"""Who may look at the pages, and who may act.
+"""Access to the pages, and to their actions.
 
-On loopback, `orch` prints a link with a token that holds once; it is traded for a cookie. Beyond loopback only keys
+On loopback, `orch` prints a link with a one-time token, which is exchanged for a cookie. Beyond loopback only keys
 count (`orch keys add NAME --right view`). Cookies are signed with a secret of the home, so that they outlive a
-restart; a key's cookie ends with its key. Browsers send a cookie to every port of its host, also to those of other
-programs, so a cookie is good at the port alone that gave it.
+restart; a key's cookie ends with its key. Browsers send a cookie to every port of its host, also to other programs'
+ports, so a cookie is valid only at the port that issued it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who looks, under which name actions are noted, and what forms must carry to count as our own pages'."""
+    """A visitor's name for the record of actions, right, and the token that our own forms carry."""
 
     name: str
     right: KeyRight
@@ -46,7 +46,7 @@ class _Session(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeyRing:
-    """How keys are looked up: by secret at sign-in, by id with every request after it."""
+    """Lookup of keys: by secret at sign-in, by id at every later request."""
 
     def __init__(self, find: Callable[[bytes], Key | None], current: Callable[[str], Key | None]) -> None:
         self.find = find
@@ -54,9 +54,8 @@ class KeyRing:
 
 
 class PageAccess:
-    """The links, cookies and keys of one address. `links` says whether links are given out, as on loopback alone, and
-    `right` what they open.
-    """
+    """The links, cookies and keys of one address. Links exist only on loopback (`links`); `right` is what they
+    open."""
 
     def __init__(self, root: Path, identity: str, keys: KeyRing, *, port: int, links: bool, right: KeyRight) -> None:
         self._port = port
@@ -66,11 +65,11 @@ class PageAccess:
         self._right = right
         self._lock = threading.Lock()
         self._token: str | None = None
-        # Cookies know no port: those of two homes on one machine must not replace each other.
+        # Browsers ignore ports: cookies of two homes on one machine must not replace each other.
         self.cookie = f"orch-{identity[:12]}-{port}"
 
     def new_link(self) -> str | None:
-        """The path of a link that opens the pages once; None where only keys do. An unused one no longer holds."""
+        """Return the path of a new one-time link and void the previous one; None if only keys open the pages."""
         if not self._links:
             return None
         with self._lock:
@@ -78,7 +77,7 @@ class PageAccess:
             return f"/enter?token={self._token}"
 
     def enter(self, token: str) -> str | None:
-        """The cookie for a link's token, which no longer holds then; None where it does not."""
+        """Exchange a link's token for a cookie; None if the token is wrong or used."""
         with self._lock:
             if self._token is None or not _is_same(self._token, token):
                 return None
@@ -86,19 +85,19 @@ class PageAccess:
         return self._signed(_Session("the user", self._right, "", int(time.time()) + SESSION_SECONDS))
 
     def sign_in(self, secret: str) -> str | None:
-        """The cookie for a key; None where it may not look."""
+        """Return the cookie for a key, or None if it may not view."""
         key = self._keys.find(secret.encode("utf-8", "replace"))
         if key is None or not key.right.may_view:
             return None
         return self._signed(_Session(key.tenant, key.right, key.id, int(time.time()) + SESSION_SECONDS))
 
     def of_key(self, secret: bytes) -> Visitor | None:
-        """Who shows a key with a request, as Prometheus does; None where it may not look."""
+        """Return the visitor who sends a key with a request, as Prometheus does; None if the key may not view."""
         key = self._keys.find(secret)
         return None if key is None or not key.right.may_view else Visitor(key.tenant, key.right, "")
 
     def visitor(self, cookie: str | None) -> Visitor | None:
-        """Who a cookie belongs to; None where it was not made here, has ended, or its key was revoked."""
+        """Return the visitor of a cookie, or None if it is not ours, has expired, or its key was revoked."""
         body, _, signature = (cookie or "").partition(".")
         if not _is_same(self._signature("session", body), signature):
             return None
@@ -115,7 +114,7 @@ class PageAccess:
                 return None
             right = key.right
         elif not self._links:
-            return None  # a link's cookie opens what stands on loopback, and nothing else
+            return None  # a link's cookie is valid only on loopback
         else:
             right = self._right
         return Visitor(session.name, right, self._signature("form", body))
@@ -131,12 +130,12 @@ class PageAccess:
 
 
 def _is_same(expected: str, shown: str) -> bool:
-    """In the same time wherever they differ, whatever characters a stranger shows."""
+    """Compare in constant time, whatever characters a stranger sends."""
     return hmac.compare_digest(expected.encode(), shown.encode("utf-8", "replace"))
 
 
 def _secret(path: Path) -> bytes:
-    """The secret that cookies are signed with, made at the first use and readable to its owner alone."""
+    """Return the secret that signs cookies, created at the first use and readable only by its owner."""
     try:
         if not path.exists():
             write_once(path, secrets.token_bytes(SECRET_BYTES))

@@ -1,4 +1,4 @@
-"""What the pages may do where actions are allowed. Each says who asked; twice is once, as on the command line."""
+"""Actions of the pages, if allowed. Each records who asked; repeating an action has no further effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.web.views import PageAddress, View
 
 Form = Mapping[str, str]
 Action = Callable[[HomeReader, Form, str], str]
-"""Does what a form asks for, for somebody; gives the address of the page that shows it. Raises OrchError."""
+"""Does what a form asks for on a visitor's behalf; returns the address of the page to show. Raises OrchError."""
 
 
 def _job(reader: HomeReader, form: Form) -> Job:
@@ -89,7 +89,7 @@ ACTIONS: Mapping[str, Action] = {
 
 
 def _terms(form: Form) -> tuple[datetime | None, Decimal | None]:
-    """The deadline and the budget that a form names; None where it leaves one as it is. Raises UsageError."""
+    """Parse the deadline and budget of a form; None for an empty field. Raises UsageError."""
     deadline, budget = form.get("deadline", "").strip(), form.get("budget", "").strip().lstrip("$")
     try:
         due = deadline_at(deadline, now()) if deadline else None
@@ -104,7 +104,7 @@ def _terms(form: Form) -> tuple[datetime | None, Decimal | None]:
 
 
 def terms(reader: HomeReader, address: PageAddress) -> View:
-    """What another deadline or budget would bring, before it is confirmed."""
+    """Preview the effect of another deadline or budget, before it is confirmed."""
     job = _job(reader, {"job": str(address.path["job"])})
     due, budget = _terms(address.query)
     changed = replace(job, deadline_at=due or job.deadline_at, budget=job.budget if budget is None else budget)

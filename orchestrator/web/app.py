@@ -1,4 +1,4 @@
-"""The routes of the pages, and how a view becomes one."""
+"""Routes of the pages, and their rendering."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 THREADS = 2
-"""Pages that are made at once: the processors are for the engine."""
+"""Pages rendered at a time: the processors are for the engine."""
 SLOW: frozenset[Page] = frozenset({others.night, others.diff})
 """Pages that read a whole night."""
 Made = TypeVar("Made")
@@ -53,7 +53,7 @@ NAV = (
 
 
 class Pages:
-    """The pages of one home. `new_link` is told when a link was used, so that another browser gets another."""
+    """The pages of one home. `new_link` is called when a link was used, to print a new one."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Pages:
         self._routes = [(Route(path, self._shown(page), methods=["GET"]), page) for path, page in known]
 
     def application(self) -> Starlette:
-        """The application."""
+        """Return the ASGI application."""
         routes = [
             *(route for route, _ in self._routes),
             Route("/jobs/{job}/rows/{seq}/picture/{number}", self._picture, methods=["GET"]),
@@ -122,13 +122,13 @@ class Pages:
         return HTMLResponse(text, status)
 
     async def _threaded(self, work: Callable[[], Made], *, slow: bool = False) -> Made:
-        """What work gives, in a thread; what is slow waits for its like, and holds up no page that is live."""
+        """Run work in a thread; slow work has its own limit, so that it does not hold up live pages."""
         return await anyio.to_thread.run_sync(work, limiter=self._slow if slow else self._usual)
 
     def _page(
         self, page: Page | None, address: PageAddress, visitor: Visitor, here: str, layout: str
     ) -> tuple[str, int]:
-        """The page as text, with its status; what goes wrong is a page too."""
+        """Render a page as text, with its status; errors become pages too."""
         reader = self._readers()
         try:
             view = View("empty.html", "", "") if page is None else page(reader, address)
@@ -214,14 +214,14 @@ class Pages:
                 return page, PageAddress(found["path_params"], dict(parse_qsl(query)))
         return None, PageAddress({}, {})
 
-    # --- who comes in
+    # --- sign-in
 
     async def _enter(self, request: Request) -> Response:
         cookie = self._access.enter(request.query_params.get("token", ""))
         if cookie is None:
             return self._door("This link was used already, or is not one. The terminal shows the current one.")
         self._new_link()
-        # Not a redirect: a strict cookie is not sent along where the way began at another program.
+        # Not a redirect: browsers withhold a strict cookie if the navigation began at another program.
         return self._with_cookie(HTMLResponse(self._templates.get_template("entered.html").render()), request, cookie)
 
     async def _sign_in(self, request: Request) -> Response:

@@ -1,5 +1,4 @@
-"""Figures on the pages: markup that says of which command's `--json` each is a value, so that the two can be held
-against each other. Pure."""
+"""Figures on the pages: markup that names the command whose `--json` has the same value, to compare the two. Pure."""
 
 from __future__ import annotations
 
@@ -21,18 +20,18 @@ _SAME_ZONE = "%H:%M %Z"
 
 @dataclass(frozen=True, slots=True)
 class CommandJson:
-    """What a command gives with `--json`; `command` without `orch` and `--json`. `at` is where in it this part is."""
+    """The `--json` of a command, or its part at path `at`; `command` omits `orch` and `--json`."""
 
     command: str
     data: Any
     at: str = ""
 
     def __getitem__(self, key: str | int) -> CommandJson:
-        """A part of it."""
+        """Return a part of it."""
         return CommandJson(self.command, self.data[key], f"{self.at}.{key}" if self.at else str(key))
 
     def __iter__(self) -> Any:
-        """The parts of a list."""
+        """Iterate over the parts of a list."""
         return (self[number] for number in range(len(self.data)))
 
     def __len__(self) -> int:
@@ -42,7 +41,7 @@ class CommandJson:
         return bool(self.data)
 
     def get(self, path: str) -> Any:
-        """The value at a path such as `requests.done`; None where something on the way is null."""
+        """Return the value at a path such as `requests.done`, or None if the path leads through null."""
         found = self.data
         for key in path.split("."):
             if found is None:
@@ -52,22 +51,22 @@ class CommandJson:
 
 
 def count(value: Any) -> str:
-    """A whole number."""
+    """Format a whole number."""
     return f"{value:,}"
 
 
 def dollars(value: Any) -> str:
-    """Money, as in every report."""
+    """Format money, as in every report."""
     return money(Decimal(str(value)))
 
 
 def share(value: Any) -> str:
-    """A part of 1."""
+    """Format a fraction of 1 as a percentage."""
     return f"{value:.0%}" if value in (0, 1) or 0.01 <= value <= 0.99 else f"{value:.1%}"
 
 
 def tokens(value: Any) -> str:
-    """A number of tokens, in three digits."""
+    """Format a number of tokens with three digits."""
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
         if value >= size:
             short = value / (1000 if unit == "k" else size)
@@ -76,7 +75,7 @@ def tokens(value: Any) -> str:
 
 
 def rate(value: Any) -> str:
-    """A number a second, in three digits."""
+    """Format a rate per second with three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
@@ -92,7 +91,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
-    """A value of a `--json` as people read it; the value itself and where it is from stand in its attributes."""
+    """Mark up a value of a `--json` for people; its attributes hold the raw value and its source."""
     value = told.get(path)
     at = f"{told.at}.{path}" if told.at else path
     shown = NOTHING if value is None else FORMS[form](value)
@@ -102,10 +101,10 @@ def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
 
 
 def moment(at: datetime | str | None, form: str = "moment") -> Markup:
-    """A time: in UTC as it is served, and in the reader's zone once the page's script has seen it.
+    """Mark up a time: served in this machine's zone, then shown by the page's script in the reader's zone.
 
-    `form` is `moment` (day and time), `clock` (time alone) or `day`. The zone of the machine that runs the jobs is
-    told with it, where the reader's is another.
+    `form` is `moment` (day and time), `clock` (time alone) or `day`. If the reader's zone differs, the script also
+    shows this machine's.
     """
     if at is None:
         return Markup(NOTHING)
@@ -120,7 +119,7 @@ def moment(at: datetime | str | None, form: str = "moment") -> Markup:
 
 
 def code(text: str) -> Markup:
-    """Text with what stands between backticks as code."""
+    """Show the parts between backticks as code."""
     parts = escape_controls(text).split("`")
     if len(parts) % 2 == 0:
         return escape(escape_controls(text))

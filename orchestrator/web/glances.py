@@ -1,4 +1,4 @@
-"""What the report of a night says of jobs at a glance, kept for a while: it takes ten queries to say it."""
+"""Cache of job reports for the night's overview: each takes ten queries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.reports.status import JobLine
 from orchestrator.web.reader import HomeReader
 
 MOVING_SECONDS, STILL_SECONDS = 5.0, 30.0
-"""How long a report is kept of a job whose figures change, and of one whose figures are as they were."""
+"""Seconds to keep the report of a job whose figures change, and of an unchanged job."""
 MOST = 500
 
 
@@ -25,14 +25,14 @@ class _Kept:
 
 
 class Glances:
-    """Reports by job."""
+    """Cached reports by job."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, _Kept] = {}
 
     def of(self, reader: HomeReader, line: JobLine, at: datetime) -> JobReport:
-        """The report of a job that stands as its line says."""
+        """Return a job's report, cached as long as the job's line allows."""
         with self._lock:
             kept = self._known.get(line.job.id)
         if kept is not None:
@@ -48,7 +48,7 @@ class Glances:
 
 
 def _is_same(one: JobLine, other: JobLine) -> bool:
-    """Whether a job stands as it stood; how quick it is and when it may end change all the time."""
+    """True if the job's figures are unchanged, apart from rate and ETA, which always change."""
     return (one.job, one.state, one.counts, one.failing, one.cost) == (
         other.job, other.state, other.counts, other.failing, other.cost,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What every request has to show before a page is made, and what every answer carries."""
+"""Checks of every request before a page is made, and headers of every answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.web.access import PageAccess, Visitor
 
 STATIC, METRICS = "/static/", "/metrics"
 OPEN = frozenset({"/enter", "/sign-in"})
-"""Where a visitor comes in."""
+"""Paths open to strangers, for signing in."""
 SAFE = frozenset({"GET", "HEAD"})
 MAX_FORM = 16 * 1024
 HEADERS = {
@@ -30,10 +30,10 @@ VISITOR, FORM = "orch.visitor", "orch.form"
 
 
 class Guard:
-    """Lets through requests to one of `hosts` (names with ports, in lower case) by somebody who may look.
+    """Passes requests to one of `hosts` (names with ports, in lower case) by a visitor who may view.
 
-    What is not safe must also come from a page of ours: its Origin is ours, and its form carries the session's token.
-    `sign_in` makes the answer for strangers.
+    Unsafe methods must also come from one of our pages: with our Origin, and the session's token in the form.
+    `sign_in` answers strangers.
     """
 
     def __init__(self, app: Any, access: PageAccess, hosts: frozenset[str], sign_in: Any) -> None:
@@ -77,9 +77,9 @@ class Guard:
         await self._app(scope, receive, carried)
 
     def _stranger(self, headers: Headers) -> Response | None:
-        """Why a request is turned away whoever sends it: another name than ours, or a page that is not ours."""
+        """Return the refusal of a request under another name than ours or from another site, or None."""
         if headers.get("host", "").lower() not in self._hosts:
-            # A name that was made to lead here (DNS rebinding) would let a stranger's page read ours.
+            # With a foreign name that resolves here (DNS rebinding), a stranger's page could read ours.
             return PlainTextResponse("this address is not served under that name\n", 421)
         origin = headers.get("origin")
         if origin is not None and origin.lower() not in {f"{way}://{host}" for host in self._hosts for way in WAYS}:
@@ -99,11 +99,11 @@ class Guard:
 
 
 WAYS = ("http", "https")
-"""TLS ends before us, so a page of ours may have come by either."""
+"""Both are allowed: a proxy may end TLS before us."""
 
 
 async def form_of(receive: Any) -> dict[str, str]:
-    """The fields of a form; empty where it is too large."""
+    """Return the fields of a form; empty if it is too large."""
     body = bytearray()
     more = True
     while more:
@@ -117,7 +117,7 @@ async def form_of(receive: Any) -> dict[str, str]:
 
 
 def _not_ours(visitor: Visitor | None, form: dict[str, str]) -> Response | None:
-    """Why an action is refused."""
+    """Return the refusal of an action, or None."""
     if visitor is None or not visitor.form_token or form.get("form_token") != visitor.form_token:
         return PlainTextResponse("this form is not from a page of this session: reload the page\n", 403)
     if visitor.right is not KeyRight.OPERATE:

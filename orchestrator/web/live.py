@@ -1,7 +1,7 @@
-"""Open pages that stay current: server-sent events with a page's content, sent when it is another.
+"""Open pages that stay current: a server-sent event carries a page's content whenever it changes.
 
-However many look at the same page, it is made once. It then holds for a multiple of the time that making it took, so
-that pages of large jobs take a small share of a processor.
+A page is rendered once for all its viewers. It is kept for a multiple of its rendering time, so that pages of large
+jobs take a small share of a processor.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 
 TICK_SECONDS = 0.25
 HEARTBEAT_SECONDS = 2.0
-"""A page that hears nothing for longer than twice this says so."""
+"""A page that hears nothing for more than twice this says so."""
 SHORTEST_SECONDS, USUAL_SECONDS = 1.25, 1.5
 SPARING, BUSY = 12.0, 4.0
-"""A page holds for so many times as long as it took to make: up to `USUAL_SECONDS`, and for one that takes long."""
+"""Factors by which a page is kept longer than it took to make: up to `USUAL_SECONDS`, and for slow pages."""
 
 Make = Callable[[], Awaitable[str]]
 
 
 @dataclass(slots=True)
 class _Shared:
-    """A page that somebody looks at."""
+    """A page that is open somewhere."""
 
     text: str = ""
     pulse: object = None
@@ -33,9 +33,7 @@ class _Shared:
 
 
 class LivePages:
-    """The pages that are open now. `pulse` is what none of them may be late to tell: where it changes, all are made
-    anew; it is asked for at every tick.
-    """
+    """The open pages. All are rendered anew when `pulse`, which is read at every tick, returns another value."""
 
     def __init__(self, pulse: Callable[[], object]) -> None:
         self._pulse = pulse
@@ -45,17 +43,18 @@ class LivePages:
 
     @property
     def viewers(self) -> int:
-        """How many open pages there are."""
+        """Number of open pages."""
         return sum(page.viewers for page in self._pages.values())
 
     def _felt_now(self) -> object:
-        """The pulse, asked for once a tick for all open pages."""
+        """Return the pulse, read once a tick for all open pages."""
         if time.monotonic() - self._felt_at >= TICK_SECONDS / 2:
             self._felt, self._felt_at = self._pulse(), time.monotonic()
         return self._felt
 
     async def events(self, key: str, make: Make) -> AsyncIterator[bytes]:
-        """The events of one open page: `page` with its content, at first and whenever it changes; `alive` between."""
+        """Yield the events of an open page: `page` with its content at first and at each change, `alive` in
+        between."""
         page = self._pages.setdefault(key, _Shared())
         page.viewers += 1
         sent, heard = "", 0.0
@@ -70,7 +69,7 @@ class LivePages:
                 elif now - heard >= HEARTBEAT_SECONDS:
                     heard = now
                     yield _event("alive", "")
-                await asyncio.sleep(TICK_SECONDS)  # the database belongs to other processes too; it cannot wake us
+                await asyncio.sleep(TICK_SECONDS)  # polls: other processes write the database too and cannot wake us
         finally:
             page.viewers -= 1
             if not page.viewers:

@@ -1,4 +1,4 @@
-"""How the engine's loop is, in memory that the engine shares with the process of its pages."""
+"""Health of the engine's loop, in memory that the engine shares with the process of its pages."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ FORM = struct.Struct("=Qd")
 
 
 class LoopHealth:
-    """Rounds of the loop, and when the last one ended by the machine's monotonic clock, which all processes share.
+    """Number of rounds, and the end of the last round by the monotonic clock, which all processes share.
 
-    The engine tells it after each round, which waits for nobody. `file` is a descriptor of what `shared` gives.
+    The engine calls `beat` after each round, without waiting for readers. `file` is the descriptor of a `shared`
+    file.
     """
 
     def __init__(self, file: int) -> None:
         self._told = mmap.mmap(file, FORM.size)
 
     def beat(self) -> None:
-        """A round is over."""
+        """Count a finished round."""
         FORM.pack_into(self._told, 0, self.rounds + 1, time.monotonic())
 
     @property
     def rounds(self) -> int:
-        """How many rounds there were."""
+        """Number of finished rounds."""
         found: int = FORM.unpack_from(self._told)[0]
         return found
 
     @property
     def silent_seconds(self) -> float | None:
-        """Since when no round ended; None before the first."""
+        """Seconds since the last round ended, or None before the first."""
         rounds, last = FORM.unpack_from(self._told)
         return time.monotonic() - last if rounds else None
 
 
 def shared() -> BinaryIO:
-    """A file of no name that a LoopHealth of each process may have in common. Raises OSError."""
+    """Create an unnamed file that the LoopHealth of several processes can map. Raises OSError."""
     file = tempfile.TemporaryFile()  # noqa: SIM115  (the caller closes it)
     file.truncate(FORM.size)
     return file

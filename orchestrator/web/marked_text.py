@@ -1,4 +1,4 @@
-"""A text in pieces, of which some are marked: what an answer quotes, as the page of a row shows it."""
+"""A text in pieces, some of them marked: the quotes of an answer on the page of a row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class MarkedText:
-    """A piece of a text. `begins` are the numbers of the marks that begin with it."""
+    """A piece of a text. `begins` lists the numbers of the marks that begin with it."""
 
     text: str
     is_marked: bool = False
@@ -17,7 +17,7 @@ class MarkedText:
 
 
 def marked_texts(text: str, marks: Sequence[tuple[int, int]]) -> list[MarkedText]:
-    """The text in pieces; marks may overlap, and what is of them behind the text's end is left out."""
+    """Split a text into pieces. Marks may overlap, and are cut at the end of the text."""
     ends = [(min(start, len(text)), min(end, len(text))) for start, end in marks]
     change, begins = dict.fromkeys((0, len(text)), 0), dict[int, list[int]]()
     for number, (start, end) in enumerate(ends):

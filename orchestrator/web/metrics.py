@@ -1,7 +1,7 @@
 """/metrics of a home, for Prometheus: jobs, rows, batches, money, deadlines, budgets, forecasts, the engine's loop.
 
-Everything is read from the store at the scrape. Job files are told by name, each by its newest run: ids would make a
-new series every night.
+Each scrape reads the store. Job files are labelled by name and shown by their newest run: with ids, every night would
+create a new series.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from orchestrator.web.reader import HomeReader, Readers
 
 CONTENT_TYPE = exposition.CONTENT_TYPE_PLAIN_0_0_4
 NEWEST = 200
-"""Jobs that the newest runs are looked for among; those that are open are all there."""
+"""Newest jobs that are searched for each job file's newest run."""
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 KEPT_SECONDS = 2.0
 Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
 class HomeMetrics:
-    """The text of /metrics. `loop` is None where this process is not the engine."""
+    """The text of /metrics. `loop` only in a process that serves an engine's pages."""
 
     def __init__(
         self, readers: Readers, outlooks: Outlooks, viewers: Callable[[], int], loop: LoopHealth | None
@@ -58,18 +58,18 @@ class HomeMetrics:
         self._registry.register(self)
 
     def text(self) -> bytes:
-        """The page; the same one for scrapes that come at once."""
+        """Return the text, rendered at most every `KEPT_SECONDS`."""
         with self._lock:
             if time.monotonic() - self._made_at > KEPT_SECONDS:
                 self._text, self._made_at = exposition.generate_latest(self._registry), time.monotonic()
             return self._text
 
     def describe(self) -> list[Metric]:
-        """Nothing: what there is, is known at a scrape."""
+        """Return nothing: metrics are known only at a scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric as it is now."""
+        """Yield every metric with its current value."""
         reader = self._readers()
         jobs = _newest(reader)
         yield from self._engine(reader)
@@ -149,7 +149,7 @@ class HomeMetrics:
 
 
 def _newest(reader: HomeReader) -> list[Job]:
-    """The newest whole run of each job file, and every run that is open where it is the file's newest."""
+    """Return the newest unlimited run of each job file and job name."""
     found: dict[str, Job] = {}
     names: set[str] = set()
     for job in reader.store.jobs.newest(NEWEST):

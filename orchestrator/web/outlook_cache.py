@@ -1,4 +1,4 @@
-"""What is foreseen of jobs, kept for a while: it takes a plan to say it, and changes slowly."""
+"""Cache of job outlooks: each takes a plan, and changes slowly."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MOST = 500
 
 
 class Outlooks:
-    """Outlooks by job."""
+    """Cached outlooks by job."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, dict[str, Any] | None]] = {}
 
     def told(self, reader: HomeReader, job: Job) -> CommandJson:
-        """What `orch status JOB --json` says under `outlook`; null where nothing is foreseen."""
+        """Return the `outlook` of `orch status JOB --json`; null if the job has no outlook."""
         return CommandJson(f"status {job.id}", {"outlook": self._of(reader, job)})
 
     def _of(self, reader: HomeReader, job: Job) -> dict[str, Any] | None:
@@ -37,7 +37,7 @@ class Outlooks:
         try:
             found = reader.outlook(job)
         except OrchError:
-            found = None  # the job's own page tells what is wrong
+            found = None  # the job's own page shows the error
         told = None if found is None else outlook_json(found)
         with self._lock:
             if len(self._known) >= MOST:

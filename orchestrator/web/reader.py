@@ -1,4 +1,4 @@
-"""What the pages are told of a home. The command line hands it in; its `Context` is one."""
+"""Interface through which the pages read a home; the command line passes in its `Context`."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class HomeReader(Protocol):
         """The settings; None while orch.toml is broken."""
 
     def running_cost(self, shard: Shard) -> Decimal:
-        """What a running batch has cost so far, in dollars."""
+        """Return the cost of a running batch so far, in dollars."""
 
     def job(self, name: str, *, tell: bool = True) -> Job:
-        """The job of this id or name. Raises UsageError."""
+        """Return the job of this id or name. Raises UsageError."""
 
     def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
-        """Everything about a job. Raises UsageError."""
+        """Return everything about a job. Raises UsageError."""
 
     def outlook(self, job: Job) -> Outlook | None:
-        """What is foreseen of a job; None where nothing is."""
+        """Return the outlook of a job, or None."""
 
 
 Readers = Callable[[], HomeReader]
-"""Gives the home as it is now: a changed orch.toml gives another reader."""
+"""Returns the current home: another reader after orch.toml has changed."""

@@ -1,4 +1,4 @@
-"""Where the pages are served, and under which names."""
+"""Address and host names of the pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CONNECTIONS = 256
 
 
 def hosts_of(listener: socket.socket, named: Iterable[str]) -> frozenset[str]:
-    """The Host headers that are ours: the names that were given, with or without a port, and those of loopback."""
+    """Return our Host headers: the given names with and without the port, and loopback's if it listens there."""
     port = listener.getsockname()[1]
     address = url_host(str(listener.getsockname()[0]))
     own = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(listener) else []

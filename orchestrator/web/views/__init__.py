@@ -1,4 +1,4 @@
-"""One function a page: from the home and the address to what the page shows."""
+"""Views: functions from a home and an address to the content of a page."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from orchestrator.core.sanitize import shortened
 from orchestrator.web.reader import HomeReader
 
 MOST_DIGITS = 18
-"""A database takes no place of more."""
+"""Most digits of a number that the database can store."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageAddress:
-    """What the address of a page says: the parts of its path that vary, and its query."""
+    """Variable parts of a page's path, and its query."""
 
     path: Mapping[str, Any]
     query: Mapping[str, str]
 
     def number(self, name: str) -> int | None:
-        """A number of the query; None where it is not there, or is none."""
+        """Return a number of the query, or None if it is missing or not a number."""
         text = self.query.get(name, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
     def place(self, name: str) -> int:
-        """A number of the path. Raises UsageError for anything else, and for one that no row can have."""
+        """Return a number of the path. Raises UsageError if it is not a number or has too many digits."""
         text = str(self.path[name])
         if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
             raise UsageError(f"{shortened(text, MOST_DIGITS)} is not the number of a row or picture")
@@ -36,8 +36,7 @@ class PageAddress:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a page shows: a template and its facts. `nav` is the entry of the menu that it belongs to; one that is
-    `live` is sent again when it changes."""
+    """Content of a page: a template and its facts. `nav` is its menu entry; a `live` page is sent again on change."""
 
     template: str
     title: str

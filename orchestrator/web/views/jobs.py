@@ -1,4 +1,4 @@
-"""*Job*: rows by state, shards on a time line, what happened, what it cost; and *Rows*, one by one."""
+"""The pages *Job* (rows by state, time line of shards, events, cost) and *Rows*."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ EVENTS, SHARDS, FORECASTS = 100, 200, 40
 PAGE = 50
 PICTURES = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8", "image/gif": b"GIF8", "image/webp": b"RIFF"}
 PLACES = 20
-"""Places of a quote that have a link; all are marked."""
+"""Most places of a quote with a link; all places are marked."""
 MOST_SHOWN = 200_000
-"""Characters of one text that a page holds; the whole of it is in the raw lines."""
+"""Most characters of a text on a page; the raw lines have all of it."""
 
 
 class JobPage:
@@ -73,7 +73,7 @@ class JobPage:
 
 
 def found_job(reader: HomeReader, address: PageAddress) -> Job:
-    """The job that an address names. Raises UsageError."""
+    """Return the job that an address names. Raises UsageError."""
     job_id = JobId(str(address.path["job"]))
     if (job := reader.store.jobs.find(job_id)) is None:
         raise UsageError(f"there is no job {job_id}", hint="it may have been removed by [retention]")
@@ -88,7 +88,7 @@ def _by_task(reader: HomeReader, job: Job) -> CommandJson | None:
             f"report cost --by task --job {job.id}", cost_of(reader.store, settings, "task", None, job.id).to_json()
         )
     except OrchError:
-        return None  # the compared model has no price: the page of money says so
+        return None  # the compared model has no price: the Money page says so
 
 
 _UNITS: Mapping[str, Callable[[float], str]] = {
@@ -98,7 +98,7 @@ _UNITS: Mapping[str, Callable[[float], str]] = {
     "in_time": lambda value: f"{value:.0%}",
     "output": lambda value: f"{value:,.0f} tokens",
 }
-"""How forecasts of a kind are told."""
+"""Format of each kind of forecast."""
 
 
 def _forecast(one: Forecast) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _forecast(one: Forecast) -> dict[str, str]:
 
 
 def _time_line(detail: JobDetail, at: datetime) -> dict[str, Any] | None:
-    """Shards on one axis of 1000 steps: what each did when, and where the deadline is."""
+    """Place shards, their phases and the deadline on one axis of 1000 steps."""
     shards = detail.shards[-SHARDS:]
     job = detail.line.job
     starts = [job.created_at, *(shard.created_at for shard in shards)]
@@ -142,7 +142,7 @@ def _end(shard: Shard) -> datetime | None:
 
 
 def _parts(shard: Shard, at: datetime, place: Any) -> Iterator[dict[str, Any]]:
-    """The times of a shard: waiting, at the backend until its first row, answering, being collected."""
+    """Yield the phases of a shard: waiting, queued until its first row, answering, being collected."""
     over = shard.state.is_final
     moments = [
         ("waits", shard.created_at),
@@ -158,7 +158,7 @@ def _parts(shard: Shard, at: datetime, place: Any) -> Iterator[dict[str, Any]]:
 
 
 def rows(reader: HomeReader, address: PageAddress) -> View:
-    """A page of a job's rows, by what is asked for."""
+    """Show a page of a job's rows, by filter."""
     job = found_job(reader, address)
     query = {name: address.query.get(name, "").strip() for name in ("state", "code", "task", "q")}
     state = query["state"] if query["state"] in set(RequestState) else None
@@ -195,7 +195,7 @@ def _turn(query: dict[str, str], **place: int) -> str:
 
 
 def row(reader: HomeReader, address: PageAddress) -> View:
-    """One row: what was asked beside what came back."""
+    """Show one row: its request beside its answer."""
     job, exchange = _exchange(reader, address)
     of = exchange.row
     command = f"show {job.id} {of.document} --task {of.task}"
@@ -230,7 +230,7 @@ def _exchange(reader: HomeReader, address: PageAddress) -> tuple[Job, Exchange]:
 
 
 def _messages(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """What was sent, message by message: texts, and pictures by their number."""
+    """Yield the messages of a request: texts, and pictures by number."""
     number, question = 0, question_text(exchange.messages)
     for message in exchange.messages:
         content = message.get("content")
@@ -250,7 +250,7 @@ def _messages(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """The quotes of an answer, each with its places; `mark` is the number of a place that the text has marked."""
+    """Yield the quotes of an answer with their places; `mark` is the number of a place marked in the text."""
     mark = 0
     for quote in exchange.quotes:
         places = []
@@ -262,7 +262,7 @@ def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def _marked(exchange: Exchange, text: str) -> list[MarkedText]:
-    """A question in pieces, of which those are marked that the answer quotes."""
+    """Return a question in pieces, with the passages marked that the answer quotes."""
     at = exchange.text_at
     if at is None:
         return [MarkedText(text)]
@@ -271,14 +271,14 @@ def _marked(exchange: Exchange, text: str) -> list[MarkedText]:
 
 
 def _address_of(part: dict[str, Any]) -> str | None:
-    """The address of a picture in a message."""
+    """Return the address of a picture in a message."""
     held = part.get("image_url")
     found = held.get("url") if isinstance(held, dict) else held
     return found if isinstance(found, str) else None
 
 
 def picture(reader: HomeReader, address: PageAddress) -> tuple[str, bytes] | None:
-    """A picture that went out with a row: its type and its bytes; None where it is none that is shown."""
+    """Return the type and bytes of a picture in a request, or None if it is missing or not of a known type."""
     _, exchange = _exchange(reader, address)
     held = [
         found
@@ -305,7 +305,7 @@ def _pretty(value: Any) -> str:
 
 
 def _answer(output: Any) -> str | None:
-    """An answer for people: what is JSON, a line a field."""
+    """Format an answer for people; JSON gets a line per field."""
     if output is None:
         return None
     return _raw(output.encode("utf-8", "replace")) if isinstance(output, str) else _pretty(output)

@@ -1,4 +1,4 @@
-"""*Nights*, *Money*, *Backends* and *Quarantine*."""
+"""The pages *Nights*, *Money*, *Backends* and *Quarantine*."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from orchestrator.web.views import PageAddress, View
 
 WEEKS = 6
 NEWEST = 500
-"""Jobs that the calendar is made of."""
+"""Newest jobs shown in the calendar."""
 NIGHTS = 30
 DIFFERENT = 100
 SPANS = ("7d", "30d", "90d", "all")
 HELD = 100
 MOST_ROWS = 100_000
-"""Rows of a job whose documents a page compares with the run before, in two to five seconds; of a larger one the
-command does."""
+"""Most rows of a job that a page compares by document with the run before, in two to five seconds. For larger jobs,
+use the command."""
 
 
 def _settings(reader: HomeReader) -> Config:
@@ -47,7 +47,7 @@ def _settings(reader: HomeReader) -> Config:
 
 
 def nights(reader: HomeReader, address: PageAddress) -> View:
-    """A calendar of nights, the schedules, and two nights to be compared."""
+    """Show a calendar of nights, the schedules, and a form to compare two nights."""
     at = now()
     jobs = reader.store.jobs.newest(NEWEST)
     lines = status.lines(reader.store, jobs, at, reader.running_cost)
@@ -98,7 +98,7 @@ def _cell(day: date, lines: Sequence[status.JobLine], tonight: date) -> dict[str
 
 
 def night(reader: HomeReader, address: PageAddress) -> View:
-    """The report of one night."""
+    """Show the report of one night."""
     try:
         day = date.fromisoformat(str(address.path["night"]))
     except ValueError:
@@ -135,7 +135,7 @@ def night(reader: HomeReader, address: PageAddress) -> View:
 
 
 def diff(reader: HomeReader, address: PageAddress) -> View:
-    """Two nights, field by field."""
+    """Show the difference between two nights, by field."""
     names = [address.query.get(name, "") for name in ("before", "after")]
     jobs = [reader.store.jobs.find(JobId(name)) for name in names]
     if jobs[0] is None or jobs[1] is None:
@@ -148,7 +148,7 @@ def diff(reader: HomeReader, address: PageAddress) -> View:
 
 
 def money(reader: HomeReader, address: PageAddress) -> View:
-    """What was paid, by whatever one asks, beside list prices, forecasts and budgets."""
+    """Show what was paid, by a chosen group, beside list prices, forecasts and budgets."""
     settings = _settings(reader)
     by = address.query.get("by", "day")
     if by not in GROUPS:
@@ -192,13 +192,13 @@ def money(reader: HomeReader, address: PageAddress) -> View:
 
 
 def backends(reader: HomeReader, address: PageAddress) -> View:
-    """How the backends are."""
+    """Show the state of the backends."""
     found = backends_report(reader.store, _settings(reader), lambda name: fetch_health(reader.home, name), now())
     return View("backends.html", "Backends", "backends", {"backends": CommandJson("report backends", found)})
 
 
 def quarantine(reader: HomeReader, address: PageAddress) -> View:
-    """The rows that are not asked again."""
+    """Show the rows in quarantine."""
     page = address.number("page") or 0
     found = reader.store.quarantine.held(reader.home.identity(), is_passing)
     shown = list(islice(found, (page + 1) * HELD + 1))

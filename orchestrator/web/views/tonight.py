@@ -1,4 +1,4 @@
-"""*Tonight*: what needs a person first, then the jobs that run or ran since noon."""
+"""The page *Tonight*: what needs a person, then the jobs that run or ran since noon."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from orchestrator.web.reader import HomeReader
 from orchestrator.web.views import PageAddress, View
 
 NEWEST = 200
-"""Jobs that are looked through for those of tonight."""
+"""Newest jobs that are searched for tonight's."""
 MOST_NEEDS = 50
 
 
 class Tonight:
-    """The page; what is foreseen of jobs, and what they need, is kept for a moment."""
+    """The page, with outlooks and job reports cached briefly."""
 
     def __init__(self, outlooks: Outlooks) -> None:
         self._outlooks = outlooks
@@ -72,7 +72,7 @@ class Tonight:
 
 
 def _jobs(reader: HomeReader, at: datetime) -> list[Job]:
-    """The jobs that are open and those of this night; where there are none, those of the newest night."""
+    """Return open jobs and tonight's jobs; without any, the jobs of the newest night."""
     newest = reader.store.jobs.newest(NEWEST)
     night = night_of(at)
     tonight = [
@@ -100,7 +100,7 @@ def _foreseen(reports: Sequence[Any]) -> tuple[Decimal, Decimal] | None:
 
 
 def _budgets(reader: HomeReader) -> list[Any]:
-    """The budgets that are used up, or nearly."""
+    """Return the budgets that are exhausted or nearly so."""
     if (settings := reader.readable) is None or not settings.budgets:
         return []
     standings = SharedBudgets(reader.store, settings, now).standings()
