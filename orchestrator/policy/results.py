@@ -79,6 +79,13 @@ def read(path: Path) -> Iterator[FoundLine]:
         yield from _found(file)
 
 
+def custom_ids(path: Path) -> Iterator[str]:
+    """The custom_ids of a result file's lines. Raises OSError."""
+    for found in read(path):
+        if found.line is not None and found.line.custom_id is not None:
+            yield found.line.custom_id
+
+
 def parsed(lines: bytes) -> Iterator[FoundLine]:
     """The lines of a part of a result file; where they lie is counted from its start."""
     return _found(io.BytesIO(lines))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import LineProblem
@@ -219,8 +219,11 @@ def test_what_one_backend_refuses_for_all_rows_waits_for_another_or_for_a_person
     assert [hold.code for hold in desk.store.holds.of(job.id)] == ["model_not_found"]
 
 
-@settings(deadline=None, max_examples=30)
-@given(kinds=st.lists(st.sampled_from(["good", "refused", "missing", *CODES]), min_size=ROWS, max_size=ROWS))
+@settings(max_examples=30)
+@given(kinds=st.lists(st.sampled_from(["good", "refused", "full", "missing", *CODES]), min_size=ROWS, max_size=ROWS))
+# The row that was answered, or that waits for room, has left the batch when it is collected again.
+@example(kinds=["refused", "refused", "missing", "truncated"])
+@example(kinds=["refused", "refused", "missing", "full"])
 def test_doing_it_again_after_a_kill_loses_nothing_and_books_nothing_twice(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[str]
 ) -> None:
@@ -246,3 +249,13 @@ def test_doing_it_again_after_a_kill_loses_nothing_and_books_nothing_twice(
         assert store.ledger.spent(job.id) == PER_ROW * len(lines)
         done = {row.seq for row in desk.rows(job) if row.state is not RequestState.PENDING}
         assert done == set(range(ROWS)) - escalated - missing
+
+
+def test_collecting_a_refused_batch_again_holds_no_rows_back(desk: Desk) -> None:
+    problems = tuple(LineProblem("invalid_request", "bad", number) for number in (1, 2))
+    job = desk.job()
+    sent = desk.sent(job, provider_status="failed")
+    for _ in range(2):
+        desk.collect(job, sent, [], TOP, problems=problems, is_own=False)
+        assert desk.ends(job) == ["invalid_request"] * 2 + ["pending"] * 2
+        assert desk.store.holds.of(job.id) == []

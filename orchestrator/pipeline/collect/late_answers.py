@@ -118,8 +118,8 @@ def _brought(
 
 def _lacks_some(store: Store, home: Home, shard: Shard, batch: RemoteBatch, parts: Sequence[Path]) -> bool:
     """Whether files lack answers that the shard is owed: they may be as short as they were."""
-    named = {found.line.custom_id for part in parts for found in results.read(part) if found.line is not None}
-    names = store.rows.named(shard, {name for name in named if name is not None}, anywhere=True)
+    named = {name for part in parts for name in results.custom_ids(part)}
+    names = store.rows.named(shard, named, anywhere=True)
     before = results.survey([home.results(shard.id, kind) for kind in KINDS], names).executed
     owed = shard.owed
     if batch.status is not BatchStatus.COMPLETED:

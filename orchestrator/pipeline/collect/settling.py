@@ -110,9 +110,21 @@ def _common(
         return {}
     if ended.shard.preflight is not None:
         return asked_first.refused_tasks(store, home, ended, rows.values())
-    paths = [home.results(ended.shard.id, kind) for kind in KINDS]
-    common = common_of_batch(ended, rows.values()) or common_refusals.in_files(paths, rows, lessons.field_of)
+    common = common_of_batch(ended, rows.values()) or _common_in_files(store, home, ended.shard, rows, lessons)
     return common_refusals.of_shard(store, ended.shard, common)
+
+
+def _common_in_files(
+    store: Store, home: Home, shard: Shard, rows: Mapping[str, InShard], lessons: Lessons
+) -> Mapping[str, common_refusals.CommonRefusal]:
+    paths = [home.results(shard.id, kind) for kind in KINDS]
+    common = common_refusals.in_files(paths, rows, lessons.field_of)
+    if common:
+        # After a kill, rows that an earlier collection let go count as they did then.
+        gone = {name for path in paths for name in results.custom_ids(path)} - rows.keys()
+        if left := store.rows.named(shard, gone, anywhere=True):
+            common = common_refusals.in_files(paths, {**left, **rows}, lessons.field_of)
+    return common
 
 
 def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0) -> None:

@@ -262,7 +262,8 @@ def common_of_batch(ended: EndedShard, rows: Collection[InShard]) -> dict[str, C
     first = ended.problems[0]
     verdict = batch_errors.classify_batch(first.code, first.message, first.line)
     named = {problem.line for problem in ended.problems if problem.code == first.code} - {None}
-    is_whole = verdict.kind is BatchFault.WHOLE or (verdict.kind is BatchFault.LINE and len(named) >= len(rows))
+    is_each = verdict.kind is BatchFault.LINE and len(named) >= ended.shard.rows
+    is_whole = verdict.kind is BatchFault.WHOLE or is_each
     if not is_whole or verdict.code in (NOT_SENT, STRAY_UPLOADS):
         return {}  # nobody has refused them: they could not be sent
     number = FEWEST if verdict.kind is BatchFault.WHOLE else len(rows)
