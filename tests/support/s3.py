@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+class _OneWriteAtATime:
+    """An application whose writes wait for each other.
+
+    moto looks for an object and creates it in two steps. Of two requests at once, both would create it.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app, self._lock = app, threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        if environ["REQUEST_METHOD"] != "PUT":
+            return self._app(environ, start_response)
+        with self._lock:
+            return self._app(environ, start_response)
 
 
 @contextmanager
@@ -17,6 +34,8 @@ def s3_server() -> Iterator[str]:
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
+    assert server._server is not None
+    server._server.app = _OneWriteAtATime(server._server.app)
     host, port = server.get_host_and_port()
     try:
         yield f"http://{host}:{port}"
