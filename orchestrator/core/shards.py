@@ -29,6 +29,22 @@ class ShardState(StrEnum):
         return not TRANSITIONS[self]
 
 
+class HoldCode(StrEnum):
+    """Why a shard waits; `Shard.held` says it in words."""
+
+    SLOW = "slow"  # its batch runs, and takes longer than usual
+    UNREACHABLE = "unreachable"  # the last call to its backend failed
+    BUSY = "busy"  # its backend has no room
+    ACCOUNT = "account"  # its account is refused
+    NO_ROOM = "no_room"  # the disk has no room for its results
+    ADMISSION = "admission"  # a quota or a budget, or its upload was given time to be found
+    PREFLIGHT = "preflight"  # a row that is asked first
+    UNCONFIRMED = "unconfirmed"  # its batch was created without a confirmation
+    MISSING = "missing"  # its backend does not show its batch
+    ENDING = "ending"  # its batch was asked to end, and has not
+    FILES = "files"  # its batch is over, and its files are not complete
+
+
 TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
     ShardState.PENDING: frozenset({ShardState.SUBMITTING, ShardState.CANCELLED}),
     # The one move back: nothing is at the backend that carries the shard's id. To `ended`: it refused the batch.
@@ -50,15 +66,15 @@ class Shard:
 
     `tokens` estimates the prompts, `max_output` is the most that the answers may have, None where a row has no bound.
     `refusal_code` and `refusal` are why the backend made no batch, in its own code and words; `held` what keeps the
-    shard from going on now, for people. `intended_at` is when the intent to send it was committed last, `account`
-    whose batch it is. `status_at` is when `provider_status` was first seen as it is, `started_at` when it was first
-    in progress, `first_at` when its first row was seen done, `seen_at` when the backend last answered for its batch.
-    `sends` counts the times it was asked for. `rerouted_at` is when it was decided to take its rows back, and
-    `rerouted_for` why. `owed` counts the rows that were let go though their answers may exist there: these are looked
-    for until `cleaned_at`, when its remote files were deleted or given up. `took_seconds` is how long the batch took
-    by the provider's own clock. `failing` counts rows that failed while the batch runs, by `new` or `known` and by
-    code; None where its results cannot be read before its end. `preflight` names the fields of the one row that is
-    asked at the synchronous endpoint before a batch; None for a batch.
+    shard from going on now, for people, and `held_code` the same for decisions. `intended_at` is when the intent to
+    send it was committed last, `account` whose batch it is. `status_at` is when `provider_status` was first seen as
+    it is, `started_at` when it was first in progress, `first_at` when its first row was seen done, `seen_at` when the
+    backend last answered for its batch. `sends` counts the times it was asked for. `rerouted_at` is when it was
+    decided to take its rows back, and `rerouted_for` why. `owed` counts the rows that were let go though their
+    answers may exist there: these are looked for until `cleaned_at`, when its remote files were deleted or given up.
+    `took_seconds` is how long the batch took by the provider's own clock. `failing` counts rows that failed while the
+    batch runs, by `new` or `known` and by code; None where its results cannot be read before its end. `preflight`
+    names the fields of the one row that is asked at the synchronous endpoint before a batch; None for a batch.
     """
 
     id: ShardId
@@ -96,6 +112,7 @@ class Shard:
     refusal_code: str | None = None
     refusal: str | None = None
     held: str | None = None
+    held_code: HoldCode | None = None
     failing: Mapping[str, Mapping[str, int]] | None = None
     submitted_at: datetime | None = None
     ended_at: datetime | None = None

@@ -10,7 +10,7 @@ from typing import TypeVar
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
-from orchestrator.core.shards import Shard, ShardId, ShardState
+from orchestrator.core.shards import HoldCode, Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
 from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.provider_calls import Done, Inline, ProviderCalls
@@ -99,15 +99,20 @@ class ShardWork:
         """An account that is refused is tried again slowly, before it is reported as an error."""
         self.admission_control.stop(handle, error.message, what)
         held = self.admission_control.check_account(handle) or error.message
-        return self.hold(job, self.store.shards.get(shard.id), held)
+        return self.hold(job, self.store.shards.get(shard.id), HoldCode.ACCOUNT, held)
 
-    def hold(self, job: Job, shard: Shard, why: str) -> bool:
-        """Say what a shard waits for; reported once, however often it is checked. Always False: nothing moved."""
-        if shard.held != why:
-            if shard.held is None:
-                self.note(job, EventKind.HELD, why, shard)
-            self.store.shards.note(shard, held=why)
+    def hold(self, job: Job, shard: Shard, code: HoldCode, why: str) -> bool:
+        """Record what a shard waits for, as an event if that is news. Always False: nothing moved."""
+        if (shard.held, shard.held_code) != (why, code):
+            if shard.held is None or shard.held_code is not code:
+                self.store.jobs.note(job.id, EventKind.HELD, why, self.now(), shard.id, code=code)
+            self.store.shards.note(shard, held=why, held_code=code)
         return False
+
+    def hold_failed(self, job: Job, shard: Shard, error: BackendError) -> bool:
+        """Record that a shard waits because a call to its backend failed. Always False: nothing moved."""
+        code = HoldCode.BUSY if isinstance(error, BackendBusy) else HoldCode.UNREACHABLE
+        return self.hold(job, shard, code, error.message)
 
     def note(self, job: Job, kind: EventKind, reason: str, shard: Shard) -> None:
         """Record an event of a shard."""

@@ -12,8 +12,7 @@ from orchestrator.core.durations import MINUTE, duration, moment_words
 from orchestrator.core.errors import OutputFault
 from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import CancelCode, Job
-from orchestrator.core.shards import Shard, ShardState
-from orchestrator.core.wire import BatchStatus
+from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.settings.config import AlertSettings
 from orchestrator.settings.stored_spec import expires
 
@@ -22,7 +21,6 @@ PATIENCE = 2 * MINUTE
 HELD = 30 * MINUTE
 """Seconds for which a batch may wait to be sent, found or answered for: quotas and budgets are waited for each night,
 and most backends are back by then."""
-SILENT = 15 * MINUTE
 ENOUGH = 20
 """Rows with an outcome from which on their failures say something."""
 
@@ -186,26 +184,19 @@ def _stall(watched: MonitoredJob, now: datetime) -> Iterator[Alert]:
         if shard.held is None or shard.rerouted_at is not None or shard.state.is_final:
             continue
         where = f"batch {shard.id} of {shard.rows:,} rows at {shard.backend}"
-        if _is_slow(shard, now):
+        what = f"{shard.id} {shard.held_code or 'held'}"
+        if shard.held_code is HoldCode.SLOW:
             action = "waiting; its rows are rerouted if the deadline requires it"
             message = f"{where} takes longer than usual: {shard.held}"
-            yield Alert(AlertKind.STALL, watched.job, shard.id, message, action)
+            yield Alert(AlertKind.STALL, watched.job, what, message, action, shard.held_code)
         elif (since := _held_since(watched, shard)) is not None and (
             seconds := (now - since).total_seconds()
         ) >= HELD:
-            what, action = _WAITS[shard.state]
-            message = f"{where} {what} for {duration(seconds)}: {shard.held}"
-            yield Alert(AlertKind.STALL, watched.job, shard.id, message, action)
+            waits, action = _WAITS[shard.state]
+            message = f"{where} {waits} for {duration(seconds)}: {shard.held}"
+            yield Alert(AlertKind.STALL, watched.job, what, message, action, shard.held_code)
 
 
-def _is_slow(shard: Shard, now: datetime) -> bool:
-    """Whether a batch runs, its backend says so, and what it is held for is that it takes long."""
-    if shard.state is not ShardState.SUBMITTED or shard.provider_status in _OVER:
-        return False
-    return shard.seen_at is None or (now - shard.seen_at).total_seconds() < SILENT
-
-
-_OVER = frozenset(status for status in BatchStatus if status.is_final)
 _WAITS = {
     ShardState.PENDING: ("has not been sent", "retried until it can be sent"),
     ShardState.SUBMITTING: (

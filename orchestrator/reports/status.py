@@ -201,6 +201,7 @@ def _shard_json(shard: Shard) -> dict[str, Any]:
         "failed": shard.provider_failed,
         "reason": shard.reason,
         "held": None if shard.state.is_final else shard.held,
+        "held_code": None if shard.state.is_final else shard.held_code,
         "preflight": shard.preflight,
         "account": shard.account,
         "prompt_tokens_estimated": shard.tokens,

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, insert, or_, select, true, update
 from orchestrator.core import tokens
 from orchestrator.core.errors import StateConflict
 from orchestrator.core.model import SUPERSEDED_BY, JobId, RequestState
-from orchestrator.core.shards import TRANSITIONS, Shard, ShardId, ShardState
+from orchestrator.core.shards import TRANSITIONS, HoldCode, Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.sharding import Range
 from orchestrator.store import bulk
@@ -26,6 +26,8 @@ T = TypeVar("T")
 def _shard(row: Any) -> Shard:
     values = dict(row._mapping)
     values["state"] = ShardState(values["state"])
+    if values["held_code"] is not None:
+        values["held_code"] = HoldCode(values["held_code"])
     return Shard(**values)
 
 
@@ -262,6 +264,8 @@ class Shards:
             self._change(tx, shard, **values)
 
     def _change(self, tx: Connection, shard: Shard, **values: Any) -> None:
+        if "held" in values:
+            values.setdefault("held_code", None)
         statement = update(shards).where(shards.c.id == shard.id, shards.c.state == shard.state).values(**values)
         if tx.execute(statement).rowcount != 1:
             raise StateConflict(f"shard {shard.id} is no longer {shard.state}")

@@ -99,6 +99,7 @@ shards = Table(
     Column("refusal_code", Words),
     Column("refusal", Words),
     Column("held", Words),
+    Column("held_code", String(16)),
     Column("failing", JSON(none_as_null=True)),
     Column("submitted_at", Instant),
     Column("ended_at", Instant),

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.errors import OrchError, StateConflict
 from orchestrator.core.model import JobId
-from orchestrator.core.shards import TRANSITIONS, ShardState
+from orchestrator.core.shards import TRANSITIONS, HoldCode, ShardState
 from orchestrator.policy.sharding import Range
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit
@@ -27,7 +27,8 @@ def test_a_shard_comes_back_as_it_was_added(store: Store) -> None:
         found, window_seconds=10**9, bytes=5_000_000_000, input_file_id="file-1", batch_id="batch_1",
         provider_status="in_progress", provider_completed=1, provider_failed=2, provider_input_tokens=5_000_000_000,
         provider_output_tokens=4, provider_seconds=1.25, output_file_id="o", error_file_id="e",
-        refusal_code="http_413", refusal="too large", held="queued behind quota", tokens=6_000_000_000, max_output=7,
+        refusal_code="http_413", refusal="too large", held="queued behind quota", held_code=HoldCode.ADMISSION,
+        tokens=6_000_000_000, max_output=7,
         intended_at=later(0), account="org:acme", status_at=later(1), started_at=later(1),
         submitted_at=later(1), ended_at=later(2), collected_at=later(3),
     )  # fmt: skip

@@ -177,6 +177,7 @@ def test_trap_1_16_a_batch_stuck_in_validating_is_told_beside_what_is_usual(desk
     assert desk.held(job) == []
     desk.later(36 * MINUTE, job)
     assert desk.held(job) == ["validating for 41 min; usual p90 3 min"]
+    assert [one["held_code"] for one in desk.detail(job)["shards"]] == ["slow"]
     assert desk.events(job, "held") == ["validating for 41 min; usual p90 3 min"]
     assert desk.states(job) == ["submitted (validating)"]
 
@@ -214,6 +215,7 @@ def test_trap_a0_a_provider_that_is_away_is_told_and_asked_with_pauses(desk: Des
         desk.settle(job)
     assert desk.provider.calls("retrieve")[status] == 1
     assert desk.held(job)[0].startswith("openai: cannot retrieve batch_")
+    assert [one["held_code"] for one in desk.detail(job)["shards"]] == ["unreachable" if status == 500 else "busy"]
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert len(desk.events(job, "held")) == 1

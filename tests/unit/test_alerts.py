@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.counts import Counts
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.engine.monitor import trouble_at
 from orchestrator.policy.alerts import ENOUGH, HELD, PATIENCE, AlertKind, MonitoredJob, Trouble, at_end, due
 from orchestrator.settings.config import AlertSettings
@@ -97,10 +97,17 @@ def test_a_backend_that_stays_away() -> None:
 STALLS: dict[str, tuple[Shard, float, str | None]] = {
     "gets on": (shard(JOB, state=ShardState.SUBMITTED), 0, None),
     "takes long": (
-        shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h"), 0,
+        shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h", held_code=HoldCode.SLOW), 0,
         "batch contracts-1.001 of 3 rows at gpu takes longer than usual: in_progress for 9 h",
     ),
-    "is taken back": (shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h", rerouted_at=NOW), 0, None),
+    "is taken back": (
+        shard(JOB, state=ShardState.SUBMITTED, held="slow", held_code=HoldCode.SLOW, rerouted_at=NOW), 0, None,
+    ),
+    "was not answered for once, a moment ago": (
+        shard(
+            JOB, state=ShardState.SUBMITTED, held="connection reset", held_code=HoldCode.UNREACHABLE, seen_at=NOW,
+        ), 60, None,
+    ),
     "waits a while": (shard(JOB, held="no room"), HELD - 1, None),
     "waits too long": (
         shard(JOB, held="no room"), HELD,
@@ -137,7 +144,18 @@ def test_a_batch_that_does_not_get_on(of: Shard, seconds: float, message: str | 
     ]
     found = told(later(seconds / 3600), shards=[of], events=events)
     assert [one[2] for one in found] == ([] if message is None else [message])
-    assert [one[:2] for one in found] == ([] if message is None else [(AlertKind.STALL, of.id)])
+    what = f"{of.id} {of.held_code or 'held'}"
+    assert [one[:2] for one in found] == ([] if message is None else [(AlertKind.STALL, what)])
+
+
+def test_a_stall_of_another_kind_is_told_too() -> None:
+    slow = shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h", held_code=HoldCode.SLOW)
+    away = shard(JOB, state=ShardState.SUBMITTED, held="connection reset", held_code=HoldCode.UNREACHABLE)
+    events = [Event(NOW, "held", "connection reset", away.id)]
+    [first], [then] = (told(later(1), shards=[of], events=events) for of in (slow, away))
+    assert first[1] != then[1], "it is told once for each of them"
+    assert "takes longer" in first[2]
+    assert "kept the job waiting for 1 h: connection reset" in then[2]
 
 
 def test_a_batch_of_which_nobody_knows_since_when_it_waits_is_not_told() -> None:

@@ -10,7 +10,7 @@ from orchestrator.backends import LineProblem
 from orchestrator.core.errors import AccountError, BackendError, RefusedError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, Usage
-from orchestrator.core.shards import Shard, ShardId
+from orchestrator.core.shards import HoldCode, Shard, ShardId
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
@@ -43,10 +43,10 @@ class Gather:
                 return False
             if (shortage := self._work.handles.shortage()) is not None:
                 self._work.polls.looked(shard, handle, now)
-                return self._work.hold(job, shard, f"waits for room for its results: {shortage}")
+                return self._work.hold(job, shard, HoldCode.NO_ROOM, f"waits for room for its results: {shortage}")
             until = self._files_until(job, shard)
             if now < until and (held := self._work.admission_control.check_account(handle)) is not None:
-                return self._work.hold(job, shard, held)
+                return self._work.hold(job, shard, HoldCode.ACCOUNT, held)
         try:
             done = self._work.ask(handle, shard, lambda: self._fetched(job, shard, handle))
         except AccountError as error:
@@ -55,12 +55,12 @@ class Gather:
             if handle.is_own:
                 raise
             self._work.failed(shard, handle, error)
-            return self._work.hold(job, shard, error.message)
+            return self._work.hold_failed(job, shard, error)
         if done is None:
             return False
         if isinstance(done.value, str):
             self._work.polls.failed(shard, handle, now)
-            return self._work.hold(job, shard, done.value)
+            return self._work.hold(job, shard, HoldCode.FILES, done.value)
         self._settle(job, shard, handle, *done.value)
         return True
 

@@ -11,7 +11,7 @@ from orchestrator.backends import BATCH_GONE, RemoteBatch
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals, track
@@ -45,7 +45,7 @@ class BatchPolling:
             if is_refused and shard.state is ShardState.SUBMITTED:
                 return self._lose(job, shard, "its account has been rejected for a week")
             if (held := self._work.admission_control.check_account(handle)) is not None:
-                return self._work.hold(job, shard, held)
+                return self._work.hold(job, shard, HoldCode.ACCOUNT, held)
         try:
             done = self._work.ask(handle, shard, lambda: stage(job, self._work.store.shards.get(shard.id), handle))
             if done is None:
@@ -56,14 +56,14 @@ class BatchPolling:
             return self._work.refused_account(job, shard, handle, error, CallKind.LOOK)
         except UsageError as error:
             self._work.polls.failed(shard, handle, self._work.now())
-            self._work.hold(job, self._work.store.shards.get(shard.id), error.message)
+            self._work.hold(job, self._work.store.shards.get(shard.id), HoldCode.UNREACHABLE, error.message)
             raise
         except BackendError as error:
             if handle.is_own:
                 raise
             self._work.failed(shard, handle, error)
             current = self._work.store.shards.get(shard.id)
-            return self._is_lost(job, current, handle) or self._work.hold(job, current, error.message)
+            return self._is_lost(job, current, handle) or self._work.hold_failed(job, current, error)
 
     def track(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Look at a batch that runs; whether it is over."""
@@ -81,7 +81,7 @@ class BatchPolling:
         if batch.status in track.PAST_VALIDATION and not handle.is_own:
             self._work.admission_control.accepted(handle, shard)
         facts = track.facts_of(shard, batch, now)
-        held = self._over(job, shard, handle, batch, facts) if batch.status.is_final else None
+        code, held = HoldCode.FILES, self._over(job, shard, handle, batch, facts) if batch.status.is_final else None
         if batch.status.is_final and held is None:
             self._end(job, shard, batch, facts)
             return True
@@ -90,12 +90,13 @@ class BatchPolling:
                 return True
             facts |= self._failing(job, shard, handle)
             facts |= self._refused_so_far(replace(shard, failing=facts.get("failing", shard.failing)), handle, batch)  # type: ignore[arg-type]
-            held = self._asked_to_end(job, shard, handle, batch)
-            held = held or track.waits_for(shard, handle, batch, moved_at, usual, now)
+            code, held = HoldCode.ENDING, self._asked_to_end(job, shard, handle, batch)
+            if held is None:
+                code, held = HoldCode.SLOW, track.waits_for(shard, handle, batch, moved_at, usual, now)
         if facts:
             self._work.store.shards.note(shard, **facts)
         if held is not None:
-            self._work.hold(job, shard, held)
+            self._work.hold(job, shard, code, held)
         elif shard.held is not None:
             self._work.store.shards.note(shard, held=None)
         return False
@@ -149,7 +150,7 @@ class BatchPolling:
         self._work.polls.failed(shard, handle, now)
         verdict = evidence.gone(denied, handle.name, now, is_needed=shard.rerouted_at is not None)
         if verdict.why is not None:
-            return self._work.hold(job, shard, verdict.why)
+            return self._work.hold(job, shard, HoldCode.MISSING, verdict.why)
         return self._lose(job, shard, "the backend no longer knows this batch")
 
     def _listed(self, shard: Shard, handle: BackendHandle) -> RemoteBatch | None:

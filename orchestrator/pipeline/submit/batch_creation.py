@@ -28,7 +28,7 @@ from orchestrator.core.errors import (
     Uncertain,
 )
 from orchestrator.core.model import Job
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.core.turns import due_at
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
@@ -61,10 +61,15 @@ def window_of(job: Job, now: datetime) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Why a shard is pending still. `is_failing` says that its backend did not do what it should have."""
+    """Why a shard is still pending; `is_failing` if its backend did not do what it should have."""
 
     why: str
     is_failing: bool = False
+
+    @property
+    def code(self) -> HoldCode:
+        """The same for decisions."""
+        return HoldCode.UNREACHABLE if self.is_failing else HoldCode.ADMISSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from orchestrator.backends import RemoteBatch
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, StateConflict
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals, track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
@@ -68,7 +68,7 @@ class Dispatch:
         if shard.preflight is None and (moved := self._follows(job, shard, handle)) is not None:
             return moved
         if (held := self._work.admission_control.check_account(handle)) is not None:
-            return self._work.hold(job, shard, held)
+            return self._work.hold(job, shard, HoldCode.ACCOUNT, held)
         handle.price.known(self._work.model(job, shard), shard.endpoint)
         room = self._work.admission_control.hold(handle, shard) if shard.preflight is None else None
         if isinstance(room, Split):
@@ -82,7 +82,7 @@ class Dispatch:
             self._dissolve(job, shard, f"{error.message}; its rows go in smaller batches")
             return True
         if held is not None:
-            return self._work.hold(job, shard, held)
+            return self._work.hold(job, shard, HoldCode.ADMISSION, held)
         return self._sent(job, shard, handle)
 
     def _follows(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
@@ -93,7 +93,7 @@ class Dispatch:
             return False  # it was planned again in this round
         standing = self._preflights.standing(shard)
         if standing.waits_for is not None:
-            return self._work.hold(job, shard, standing.waits_for)
+            return self._work.hold(job, shard, HoldCode.PREFLIGHT, standing.waits_for)
         for batch in standing.outdated:
             self._dissolve(job, batch, "planned again with the row that was asked first")
         return True if standing.outdated else None
@@ -145,7 +145,7 @@ class Dispatch:
             watched = self._work.polls.of(shard, self._work.now())
             watched.busy_since, watched.failing_since = watched.busy_since or self._work.now(), None
             self._work.admission_control.was_busy(handle, shard, busy)
-            return self._work.hold(job, self._work.store.shards.get(shard.id), busy.message)
+            return self._work.hold_failed(job, self._work.store.shards.get(shard.id), busy)
         except BackendError as error:
             if handle.is_own:
                 raise
@@ -153,7 +153,7 @@ class Dispatch:
             current = self._work.store.shards.get(shard.id)
             if current.state is ShardState.SUBMITTING:
                 self._work.polls.forget(shard)
-            self._work.hold(job, current, error.message)
+            self._work.hold_failed(job, current, error)
             raise
 
     def _admission(self, job: Job, shard: Shard, handle: BackendHandle) -> batch_creation.AdmissionCheck:
@@ -172,7 +172,7 @@ class Dispatch:
         models, admission = self._work.handles.models(job), self._admission(job, shard, handle)
         asked = asking.ask(self._work.store, self._work.home, job, shard, handle, models, admission)
         if isinstance(asked, batch_creation.Waits):
-            return self._work.hold(job, self._work.store.shards.get(shard.id), asked.why)
+            return self._work.hold(job, self._work.store.shards.get(shard.id), asked.code, asked.why)
         self._asked(job, shard, asked)
         return True
 
@@ -196,7 +196,7 @@ class Dispatch:
         if isinstance(batch, batch_creation.Waits):
             if batch.is_failing:
                 self._work.polls.failed(shard, handle, self._work.now())
-            return self._work.hold(job, self._work.store.shards.get(shard.id), batch.why)
+            return self._work.hold(job, self._work.store.shards.get(shard.id), batch.code, batch.why)
         self._work.polls.forget(shard)
         said = "rejected by the backend" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
         self._work.note(job, EventKind.SUBMITTED, said, shard)

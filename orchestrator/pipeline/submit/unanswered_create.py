@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.backends import Intent, RemoteBatch, Sighting
 from orchestrator.core.errors import AccountError, BackendError
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.track import PolledShard
 from orchestrator.pipeline.submit.batch_creation import facts_of, give_up
@@ -79,7 +79,7 @@ def recover(
     watched.unseen += seen.undecided is None
     if not is_over and (held := seen.undecided or _may_appear(store, shard, handle, watched, seen, now)) is not None:
         if held != shard.held:
-            store.shards.note(shard, held=held)
+            store.shards.note(shard, held=held, held_code=HoldCode.UNCONFIRMED)
         return None
     if shard.sends >= MOST_SENDS:
         give_up(store, shard, f"{shard.sends} creates were not answered, and no batch came of them", now)

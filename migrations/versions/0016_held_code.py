@@ -1,0 +1,16 @@
+"""why a shard waits, as a code"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0016"
+down_revision = "0015"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """A shard that waits now gets its code when it is looked at next."""
+    op.add_column("shards", sa.Column("held_code", sa.String(16), nullable=True))
