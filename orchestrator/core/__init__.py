@@ -1,1 +1,1 @@
-"""Words, errors, time and the bounds on what strangers send: what every room uses. Imports no other room."""
+"""Words, errors, clocks and limits on untrusted input, shared by every room. Imports no other room."""

@@ -18,7 +18,7 @@ _EXTRAS = {
 
 
 def is_http_url(text: str) -> bool:
-    """True for http(s)://host with no port, or one from 1 to 65535."""
+    """True for an http(s):// URL with a host and either no port or one from 1 to 65535."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -27,19 +27,19 @@ def is_http_url(text: str) -> bool:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is a URL and no path; `file://` is as good as a path."""
+    """True if a text is a URL and not a path; `file://` counts as a path."""
     return bool(_ADDRESS.match(text)) and not text.startswith("file://")
 
 
 class AddressProblem(NamedTuple):
-    """Why an address cannot be used here, and what to do about it."""
+    """A reason why an address cannot be used here, and what to do about it."""
 
     message: str
     hint: str | None = None
 
 
 def address_problem(address: str) -> AddressProblem | None:
-    """Why nothing here can use an address; None where something can. Nothing is sent."""
+    """Return why orch cannot use an address, or None if it can. Sends nothing."""
     parts = urlsplit(address)
     if parts.password or parts.query:
         return AddressProblem(
@@ -60,13 +60,13 @@ def address_problem(address: str) -> AddressProblem | None:
 
 
 def check_address(address: str, field: str) -> None:
-    """Raises UsageError, which names the field, where nothing here can use an address."""
+    """Raise UsageError, naming the field, if orch cannot use an address."""
     if (problem := address_problem(address)) is not None:
         raise UsageError(f"{field}: {problem.message}", hint=problem.hint)
 
 
 def database_url(url: str, folder: Path) -> str:
-    """The address of a database with the driver that is installed; a SQLite file is seen from a folder."""
+    """Return a database URL with the installed driver; a SQLite path is relative to a folder."""
     if url.startswith("sqlite:///"):
         return f"sqlite:///{folder / url.removeprefix('sqlite:///')}"
     return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)

@@ -1,4 +1,4 @@
-"""What an answer's body says of itself: its tokens, model, tier, error and end, however its server spells them."""
+"""Readers of an answer's body: tokens, model, tier, error and end, in any server's spelling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.core.wire import JSON_ERRORS, NO_BODY, BatchUsage, InputTokens
 MOST_TOKENS = 10**8
 _LATEST = 10**11
 Tokens = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TOKENS)]
-"""No model reads or writes as many; a usage that says so says nothing."""
+"""A token count below the limit that any model could reach; a larger one is ignored."""
 
 
 class _Details(msgspec.Struct, frozen=True, gc=False):
@@ -31,7 +31,7 @@ class _Searches(msgspec.Struct, frozen=True, gc=False):
 
 
 class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
-    """Usage under either of its two spellings: chat completions' and responses'."""
+    """Usage in either spelling: chat completions or responses."""
 
     prompt_tokens: Tokens | None = None
     completion_tokens: Tokens | None = None
@@ -42,7 +42,7 @@ class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
     total_tokens: Any = None
-    # Cached tokens beside the details: Mistral, Moonshot, DeepSeek; Anthropic's names, as gateways pass them on.
+    # Cached tokens outside the details: Mistral, Moonshot, DeepSeek; also Anthropic's names, from gateways.
     num_cached_tokens: Tokens | None = None
     cached_tokens: Tokens | None = None
     prompt_cache_hit_tokens: Tokens | None = None
@@ -65,7 +65,7 @@ class _End(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Whole(msgspec.Struct, frozen=True, gc=False):
-    """An answer without a trace of an error; any other is read in full."""
+    """An answer without any sign of an error; every other answer is read in full."""
 
     usage: _AnswerUsage | None = None
     choices: list[_End] | None = None
@@ -89,7 +89,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Parts(msgspec.Struct, frozen=True):
-    """The same, each part to be read by itself: one that cannot be represented leaves the others readable."""
+    """The same fields, each decoded on its own, so that one unreadable field leaves the others readable."""
 
     model: msgspec.Raw = NO_BODY
     service_tier: msgspec.Raw = NO_BODY
@@ -125,9 +125,9 @@ _Fields = TypeVar("_Fields", bound=msgspec.Struct)
 
 
 class TokenCounts(NamedTuple):
-    """An answer's tokens: `cached` and `cache_write` are parts of `input`, `reasoning` of `output`.
+    """Token counts of an answer: `cached` and `cache_write` are parts of `input`, `reasoning` of `output`.
 
-    `cache_write_1h` is the part of `cache_write` that stays for an hour. Sound and pictures are parts, too.
+    `cache_write_1h` is the part of `cache_write` that is kept for an hour. Audio and image tokens are parts, too.
     """
 
     input: int = 0
@@ -147,13 +147,12 @@ NO_TOKENS = TokenCounts()
 
 
 class AnswerHead(NamedTuple):
-    """What an answer says of itself.
+    """Fields of an answer outside its text.
 
-    `tier` is its `service_tier`. `error` is the body's error object. `not_an_answer` says why a body with the status
-    of an answer is not an answer, in words: its server stopped in between, or it is a piece of a stream. Unless it
-    `is_complete`, the end of its text has yet to be looked at. `billed` is what is paid for,
-    None if that is `tokens`. `answered_at` is its time as it tells it, in Unix seconds: of its end, or else of its
-    beginning.
+    `tier` is its `service_tier`. `error` is the body's error object. `not_an_answer` says why a success is not an
+    answer: its server stopped early, or it is a piece of a stream. Unless `is_complete`, the caller still has to
+    check how the text ends. `billed` is what is paid for, None if that equals `tokens`. `answered_at` is the time in
+    the answer, in Unix seconds: its completion time, or else its creation time.
     """
 
     tokens: TokenCounts = NO_TOKENS
@@ -167,7 +166,7 @@ class AnswerHead(NamedTuple):
 
 
 def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
-    """What an answer's body says of its tokens. Raises msgspec.DecodeError where it is not a JSON object."""
+    """Return the tokens that an answer's body states. Raises msgspec.DecodeError if it is not a JSON object."""
     try:
         usage = _decode_used(body).usage
     except msgspec.ValidationError:
@@ -177,10 +176,10 @@ def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
 
 
 def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
-    """The tokens of a body that is plainly a whole answer; None if `read_answer` must tell.
+    """Return the tokens of a plainly complete answer, or None if only `read_answer` can decide.
 
-    It costs little more than `answer_tokens`, and a server asks it of every row. Raises msgspec.DecodeError for a
-    body that is not JSON.
+    It costs little more than `answer_tokens`; a server calls it for every row. Raises msgspec.DecodeError if the body
+    is not JSON.
     """
     try:
         answer = _decode_whole(body)
@@ -195,7 +194,7 @@ def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
 
 
 def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
-    """A usage whose numbers may be told as text, or whose odd fields are left out; None if it is not an object."""
+    """Read a usage whose numbers may be strings, skipping unreadable fields; None if it is not an object."""
     try:
         usage: _AnswerUsage | None = _decode_usage(raw)
     except msgspec.ValidationError:
@@ -203,7 +202,7 @@ def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
         if not isinstance(fields, dict):
             return None
         usage = _known_fields(_AnswerUsage, fields)
-        # Of a whole that cannot be counted the parts say nothing.
+        # If a total cannot be read, its parts are not trusted either.
         is_whole = all(getattr(usage, name) is not None for name in _WHOLES if fields.get(name) is not None)
         return usage if is_whole else None
     except JSON_ERRORS:
@@ -212,7 +211,7 @@ def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
 
 
 def _known_fields(kind: type[_Fields], values: dict[str, Any]) -> _Fields:
-    """The fields that can be read, each by itself."""
+    """Convert each readable field on its own."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         value = values.get(field.name)
@@ -240,7 +239,7 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     written = taken.cache_write_tokens or taken.cache_creation_tokens or usage.cache_creation_input_tokens or 0
     output = usage.completion_tokens or usage.output_tokens or 0
     thought = given.reasoning_tokens or usage.reasoning_tokens or 0
-    # xAI counts thoughts beside the completion, which the total shows; what is more than a whole is not a part of it.
+    # xAI counts reasoning outside the completion, as the total shows; a part larger than its whole is outside it.
     if thought and (thought > output or _total(usage) == fed + output + thought):
         output += thought
     if stored := cached + written:
@@ -271,27 +270,27 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
 
 
 def _billed(usage: _AnswerUsage, told: TokenCounts) -> TokenCounts | None:
-    """The tokens that are paid for, None where they are those that the usage tells.
+    """Return the tokens that are paid for, or None if they equal the reported tokens.
 
-    Mistral's early name for cached tokens is from a time when it had no price for them.
+    Mistral's early name for cached tokens dates from a time when it had no price for them.
     """
     return told._replace(cached=0) if usage.num_cached_tokens and told.cached == usage.num_cached_tokens else None
 
 
 def _is_beside(usage: _AnswerUsage, fed: int, stored: int, output: int) -> bool:
-    """True if a prompt's cached and written tokens are counted beside it, and not as a part of it."""
+    """True if cached and written tokens are counted outside the prompt tokens."""
     total = _total(usage)
     if total == fed + output:
         return False
     if total == fed + stored + output:
         return True
-    # Anthropic's own count has no total, and leaves both out.
+    # Anthropic's own usage has no total and leaves both out.
     is_anthropic = usage.cache_read_input_tokens is not None or usage.cache_creation_input_tokens is not None
     return stored > fed or (total is None and is_anthropic and usage.prompt_tokens is None)
 
 
 def _total(usage: _AnswerUsage) -> int | None:
-    """The total that a usage tells, as a number or as text; None for any other: it spoils none of the parts."""
+    """Return the reported total, given as a number or text; None for anything else, which leaves the parts valid."""
     if type(usage.total_tokens) is int and 0 <= usage.total_tokens < MOST_TOKENS:
         return usage.total_tokens
     try:
@@ -302,7 +301,7 @@ def _total(usage: _AnswerUsage) -> int | None:
 
 
 def usage_of(tokens: TokenCounts) -> BatchUsage:
-    """Tokens as the usage object of a batch."""
+    """Return tokens as the usage object of a batch."""
     return BatchUsage(
         tokens.input,
         InputTokensDetails(tokens.cached),
@@ -313,7 +312,7 @@ def usage_of(tokens: TokenCounts) -> BatchUsage:
 
 
 def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
-    """What an answer's body says of itself. Raises msgspec.DecodeError where it is not a JSON object."""
+    """Return an answer's fields outside its text. Raises msgspec.DecodeError if it is not a JSON object."""
     try:
         answer = _decode_answer(body)
     except msgspec.ValidationError:
@@ -339,7 +338,7 @@ def _time(answer: _Answer) -> float | None:
 
 
 def _is_complete(answer: _Answer) -> bool:
-    """True if the first choice, or the response, says that it came to its end; embeddings are a list without one."""
+    """True if the first choice or the response ended normally; embeddings are a list without an end."""
     if answer.choices:
         return answer.choices[0].finish_reason in _COMPLETE_ENDS
     return bool(answer.status == "completed" or answer.object == "list")
@@ -363,7 +362,7 @@ def _read_parts(parts: _Parts) -> _Answer:
 
 
 def _read(raw: msgspec.Raw, unreadable: str | None = None) -> Any:
-    """The value, or `unreadable` where Python has none for it, as for a number beyond all floats."""
+    """Decode a value, or return `unreadable` if Python cannot represent it, such as a number beyond all floats."""
     try:
         return msgspec.json.decode(raw)
     except JSON_ERRORS:

@@ -1,4 +1,4 @@
-"""Files that are whole and on disk, or not there at all, whatever is killed meanwhile."""
+"""Atomic file writes: a file is complete and on disk or absent, whatever is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from orchestrator.core import permissions
 
 @contextmanager
 def durable(path: Path, *, for_user: bool = False) -> Iterator[BinaryIO]:
-    """A file to write, which is at `path`, whole and on disk, when the block ends; an error leaves what was there.
+    """Yield a file that replaces `path` when the block ends; an error leaves the old file.
 
-    Where `path` is a link, what it names is replaced. A process that writes the same file waits its turn. A file and
-    folders `for_user` have the rights of the file that is replaced, or what the user's umask gives. Raises OSError.
+    The new file is complete and on disk. If `path` is a link, its target is replaced. Processes that write the same
+    file take turns. With `for_user`, a file keeps the rights of the one it replaces; new files and folders follow the
+    user's umask. Raises OSError.
     """
     target = resolved(path)
     if for_user:
@@ -34,13 +35,14 @@ def durable(path: Path, *, for_user: bool = False) -> Iterator[BinaryIO]:
         if for_user:
             permissions.give_to_user(file.fileno(), like=target)
         beside.replace(target)
-    if not for_user:  # what it was made of may be deleted next: the name must survive a power cut too
+    if not for_user:  # the caller may delete its sources next: the name must survive a power cut too
         sync_folder(target.parent)
 
 
 def write_once(path: Path, data: bytes) -> bool:
-    """A file with these bytes for its owner alone, whole from its first moment; one that is there by then stays as it
-    is. Whether it is this one now. Raises OSError.
+    """Create a file readable by its owner alone, complete from the start; True if this call created it.
+
+    An existing file stays as it is. Raises OSError.
     """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -59,25 +61,25 @@ def write_once(path: Path, data: bytes) -> bool:
 
 
 def resolved(path: Path) -> Path:
-    """Where a link leads. Raises OSError."""
+    """Resolve links in a path. Raises OSError."""
     try:
         return path.resolve()
-    except RuntimeError:  # what pathlib makes of a circle of links until Python 3.12
+    except RuntimeError:  # pathlib's error for a circle of links until Python 3.12
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
 
 
 def beside_name(target: Path) -> Path:
-    """Where a file is written until it is whole: one name, so that the next try overwrites what a kill left."""
+    """Return the path of the unfinished file. It is fixed, so that the next attempt overwrites what a kill left."""
     return target.with_name(f".{target.name}.partial")
 
 
 @contextmanager
 def _claimed(path: Path) -> Iterator[BinaryIO]:
-    """An empty file that this process alone writes; it is removed where that fails."""
+    """Yield an empty file that only this process writes; remove it on an error."""
     while True:
         with path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # Whoever had it before us has moved it to its place: then this is no longer the file of that name.
+            # The previous owner may have moved it into place: then this name no longer refers to our file.
             if not _is_at(path, file):
                 continue
             file.truncate(0)

@@ -1,8 +1,8 @@
-"""The one clock. Tests and simulations set it, so that they can live through other nights.
+"""The clock of the whole program. Tests and simulations set it to run through other nights.
 
-`ORCH_NOW` (an ISO time) is where it starts; it goes on from there with the process. `ORCH_CLOCK` names a file that
-several processes share and that may be changed while they run: `{"at": ISO time, "since": seconds of Unix time,
-"speed": factor}` stands for `at + (Unix time now - since) x speed`.
+`ORCH_NOW` (an ISO time) is where it starts; from there it advances with the process. `ORCH_CLOCK` names a file that
+several processes share and that may change while they run: `{"at": ISO time, "since": seconds of Unix time, "speed":
+factor}` stands for `at + (Unix time now - since) x speed`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STARTED = time.monotonic()
 
 
 def now() -> datetime:
-    """The time, in UTC. Raises InputError where ORCH_NOW or ORCH_CLOCK make no sense."""
+    """Return the time in UTC. Raises InputError if ORCH_NOW or ORCH_CLOCK is invalid."""
     if (shared := os.environ.get("ORCH_CLOCK")) is not None:
         return _shared(shared)
     fixed = os.environ.get("ORCH_NOW")
@@ -32,7 +32,7 @@ def now() -> datetime:
 
 
 def day(at: datetime) -> str:
-    """A day by this machine's clocks: `Mon 9 Nov`."""
+    """Format a day in this machine's time zone: `Mon 9 Nov`."""
     here = at.astimezone()
     return f"{here:%a} {here.day} {here:%b}"
 

@@ -1,10 +1,10 @@
-"""Who may hold a connection to a server of this program, and for how long.
+"""Limits on connections to this program's servers: how many, and for how long.
 
-Whoever can reach an address can open connections and then say nothing, half a request, or read no answer. So there is
-a time for each step, and a cap on connections: where it is reached, a newcomer takes the place of the one that has
-kept the server waiting longest. Part of the cap is kept for connections that have shown a valid key.
+A client can open connections and then send nothing, half a request, or never read an answer. So each step has a time
+limit, and the number of connections is capped. At the cap, a newcomer replaces the connection that has kept the
+server waiting longest. Part of the cap is reserved for connections that have shown a valid key.
 
-What is here knows no library; `guarded` puts it between uvicorn and an application.
+This module uses no library; `guarded` puts it between uvicorn and an application.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class ClientTimeouts:
-    """How long a client may keep the server waiting, in seconds.
+    """Times that a client may keep the server waiting, in seconds.
 
-    `head` is for a whole request head, from the connection or its first byte on. A body, and an answer that is being
-    read, must move by at least `least_rate` bytes a second on average over each `body` or `answer` seconds: what is
-    slow but steady goes on for as long as it takes.
+    `head` is for a whole request head, from the connection or its first byte on. A body, and an answer being read,
+    must move by at least `least_rate` bytes a second on average over each `body` or `answer` seconds: a slow but
+    steady client may take as long as it needs.
     """
 
     head: float = 20.0
@@ -38,27 +38,27 @@ PATIENCE = ClientTimeouts()
 
 
 class Closed(StrEnum):
-    """Why a connection was closed from this side."""
+    """A reason why this side closed a connection."""
 
-    REFUSED = "refused"  # no room for it, and nobody to make some
-    REPLACED = "replaced"  # it waited, and a newcomer took its place
+    REFUSED = "refused"  # no room for it, and no connection to replace
+    REPLACED = "replaced"  # a newcomer replaced it while it waited
     HEAD = "head"  # no whole request head in time
-    BODY = "body"  # a body that did not come
-    ANSWER = "answer"  # an answer that was not read
-    MEMORY = "memory"  # an answer that was not read while too much waited to be
+    BODY = "body"  # its body did not arrive in time
+    ANSWER = "answer"  # its answer was not read in time
+    MEMORY = "memory"  # its answer was not read while too many bytes were unread
 
 
 class Phase(StrEnum):
-    """What a connection does."""
+    """Phases of a connection."""
 
     IDLE = "idle"  # between requests
-    HEAD = "head"  # part of a request head is here, or nothing at all yet
-    BODY = "body"  # a stranger's request whose body is awaited
-    BUSY = "busy"  # a request that waits for nothing of its client
+    HEAD = "head"  # part of a request head has arrived, or nothing yet
+    BODY = "body"  # an untrusted client's request whose body is awaited
+    BUSY = "busy"  # a request that does not wait for its client
 
 
 class Connection:
-    """One connection. It is a stranger's until `trust` is called."""
+    """A client's connection, untrusted until `trust` is called."""
 
     __slots__ = ("_guard", "_mark", "_requests", "is_trusted", "phase", "since", "transport", "written")
 
@@ -69,57 +69,57 @@ class Connection:
         self.transport: asyncio.Transport | None = None
         self.phase = Phase.HEAD
         self.since = 0.0
-        """When its phase began, by the loop's clock."""
+        """Start of the phase, by the loop's clock."""
         self.is_trusted = False
         self.written = 0
-        """Bytes of answers that it was given to send."""
+        """Bytes of answers that were handed to the transport."""
 
     @property
     def patience(self) -> ClientTimeouts:
-        """How long it may keep the server waiting."""
+        """The time limits of its server."""
         return self._guard.patience
 
     def opened(self, transport: asyncio.Transport) -> bool:
-        """It is there; False where it must not stay."""
+        """Register the connection; False if it must be refused."""
         self.transport = transport
         self.since = now()
         return self._guard.admit(self)
 
     def heard(self) -> None:
-        """Bytes came. Those of a head do not count as progress: it is short, and has its time as a whole."""
+        """Note received bytes. Bytes of a head are no progress: it is short and has one time limit."""
         if self.phase is Phase.IDLE:
             self._move(Phase.HEAD)
         elif self.phase is Phase.BODY:
             self._move(Phase.BODY)
 
     def trust(self) -> None:
-        """It has shown a valid key."""
+        """Mark the connection as having shown a valid key."""
         if not self.is_trusted:
             self._guard.trust(self)
 
     def begin(self, has_body: bool) -> None:
-        """A request's head is whole."""
+        """Note that a request's head is complete."""
         self._requests += 1
         self._move(Phase.BODY if has_body and not self.is_trusted else Phase.BUSY)
 
     def whole(self) -> None:
-        """The body of its request is here."""
+        """Note that a request's body is complete."""
         if self.phase is Phase.BODY:
             self._move(Phase.BUSY)
 
     def end(self) -> None:
-        """A request is over."""
+        """Note that a request is over."""
         self._requests -= 1
         if not self._requests:
             self._move(Phase.IDLE)
 
     def unsent(self) -> int:
-        """Bytes of answers that its client has not taken yet."""
+        """Return the bytes of answers still in the transport."""
         assert self.transport is not None
         return self.transport.get_write_buffer_size()
 
     def _taken(self, unsent: int) -> int:
-        """Bytes of answers that its client has taken: what the kernel still holds for it is not."""
+        """Return the bytes of answers that the client took, without those still in the kernel."""
         assert self.transport is not None
         queued = array("i", [0])
         bound = self.transport.get_extra_info("socket")
@@ -128,7 +128,7 @@ class Connection:
         return self.written - unsent - queued[0]
 
     def is_stalled(self, moment: float, unsent: int) -> bool:
-        """Whether its client has taken too little of an answer in the time that it has for so much."""
+        """True if the client has read too little of its answer in the last `answer` seconds."""
         if not unsent:
             self._mark = None
             return False
@@ -142,21 +142,21 @@ class Connection:
         return sent - before < patience.answer * patience.least_rate
 
     def moved(self) -> int:
-        """Bytes that were sent since it was last asked whether it stalls."""
+        """Return the bytes taken since `is_stalled` last started its clock."""
         return 0 if self._mark is None else self._taken(self.unsent()) - self._mark[1]
 
     def close(self, reason: Closed) -> None:
-        """End it: at once, without what its client has not read."""
+        """Close it immediately, without what its client has not read, and count the reason."""
         self._guard.closed[reason] += 1
         self.abort()
 
     def abort(self) -> None:
-        """End it at once, as a part of the server's own end."""
+        """Close it immediately, without counting it."""
         assert self.transport is not None
         self.transport.abort()
 
     def too_slow(self) -> None:
-        """The body of its request did not come in time; who receives it refuses the request."""
+        """Count a body that did not arrive in time; its receiver refuses the request."""
         self._guard.closed[Closed.BODY] += 1
 
     def _move(self, phase: Phase) -> None:
@@ -166,9 +166,9 @@ class Connection:
 
 
 class Connections:
-    """Every open connection of one server: at most `most`, of which `reserved` are only for those with a key.
+    """Every open connection of a server: at most `most`, with `reserved` of them only for clients with a key.
 
-    `buffered` bounds the bytes of all answers that wait to be read.
+    `buffered` limits the bytes of all unread answers.
     """
 
     def __init__(
@@ -182,26 +182,26 @@ class Connections:
         self.reserved = reserved
         self.patience = patience
         self.closed: Counter[Closed] = Counter()
-        """How many were closed from this side, by reason."""
+        """Connections closed from this side, by reason."""
         self._buffered = buffered
         self._open: dict[Connection, None] = {}
         self._trusted = 0
-        # Those that keep the server waiting, the longest first.
+        # Connections that keep the server waiting, the longest first.
         self._strangers: dict[Connection, None] = {}
         self._known: dict[Connection, None] = {}
 
     @property
     def trusted(self) -> int:
-        """How many have shown a valid key."""
+        """Number of connections that have shown a valid key."""
         return self._trusted
 
     @property
     def strangers(self) -> int:
-        """How many have not."""
+        """Number of connections that have not."""
         return len(self._open) - self._trusted
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection in, in the place of another one where it is full; False where there is none."""
+        """Add a connection, closing another one if it is full; False if none can be closed."""
         is_crowded = self.strangers >= self.most - self.reserved
         if is_crowded or len(self._open) >= self.most:
             found = next(iter(self._strangers), None)
@@ -217,14 +217,14 @@ class Connections:
         return True
 
     def remove(self, connection: Connection) -> None:
-        """It is gone; a second time changes nothing."""
+        """Remove a closed connection; a second call changes nothing."""
         if connection in self._open:
             del self._open[connection]
             self._trusted -= connection.is_trusted
             self.leave_queue(connection)
 
     def trust(self, connection: Connection) -> None:
-        """It has shown a valid key."""
+        """Mark a connection as having shown a valid key."""
         if connection in self._open:
             self.leave_queue(connection)
             connection.is_trusted = True
@@ -239,19 +239,19 @@ class Connections:
         return self._known if connection.is_trusted else self._strangers
 
     def enter_queue(self, connection: Connection) -> None:
-        """It begins to wait, as its phase says."""
+        """Queue a connection that begins to wait, by its phase."""
         queue = self._queue(connection)
         if queue is not None and connection in self._open:
             queue[connection] = None
 
     def leave_queue(self, connection: Connection) -> None:
-        """It waits no more."""
+        """Remove a connection from the queue of its phase."""
         queue = self._queue(connection)
         if queue is not None:
             queue.pop(connection, None)
 
     def sweep(self) -> None:
-        """Close those that were waited for long enough; call it a few times within the shortest patience."""
+        """Close connections whose time is up; call it a few times within the shortest limit."""
         moment = now()
         for waiting in (self._strangers, self._known):
             late = [each for each in waiting if each.phase is Phase.HEAD and moment - each.since > self.patience.head]
@@ -267,7 +267,7 @@ class Connections:
             self._make_room(unread - self._buffered)
 
     def _make_room(self, excess: int) -> None:
-        """Too much waits to be read: drop the answers of those that read least of the most."""
+        """Close connections with unread answers until `excess` bytes are free, the slowest and largest first."""
         unread = [connection for connection in self._open if connection.unsent()]
         for connection in sorted(unread, key=lambda each: (each.moved(), -each.unsent())):
             if excess <= 0:
@@ -277,5 +277,5 @@ class Connections:
 
 
 def now() -> float:
-    """The clock of the loop that runs."""
+    """Return the time of the running loop."""
     return asyncio.get_running_loop().time()

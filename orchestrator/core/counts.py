@@ -1,4 +1,4 @@
-"""How many rows of a job are in which state, and which failures count."""
+"""Numbers of a job's rows by state, and the failures that count."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from enum import StrEnum
 from orchestrator.core.clock import day
 
 MARKED = ("cut", "repaired", "odd_ends", "unverifiable")
-"""Of the accepted answers, those that are counted apart."""
+"""States of accepted answers that are counted separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many requests of a job are in which state; derived from the rows each time it is asked for.
+    """Requests of a job by state, derived from the rows on each call.
 
-    `cut` counts those of the succeeded ones whose answer ended at `max_tokens`.
+    `cut` counts the succeeded requests whose answer ended at `max_tokens`.
     """
 
     pending: int = 0
@@ -31,29 +31,29 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """All requests."""
+        """Number of all requests."""
         return self.pending + self.succeeded + self.failed + self.cancelled + self.expired
 
     @property
     def done(self) -> int:
-        """Requests with an outcome."""
+        """Number of requests with an outcome."""
         return self.total - self.pending
 
 
 class FailOn(StrEnum):
-    """For which rows a command ends with exit code 1. Rows that never ran always count."""
+    """Rows for which a command ends with exit code 1. Rows that never ran always count."""
 
-    NEW = "new"  # those that did not fail for the same reason in an earlier run, nor are acknowledged
-    UNACKNOWLEDGED = "unacknowledged"  # those that nobody has acknowledged
+    NEW = "new"  # failed rows without the same failure in an earlier run, and not acknowledged
+    UNACKNOWLEDGED = "unacknowledged"  # failed rows that nobody has acknowledged
     ANY = "any"
-    CUT = "cut"  # those that nobody has acknowledged, and accepted answers that ended at max_tokens
+    CUT = "cut"  # failed rows that nobody has acknowledged, and accepted answers that ended at max_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """The failed rows of a job: new ones, those known from an earlier run, and those a person has acknowledged.
+    """Failed rows of a job: new, known from an earlier run, and acknowledged by a person.
 
-    `since` is when the oldest of the known ones began.
+    `since` is when the oldest known failure began.
     """
 
     new: int = 0
@@ -62,7 +62,7 @@ class Failing:
     since: datetime | None = None
 
     def counted(self, fail_on: FailOn) -> int:
-        """How many of them count."""
+        """Return the number of failed rows that count."""
         match fail_on:
             case FailOn.NEW:
                 return self.new
@@ -72,7 +72,7 @@ class Failing:
                 return self.new + self.known + self.acknowledged
 
     def __str__(self) -> str:
-        """`1 new, 1 known since Mon 9 Nov`; empty where no row failed."""
+        """Format the numbers: `1 new, 1 known since Mon 9 Nov`; empty if no row failed."""
         known = "known" if self.since is None else f"known since {day(self.since)}"
         told = ((self.new, "new"), (self.known, known), (self.acknowledged, "acknowledged"))
         return ", ".join(f"{number:,} {word}" for number, word in told if number)

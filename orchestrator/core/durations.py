@@ -1,4 +1,4 @@
-"""Times in words for people, and the lengths of time that people write; spread so that many do not fall together."""
+"""Durations and dates in words, their parsing, and random spread of waiting times."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _WINDOW = re.compile(r"([1-9]\d{0,6})([smhd])", re.ASCII)
 
 
 def seconds_of(text: str) -> float | None:
-    """The seconds of a length of time as people write it: `90m`, `1.5 h`, `2d`. None where it is none."""
+    """Parse a duration as people write it (`90m`, `1.5 h`, `2d`) into seconds, or return None."""
     found = _LENGTH.fullmatch(text)
     return float(found[1]) * _UNITS[found[2]] if found else None
 
 
 def window_seconds(text: str) -> int | None:
-    """The seconds of a window as the Batch API writes it: `24h`, `30m`, `7d`. None where it is none."""
+    """Parse a window as the Batch API writes it (`24h`, `30m`, `7d`) into seconds, or return None."""
     found = _WINDOW.fullmatch(text)
     return int(found[1]) * _UNITS[found[2]] if found else None
 
 
 def duration(seconds: float) -> str:
-    """A length of time in as much detail as matters: `41 s`, `3 min 20 s`, `41 min`, `1 h 10 min`, `24 h`, `7 d`."""
+    """Format a duration in useful detail: `41 s`, `3 min 20 s`, `41 min`, `1 h 10 min`, `24 h`, `7 d`."""
     whole = max(0, round(seconds))
     if whole < MINUTE:
         return f"{whole} s"
@@ -46,20 +46,20 @@ def _two(whole: int, large: int, name: str, small: int, small_name: str) -> str:
 
 
 def spread(seconds: float, seed: str) -> float:
-    """A length of time up to a fifth shorter or longer; the same seed gives the same."""
+    """Return a duration up to a fifth shorter or longer; the same seed gives the same result."""
     return seconds * random.Random(seed).uniform(1 - SPREAD, 1 + SPREAD)
 
 
 def day_words(day: date) -> str:
-    """A day: `Sat 2026-11-21`."""
+    """Format a day: `Sat 2026-11-21`."""
     return f"{day:%a %Y-%m-%d}"
 
 
 def moment_words(at: datetime) -> str:
-    """A moment by this machine's clocks: `Sun 2026-11-22 06:00 CET`."""
+    """Format a time in this machine's time zone: `Sun 2026-11-22 06:00 CET`."""
     return f"{at.astimezone():%a %Y-%m-%d %H:%M %Z}"
 
 
 def span_words(first: date, last: date) -> str:
-    """The days from one to another."""
+    """Format the days from one to another."""
     return day_words(first) if first == last else f"{day_words(first)} to {day_words(last)}"

@@ -1,4 +1,4 @@
-"""A process of our own that ends with the one that started it, however that ends."""
+"""Child processes of orch that end with their parent, however it ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Die with the parent, also where it is killed while a library in C is at work here. Ctrl-C is the parent's.
+    """Die with the parent, even if it is killed while a C library runs here. Ignores Ctrl-C, which is for the parent.
 
-    On Linux the thread that started this process must live as long as the parent does: the kernel looks at that.
+    On Linux, the thread that started this process must live as long as the parent: the kernel watches that thread.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -25,12 +25,12 @@ def end_with(parent: int) -> None:
 
 
 def command(module: str) -> list[str]:
-    """How Python runs `main` of a module of ours, which finds this process's number as the last argument."""
-    # No folder of the user's is searched for modules before our own.
+    """Return the command that runs `main` of our module, with this process's id as the last argument."""
+    # Our own modules come before any folder of the user's.
     program = f"import sys; sys.path.append(sys.argv[1]); from {module} import main; main()"
     return [sys.executable, "-P", "-c", program, str(Path(__file__).parents[2]), str(os.getpid())]
 
 
 def how_it_ended(code: int) -> str:
-    """The exit status of a process (as `subprocess` gives it) in words."""
+    """Describe the exit status of a process (as in `subprocess`)."""
     return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"

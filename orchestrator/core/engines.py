@@ -1,4 +1,4 @@
-"""Engines of our own: the states they are in, and what the rows that wait ask of them."""
+"""States of our own engines, and the demand of waiting rows for them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any
 from orchestrator.core.model import PICO
 
 STARTS = 9
-"""So many latest starts say how long the next takes."""
+"""Number of latest starts that predict how long the next one takes."""
 
 
 class EngineState(StrEnum):
-    """Where an engine of a fleet is."""
+    """States of an engine of a fleet."""
 
     COLD = "cold"  # not running
-    PENDING = "pending"  # asked for, and no machine has room for it yet
+    PENDING = "pending"  # requested, and no machine has room for it yet
     STARTING = "starting"  # started, and not ready yet
-    WARM = "warm"  # ready: it takes rows
-    DRAINING = "draining"  # gets no more rows; those in flight may come back
+    WARM = "warm"  # ready for rows
+    DRAINING = "draining"  # gets no more rows; rows in flight may still return
     ASLEEP = "asleep"  # running, its GPU memory freed
     GIVEN_UP = "given_up"  # it failed to start too often
 
 
 @dataclass(frozen=True, slots=True)
 class EngineHold:
-    """GPUs that an engine has held, from its start until it was gone, or until `seen_at` where it was not seen to go.
+    """GPUs that an engine held, from its start until its end, or until `seen_at` if its end was not seen.
 
     `warm_at` is when it took its first rows, None if it never did. `cost_per_hour` is that of one GPU, in dollars.
     """
@@ -48,17 +48,17 @@ class EngineHold:
 
     @property
     def hours(self) -> float:
-        """How long it held them."""
+        """Hours for which it held them."""
         return max(0.0, (self.seen_at - self.began_at).total_seconds() / 3600)
 
     @property
     def cost(self) -> Decimal:
-        """What the GPUs cost in that time, whether they worked or not; dollars."""
+        """Cost of the GPUs in that time, busy or idle, in dollars."""
         return (Decimal(repr(self.hours)) * self.gpus * self.cost_per_hour).quantize(PICO)
 
 
 def start_seconds(holds: Iterable[EngineHold], backend: str) -> dict[str, float]:
-    """How many seconds the models of a backend took to start, by the median of their latest starts."""
+    """Return the seconds that each model of a backend needs to start: the median of its latest starts."""
     found: dict[str, list[float]] = {}
     for one in sorted(holds, key=lambda one: one.began_at):
         if one.backend == backend and one.warm_at is not None:
@@ -68,12 +68,12 @@ def start_seconds(holds: Iterable[EngineHold], backend: str) -> dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class EngineRates:
-    """What one engine of a home's model does, as a bench has measured it at its best concurrency.
+    """Throughput of an engine, as a bench measured it at its best concurrency.
 
     `prefill` and `decode` are tokens a second of prompts and of answers, each as if it did nothing else; `decode` is
-    None where rows have no answers of tokens. `options` are its own beside the defaults, separated by blanks;
-    `engine_version` and `gpu` are empty where they are not known, `start_seconds` and `vram_bytes` None.
-    `input_tokens` and `output_tokens` are those of a row of that bench: rows like these are forecast best.
+    None for rows without answer tokens. `options` are those beyond the defaults, separated by blanks.
+    `engine_version` and `gpu` are empty if unknown; `start_seconds` and `vram_bytes` are None. `input_tokens` and
+    `output_tokens` are those of a row of that bench: similar rows are forecast best.
     """
 
     home: str
@@ -92,17 +92,17 @@ class EngineRates:
     measured_at: datetime
 
     def rows_per_second(self, input_tokens: float, output_tokens: float) -> float:
-        """What it does of rows with so many tokens each."""
+        """Return its rows per second for rows of these sizes."""
         answers = 0.0 if self.decode is None else output_tokens / self.decode
         return 1.0 / max(1e-9, input_tokens / self.prefill + answers)
 
     @property
     def output_weight(self) -> float | None:
-        """How much more work a token of an answer is than one of a prompt."""
+        """Work for a token of an answer, relative to a token of a prompt."""
         return None if self.decode is None else self.prefill / self.decode
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form; documented in docs/reference/json.md."""
         decode, start = self.decode, self.start_seconds
         return {
             "backend": self.backend,
@@ -123,9 +123,9 @@ class EngineRates:
 
 @dataclass(frozen=True, slots=True)
 class EngineProgress:
-    """What an upstream has done since it joined, in tokens of rows that have ended, and how many rows are out.
+    """Tokens of the rows that an upstream has ended since it joined, and its rows in flight.
 
-    `rows` have ended there.
+    `rows` is the number of ended rows.
     """
 
     url: str
@@ -138,10 +138,10 @@ class EngineProgress:
 
 @dataclass(frozen=True, slots=True)
 class ModelDemand:
-    """Rows of unfinished batches that name a model; None stands for whatever model there is.
+    """Rows of unfinished batches that name a model; None stands for any model.
 
-    `rows` have no result yet, and `in_flight` of them are out at an engine. `deadline` is the first, in seconds of
-    Unix time, and `due` are all of them, each with its rows.
+    `rows` have no result yet; `in_flight` of them are at an engine. `deadline` is the earliest, in seconds of Unix
+    time. `due` lists every deadline with its rows.
     """
 
     model: str | None
@@ -152,5 +152,5 @@ class ModelDemand:
 
     @property
     def waiting(self) -> int:
-        """Rows that no engine has taken."""
+        """Number of rows that no engine has taken."""
         return max(0, self.rows - self.in_flight)

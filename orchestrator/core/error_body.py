@@ -1,8 +1,8 @@
-"""The reason in an error's body, however its server writes it. Pure.
+"""A pure reader of the reason in an error's body, however its server writes it.
 
-Known shapes: OpenAI's object, the same nested or flat (vLLM, SGLang), an error that is a text (Ollama, TGI),
-`detail` as a text, a list or an object (FastAPI, Mistral), `message` as an object (Mistral), `errors` as a list
-(Cloudflare), a provider's own words inside a router's (OpenRouter), a list around it all (Gemini), text and HTML.
+Known shapes: OpenAI's object, the same nested or flat (vLLM, SGLang), an error that is a text (Ollama, TGI), `detail`
+as a text, a list or an object (FastAPI, Mistral), `message` as an object (Mistral), `errors` as a list (Cloudflare),
+a provider's own words inside a router's (OpenRouter), any of them in a list (Gemini), text and HTML.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from orchestrator.core.sanitize import one_line
 from orchestrator.core.wire import JSON_ERRORS
 
 MAX_MESSAGE = 16_384
-"""Characters of a message that are kept."""
+"""Longest message, in characters."""
 MAX_PAGE = 500
-"""Characters that are kept of a body which is no JSON."""
+"""Longest text kept from a body that is not JSON, in characters."""
 _READ_BYTES = 65_536
 _MAX_DEPTH = 6
 _MAX_ENTRIES = 5
@@ -36,14 +36,14 @@ CONTEXT_TOO_LONG = (
     r"|prompt exceeds max(imum)? length|tokens in the prompt cannot exceed|range of input length should be"
     r"|exceeded model token limit|prompt has \d+ tokens, the model maximum|= max_seq_len \("
 )
-"""Said by a server of a prompt that is longer than its model can read."""
+"""Messages about a prompt that is too long for its model."""
 _is_too_long = re.compile(CONTEXT_TOO_LONG, re.IGNORECASE).search
 CONTEXT_WORDS = (
     "string_above_max_length", "request_too_large", "prompt_too_long", "model_context_window_exceeded",
     "exceed_context_size_error", "too_many_prompt_tokens", "too_many_tokens", "context_window_exceeded_error",
     "input_too_long",
 )  # fmt: skip
-"""The codes and types for the same."""
+"""Codes and types with the same meaning."""
 _CONTEXT_CODE = "context_length_exceeded"
 NO_CREDIT_WORDS = (
     "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
@@ -51,15 +51,15 @@ NO_CREDIT_WORDS = (
     "enforced_spend_limit_reached", "spend_limit_reached", "budget_exceeded", "exceeded_budget",
     "payment_required", "credits_exhausted", "out_of_credits",
 )  # fmt: skip
-"""The codes and types for an account without credit, or a gateway's key without budget."""
+"""Codes and types for an account without credit, or a gateway's key without budget."""
 NO_CREDIT = (
     r"credit balance is too low|insufficient (balance|credits?|funds)|billing (hard )?limit|payment required"
     r"|budget (has been )?exceeded|exceeded (your |the |its )?(monthly |daily |max )?budget|out of credits"
 )
-"""Said by a server of the same."""
+"""Messages with the same meaning."""
 _is_no_credit = re.compile(NO_CREDIT, re.IGNORECASE).search
 BAD_KEY = r"(incorrect|invalid) api key|api key (is )?(not valid|invalid|expired|missing)"
-"""Said by a server of a key that it does not take: xAI and Gemini do so with status 400."""
+"""Messages about a key that is not accepted: xAI and Gemini send them with status 400."""
 _is_bad_key = re.compile(BAD_KEY, re.IGNORECASE).search
 _HIDDEN = re.compile(r"<(script|style|head)\b.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
 _TITLE = re.compile(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
@@ -70,9 +70,9 @@ _is_status = re.compile(r"[1-9]\d\d").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class ErrorWords:
-    """What a server says of a request that it did not answer; None for what it does not say.
+    """The reason in a server's error; None for what it does not state.
 
-    `code` is never a number. `status` is the HTTP status that stands in the place of a code.
+    `code` is never a number. `status` is the HTTP status that takes the place of a code.
     """
 
     message: str | None = None
@@ -81,7 +81,7 @@ class ErrorWords:
     param: str | None = None
     status: int | None = None
     is_page: bool = False
-    """True for a body of text or HTML."""
+    """True if the body is text or HTML."""
 
     @property
     def is_context_too_long(self) -> bool:
@@ -91,22 +91,22 @@ class ErrorWords:
 
     @property
     def no_credit_word(self) -> str | None:
-        """The code or type that says that the account has no credit."""
+        """Code or type that says that the account has no credit."""
         return next((word for word in (self.code, self.type) if _plain(word) in _NO_CREDIT), None)
 
     @property
     def says_no_credit(self) -> bool:
-        """True if the message speaks of an account without credit. It may quote the request."""
+        """True if the message mentions an account without credit. It may quote the request."""
         return _is_no_credit(self.message or "") is not None
 
     @property
     def says_bad_key(self) -> bool:
-        """True if the message speaks of a key that is not taken. It may quote the request."""
+        """True if the message mentions a key that is not accepted. It may quote the request."""
         return _is_bad_key(self.message or "") is not None
 
 
 def read_error(body: bytes | msgspec.Raw) -> ErrorWords:
-    """The reason in a body. Never raises."""
+    """Return the reason in a body. Never raises."""
     try:
         value = msgspec.json.decode(body)
     except JSON_ERRORS:
@@ -115,7 +115,7 @@ def read_error(body: bytes | msgspec.Raw) -> ErrorWords:
 
 
 def read_error_value(value: Any) -> ErrorWords:
-    """The reason in a decoded body. Never raises."""
+    """Return the reason in a decoded body. Never raises."""
     words = _read(value, 0)
     return words if words.message is None else replace(words, message=words.message[:MAX_MESSAGE])
 
@@ -154,7 +154,7 @@ def _own_words(value: dict[str, Any]) -> ErrorWords:
 
 
 def _merged(inner: ErrorWords, outer: ErrorWords) -> ErrorWords:
-    """The words of an inner object, and what only the outer one says."""
+    """Return the words of an inner object, completed by the outer one."""
     return ErrorWords(
         inner.message,
         inner.code or outer.code,
@@ -165,7 +165,7 @@ def _merged(inner: ErrorWords, outer: ErrorWords) -> ErrorWords:
 
 
 def _routed(value: dict[str, Any], words: ErrorWords, depth: int) -> ErrorWords:
-    """The words of a router, with those of the provider behind it."""
+    """Add the words of the provider behind a router."""
     metadata = value.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
@@ -178,7 +178,7 @@ def _routed(value: dict[str, Any], words: ErrorWords, depth: int) -> ErrorWords:
 
 
 def _of_list(entries: list[Any], depth: int) -> ErrorWords:
-    """The reasons of a list: FastAPI's, each with the place in the request, or those of any error objects."""
+    """Join the reasons of a list: FastAPI's, each with its place in the request, or those of any error objects."""
     found = [_of_entry(entry, depth) for entry in entries[:_MAX_ENTRIES]]
     said = [words for words in found if words.message is not None]
     if not said:
@@ -187,7 +187,7 @@ def _of_list(entries: list[Any], depth: int) -> ErrorWords:
 
 
 def _of_entry(entry: Any, depth: int) -> ErrorWords:
-    # Of FastAPI's entries only place and message are read: `input` is the row's own text.
+    # Only place and message of FastAPI's entries are read: `input` is the row's own text.
     if not (isinstance(entry, dict) and isinstance(entry.get("msg"), str)):
         return _read(entry, depth + 1) if isinstance(entry, dict) else ErrorWords()
     place = entry.get("loc")
@@ -197,7 +197,7 @@ def _of_entry(entry: Any, depth: int) -> ErrorWords:
 
 
 def _page_text(text: str) -> str | None:
-    """The text of a page, without its tags."""
+    """Return a page's text without its tags."""
     if _is_html(text):
         title = _TITLE.search(text)
         shown = _TAG.sub(" ", _HIDDEN.sub(" ", text))

@@ -1,25 +1,25 @@
 """Every error that orch raises on purpose.
 
-    OrchError                exit code 1
-    ├── InputError           2  a file, line or field that the user can mend
-    ├── UsageError           2  a command that cannot be meant as it was given
-    ├── RefusedError         3  nothing is wrong, but doing it would break a promise (budget, deadline, location)
-    ├── BackendError         4  a backend or upstream is away, or answers what it must not
-    │   ├── NotSent          4  nothing reached the backend: the same call may be made again
-    │   ├── BackendRefused   4  it answered that it will not: nothing was made
-    │   │   ├── BackendBusy  4  ... now: a rate, a quota or an overload; later it may
-    │   │   ├── AccountError 4  ... from this account: a bad key, no credit, no permission
-    │   │   └── RequestRefused 4  ... any row of a kind: a wrong model, field or address; the rows wait
-    │   └── Uncertain        4  the call left and no answer came: it may have been carried out
-    ├── StorageError         4  the disk is full, the database is locked, read-only or of another version
-    │   └── JobFilesError    4  the same of one job's own files: other jobs are none the worse for it
-    │       ├── OutputError  4  the rows cannot be put where the job file wants them
-    │       └── NoRoom       4  there is no room for the job's requests; those that are there go on
-    ├── DataRefused          4  the database cannot hold a value: what it belongs to is harmed, the home is not
-    └── StateConflict        1  a compare-and-set move found another state than it expected
+  OrchError                exit code 1
+  ├── InputError           2  a file, line or field that the user can correct
+  ├── UsageError           2  a command that makes no sense as given
+  ├── RefusedError         3  a valid request that would break a promise (budget, deadline, location)
+  ├── BackendError         4  a backend or upstream is down, or answers incorrectly
+  │   ├── NotSent          4  nothing reached the backend: the same call may be made again
+  │   ├── BackendRefused   4  it refused: nothing was created
+  │   │   ├── BackendBusy  4  ... for now: a rate, a quota or an overload
+  │   │   ├── AccountError 4  ... this account: a bad key, no credit, no permission
+  │   │   └── RequestRefused 4  ... any row of a kind: a wrong model, field or address; the rows wait
+  │   └── Uncertain        4  the call was sent and no answer came: it may have been carried out
+  ├── StorageError         4  the disk is full, the database is locked, read-only or of another version
+  │   └── JobFilesError    4  the same for one job's own files: other jobs are not affected
+  │       ├── OutputError  4  the rows cannot be written where the job file wants them
+  │       └── NoRoom       4  there is no room for the job's requests; existing requests continue
+  ├── DataRefused          4  the database cannot store a value: its owner fails, the home is fine
+  └── StateConflict        1  a compare-and-set move found another state than it expected
 
-Libraries' own exceptions are translated where they enter: nothing above `store`, `backends` or `server`
-sees SQLAlchemy, openai or aiohttp errors.
+Libraries' own exceptions are translated at the boundary: nothing above `store`, `backends` or `server` sees
+SQLAlchemy, openai or aiohttp errors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 
 
 class OrchError(Exception):
-    """What went wrong, in words for the user; `hint` says what to do about it. `kind` is its name for programs."""
+    """Base of all errors, with a message for the user; `hint` says what to do, `kind` is its name for programs."""
 
     kind: str = "error"
     exit_code: int = 1
@@ -46,7 +46,7 @@ class OrchError(Exception):
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Made anew from its message alone, as BaseException would have it, it could lack what else it was made of.
+        # BaseException would rebuild it from its message alone, without its other arguments.
         return _restored, (type(self), self.args), self.__dict__
 
 
@@ -55,9 +55,9 @@ def _restored(kind: type[OrchError], args: tuple[Any, ...]) -> OrchError:
 
 
 class InputError(OrchError):
-    """Bad input. `file`, `line` (from 1) and `field` say where, as far as they are known.
+    """Bad input. `file`, `line` (from 1) and `field` say where, if known.
 
-    `others` are further mistakes that were found with it.
+    `others` are further mistakes found with it.
     """
 
     kind = "bad_input"
@@ -80,7 +80,7 @@ class InputError(OrchError):
 
     @property
     def where(self) -> str:
-        """`file:line: field` with the parts that are known, or an empty string."""
+        """Location as `file:line: field`, with the parts that are known; may be empty."""
         place = "" if self.file is None else str(self.file)
         if self.line is not None:
             place += f":{self.line}" if place else f"line {self.line}"
@@ -93,36 +93,36 @@ class InputError(OrchError):
 
 
 class UsageError(OrchError):
-    """The command line cannot be carried out as it stands."""
+    """The command line cannot be carried out as given."""
 
     kind = "bad_usage"
     exit_code = 2
 
 
 class RefusedError(OrchError):
-    """The request is sound, but carrying it out would break the budget, the deadline or a location."""
+    """The request is valid, but carrying it out would break the budget, the deadline or a location."""
 
     kind = "refused"
     exit_code = 3
 
 
 class BackendError(OrchError):
-    """A backend, an upstream or an engine cannot be reached or does not behave."""
+    """A backend, an upstream or an engine cannot be reached or misbehaves."""
 
     kind = "backend"
     exit_code = 4
 
 
 class NotSent(BackendError):
-    """The call did not reach the backend, so nothing was made there."""
+    """The call did not reach the backend, so nothing was created there."""
 
     kind = "not_sent"
 
 
 class BackendRefused(BackendError):
-    """The backend answered that it will not do it, so nothing was made there.
+    """The backend refused the call, so nothing was created there.
 
-    `status` is HTTP's, `code` the provider's own word; `retry_after` in seconds where it said so.
+    `status` is HTTP's, `code` is the provider's own word, `retry_after` is in seconds; each is None if not given.
     """
 
     kind = "backend_refused"
@@ -143,21 +143,21 @@ class BackendRefused(BackendError):
 
 
 class BackendBusy(BackendRefused):
-    """It will not now: a rate limit, a quota, an overload. No fault of what was asked."""
+    """The backend refuses for now: a rate limit, a quota or an overload. The request is not at fault."""
 
     kind = "backend_busy"
 
 
 class AccountError(BackendRefused):
-    """It will not for this account: the key is bad, the credit is spent, a permission is missing."""
+    """The backend refuses this account: the key is bad, the credit is spent, or a permission is missing."""
 
     kind = "account"
 
 
 class RequestRefused(BackendRefused):
-    """It refuses all rows of a kind alike: the request, the model or the backend is at fault. The rows wait.
+    """The backend refuses all rows of a kind: the request, the model or the backend is at fault. The rows wait.
 
-    `holds` says of each kind of rows of the job why it waits, in its stable form.
+    `holds` says for each kind of row why it waits, in its stable form.
     """
 
     kind = "request_refused"
@@ -171,7 +171,7 @@ class RequestRefused(BackendRefused):
 
 
 class Uncertain(BackendError):
-    """The call left and no answer came: it may have been carried out, and only looking there can tell."""
+    """The call was sent and no answer came: only a look at the backend can tell if it was carried out."""
 
     kind = "uncertain"
 
@@ -179,7 +179,7 @@ class Uncertain(BackendError):
 class StrayUpload(BackendError):
     """An upload was answered with a file that is not ours: another name and another size.
 
-    `file_id` is the id in the answer, `created_at` when that file was made, None if the answer does not say.
+    `file_id` is the id in the answer. `created_at` is when that file was created, None if the answer does not say.
     """
 
     kind = "stray_upload"
@@ -204,29 +204,29 @@ class JobFilesError(StorageError):
 
 
 class OutputFault(StrEnum):
-    """Why rows cannot be put where a job file wants them."""
+    """A reason why rows cannot be written where a job file wants them."""
 
-    NOT_A_FILE = "output_not_a_file"  # a folder, a device, a loop of links, a database file that is none
+    NOT_A_FILE = "output_not_a_file"  # a folder, a device, a loop of links, an invalid database file
     NOT_FOUND = "output_not_found"  # the bucket, the folder above, or the database does not exist
     NO_PERMISSION = "output_no_permission"
     NO_ROOM = "output_no_room"  # a full disk, a quota
-    UNREACHABLE = "output_unreachable"  # nobody answers, or it is busy
+    UNREACHABLE = "output_unreachable"  # no answer, or it is busy
     DIFFERS = "output_table_differs"  # the table has columns of other types, or is not a table of rows
     EXISTS = "output_exists"  # a file that orch did not write
-    NOT_SET = "output_not_set"  # the variable that holds the address
-    NOT_INSTALLED = "output_not_installed"  # what writes to such an address
+    NOT_SET = "output_not_set"  # the variable for the address is not set
+    NOT_INSTALLED = "output_not_installed"  # the library for such an address is missing
     FAILED = "output_failed"  # anything else
 
     @property
     def may_pass(self) -> bool:
-        """Whether it may be well later though nobody does anything."""
+        """True if the fault may pass without anybody's help."""
         return self in (OutputFault.NO_ROOM, OutputFault.UNREACHABLE, OutputFault.FAILED)
 
 
 class OutputError(JobFilesError):
-    """A job's rows cannot be put where its job file wants them; they are kept in the home.
+    """A job's rows cannot be written where its job file wants them; they are kept in the home.
 
-    What a person has to mend is bad input (2); what may be well again by itself is the storage (4).
+    A fault that a person has to correct is bad input (2); one that may pass by itself is storage (4).
     """
 
     kind = "output"
@@ -239,19 +239,19 @@ class OutputError(JobFilesError):
 
 
 class NoRoom(JobFilesError):
-    """The requests of a job have no room: by `[retention]`, or as the disk or database is full. Others go on."""
+    """A job's requests exceed `[retention]`, the disk or the database. Other jobs continue."""
 
     kind = "no_room"
 
 
 class DataRefused(OrchError):
-    """A value that no database takes as it is: a number too large, text that is none. The database itself is well."""
+    """A value that no database can store, such as a too large number or invalid text. The database itself is fine."""
 
     kind = "data_refused"
     exit_code = 4
 
 
 class StateConflict(OrchError):
-    """A move `from -> to` found the record in another state; somebody else was there first."""
+    """A move `from -> to` found the record in another state; another process was faster."""
 
     kind = "conflict"

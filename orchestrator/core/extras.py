@@ -1,4 +1,4 @@
-"""What only some need, and is installed as an extra."""
+"""Checks for libraries that are installed as extras."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.core.errors import UsageError
 
 
 def require_parquet(what: str) -> None:
-    """Raises UsageError where Parquet can be neither read nor written here; `what` needs it."""
+    """Raise UsageError, naming `what` needs it, if Parquet support is not installed."""
     if find_spec("pyarrow") is None:
         raise UsageError(
             f"{what}: Parquet needs pyarrow, which is not installed", hint="pip install 'orch-batch[parquet]'"
@@ -16,10 +16,10 @@ def require_parquet(what: str) -> None:
 
 
 def require_otel() -> None:
-    """Raises UsageError where telemetry cannot be encoded here."""
+    """Raise UsageError if telemetry support is not installed."""
     try:
         found = find_spec("opentelemetry.proto.collector")
-    except ModuleNotFoundError:  # a folder above it is missing
+    except ModuleNotFoundError:  # a parent package is missing
         found = None
     if found is None:
         raise UsageError(

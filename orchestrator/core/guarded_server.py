@@ -1,4 +1,4 @@
-"""uvicorn with a guard of its connections: see `connections`.
+"""uvicorn with limits on its connections: see `connections`.
 
 config = guarded(app, Connections(most=1000, reserved=500), ...)     a uvicorn.Config
 Server(config, connections).run()
@@ -17,9 +17,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from orchestrator.core.connections import Connection, Connections, now
 
 KEY = "orch.connection"
-"""Where a request's `scope["state"]` has its `Connection`."""
+"""Key of a request's `Connection` in `scope["state"]`."""
 TICKS = 10
-"""How often a second uvicorn's main loop turns."""
+"""Turns of uvicorn's main loop per second."""
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
 
 Receive = Callable[[], Awaitable[Any]]
@@ -27,7 +27,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which looks after its connections."""
+    """A uvicorn server that closes overdue connections."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
@@ -43,22 +43,22 @@ class Server(uvicorn.Server):
 
 
 def guarded(app: Any, connections: Connections, **options: Any) -> uvicorn.Config:
-    """A configuration of uvicorn that serves `app` to these connections; `options` are uvicorn's."""
+    """Return a uvicorn configuration that serves `app` under these connection limits; `options` are uvicorn's."""
     return uvicorn.Config(_Guarded(app), http=_protocol(connections), ws="none", **options)
 
 
 def connection_of(scope: Any) -> Connection | None:
-    """The connection that a request came on; None where nobody guards it."""
+    """Return the connection of a request; None if it has no limits."""
     found: Connection | None = scope.get("state", {}).get(KEY)
     return found
 
 
 def _protocol(connections: Connections) -> type[asyncio.Protocol]:
-    # h11, whatever else is installed: its limits on a head are the ones relied on here.
+    # h11, even if others are installed: orch relies on its limits for a head.
     base: Any = H11Protocol
 
     class Guarded(base):  # type: ignore[misc]
-        """uvicorn's protocol, whose connection is known to the guard."""
+        """uvicorn's protocol, registering each connection."""
 
         def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
             self._connection = Connection(connections)
@@ -87,7 +87,7 @@ def _protocol(connections: Connections) -> type[asyncio.Protocol]:
 
 
 class _Guarded:
-    """An ASGI application whose requests are known to the guard of their connection."""
+    """An ASGI application that reports its requests to their connection."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -104,8 +104,8 @@ class _Guarded:
         try:
             await self._app(scope, _Body(connection, receive) if has_body else receive, _counted(connection, send))
         except asyncio.CancelledError:
-            # The server ends and waits for nobody any more. A closed connection is what uvicorn takes without a word;
-            # an exception it would log with its traceback, one for each client that said nothing more.
+            # The server stops without waiting for clients. uvicorn accepts a closed connection silently; an exception
+            # would log a traceback for each silent client.
             task = asyncio.current_task()
             if task is None or not task.cancelling():
                 raise
@@ -121,12 +121,12 @@ def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _is_ambiguous(headers: list[tuple[bytes, bytes]]) -> bool:
-    """True if a request says its length in two ways: a proxy may have read it in the other one (RFC 9112, 6.3)."""
+    """True if a request states its length in two ways: a proxy may have used the other one (RFC 9112, 6.3)."""
     return {b"transfer-encoding", b"content-length"} <= dict(headers).keys()
 
 
 def _closing(send: Send) -> Send:
-    """The connection ends with the answer: what follows in it may be part of a request that a proxy saw whole."""
+    """End the connection with the answer: the bytes after it may belong to a request that a proxy saw whole."""
 
     async def closing(message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -138,7 +138,7 @@ def _closing(send: Send) -> Send:
 
 
 class _Body:
-    """Receives a body that must keep coming. Raises HTTPException 408 where it does not."""
+    """A body that must keep arriving. Raises HTTPException 408 if it does not."""
 
     def __init__(self, connection: Connection, receive: Receive) -> None:
         self._connection = connection
@@ -156,7 +156,7 @@ class _Body:
                 message = await self._receive()
         except TimeoutError:
             raise self._too_slow() from None
-        # Only the time counts that the client lets us wait: what is done with its bytes meanwhile may take as long.
+        # Count only the time spent waiting for the client; processing its bytes may take as long as it needs.
         self._waited += now() - began
         self._came += len(message.get("body", b""))
         if not message.get("more_body", False):

@@ -1,4 +1,4 @@
-"""Hours of the day in which something may run: `20:00-07:00`, by the clocks of this machine."""
+"""Hours of the day in which something may run: `20:00-07:00`, in local time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DAY = timedelta(days=1)
 
 
 class Opening(NamedTuple):
-    """From when until when."""
+    """A period, from its opening to its closing."""
 
     opens: datetime
     closes: datetime
@@ -20,7 +20,7 @@ class Opening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """Each day from `opens` to `closes`, on the next day where that is the earlier one; local time without `tz`."""
+    """Each day from `opens` to `closes`, which is on the next day if it is earlier; local time without `tz`."""
 
     opens: time
     closes: time
@@ -28,7 +28,7 @@ class Hours:
 
     @classmethod
     def parse(cls, text: str) -> Hours:
-        """Hours as people write them. Raises ValueError."""
+        """Parse hours as people write them. Raises ValueError."""
         if (found := _FORM.fullmatch(text.strip())) is None:
             raise ValueError(f'{text!r} is not a time span such as "20:00-07:00"')
         opens, closes = time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))
@@ -40,7 +40,7 @@ class Hours:
         return f"{self.opens:%H:%M}-{self.closes:%H:%M}"
 
     def span(self, now: datetime) -> Opening:
-        """The hours that `now` lies in, or else the next ones."""
+        """Return the period that contains `now`, or else the next one."""
         here = now.astimezone(self.tz)
         for days in (-1, 0, 1, 2):
             day = (here + days * DAY).date()
@@ -53,7 +53,7 @@ class Hours:
         raise AssertionError("one of three days is not over yet")
 
     def steps(self, now: datetime, days: int = 8) -> tuple[tuple[float, float], ...]:
-        """When they open and close from now on: (seconds from now, 1 or 0), the first that lies ahead first."""
+        """Return the openings and closings ahead, in order: (seconds from now, 1 or 0)."""
         found: list[tuple[float, float]] = []
         at = now
         for _ in range(days):

@@ -1,7 +1,7 @@
-"""Whether this process was asked to end: for work that takes long, far below the loop that a signal stops.
+"""Requests to stop this process, for long work far below the loop that a signal stops.
 
-Who catches signals and goes on for a while (`cli.running.interruptible`) says so here; what may be cut off anywhere,
-such as the reading of documents, looks here and ends at once.
+A signal handler that lets work continue for a while (`cli.running.interruptible`) sets the request here. Work that
+may be cut off anywhere, such as reading documents, checks it and ends immediately.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ _asked = False
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process was asked to end; what was under way is cut off, and is begun anew another time."""
+    """The process was asked to stop; current work is cut off and starts over another time."""
 
 
 def ask(*, to_end: bool) -> None:
-    """Say that the process is asked to end, or that it no longer is."""
-    global _asked  # a signal is the whole process's
+    """Record that the process is asked to stop, or that the request is withdrawn."""
+    global _asked  # a signal concerns the whole process
     _asked = to_end
 
 
 def check() -> None:
-    """Raises Interrupted where the process was asked to end."""
+    """Raise Interrupted if the process was asked to stop."""
     if _asked:
         raise Interrupted

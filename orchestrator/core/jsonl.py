@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Each is a lead byte with its own tail, so in valid UTF-8 it is this character and no part of another one.
+# Each is a lead byte with its own tail, so in valid UTF-8 these bytes are always this character.
 _SEPARATORS = (
     (b"\xe2\x80\xa8", b"\\u2028"),
     (b"\xe2\x80\xa9", b"\\u2029"),

@@ -1,4 +1,4 @@
-"""Sockets that listen, and what their addresses are called."""
+"""Listening sockets and their addresses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from orchestrator.core.errors import BackendError, UsageError
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens already: what comes before it is served waits in it. Port 0 takes a free one.
+    """Return a listening socket, which queues clients until it is served. Port 0 takes a free port.
 
-    Raises UsageError for a host that leads nowhere, BackendError for an address that cannot be had.
+    Raises UsageError if the host is not an address, BackendError if the address cannot be used.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -29,10 +29,10 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def url_host(host: str) -> str:
-    """A host as it stands in a URL: IPv6 in brackets."""
+    """Return a host as written in a URL: IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Whether only programs of this machine reach it."""
+    """True if only programs on this machine can reach it."""
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback

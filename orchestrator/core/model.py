@@ -1,4 +1,4 @@
-"""The words of the domain: states, the moves between them, and the facts that travel between modules."""
+"""The domain's words: states, the moves between them, and the facts shared between modules."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from orchestrator.core.errors import OutputFault
 JobId = NewType("JobId", str)
 
 NIGHT = "night"
-"""The option of a job that names the night it was made for: until that has it, only that builds it."""
+"""The job option that names the night it was made for; until the night has the job, only the night builds it."""
 SUPERSEDED_BY = "superseded_by"
-"""The option of a job that names the one made of its file after an edit, by its id."""
+"""The job option with the id of the job that replaced it after an edit of its file."""
 MAX_TOKENS = 2**31 - 1
-"""Tokens that a request or an answer may have: what every database holds."""
+"""Largest token count of a request or an answer: every database can store it."""
 PICO = Decimal(10) ** -12
-"""Money is kept in whole picodollars: the cheapest cached token costs 2,500 of them, and sums stay exact."""
+"""Smallest unit of money: a cached token costs at least 2,500 picodollars, and sums stay exact."""
 
 
 class RequestState(StrEnum):
-    """Where one request stands. All but `pending` are outcomes, and an outcome never changes."""
+    """States of a request. All but `pending` are outcomes, and an outcome never changes."""
 
     PENDING = "pending"  # no outcome yet: waits for a shard, or is in one
-    SUCCEEDED = "succeeded"  # an answer is here and passed its checks
+    SUCCEEDED = "succeeded"  # its answer arrived and passed its checks
     FAILED = "failed"  # rejected, or its answer failed a check, or its document could not be read
     CANCELLED = "cancelled"  # the user, or the budget, ended the job before it ran
     EXPIRED = "expired"  # the deadline passed, and the job said not to finish late
 
     @property
     def is_final(self) -> bool:
-        """Whether this is an outcome."""
+        """True for an outcome."""
         return self is not RequestState.PENDING
 
 
 class JobState(StrEnum):
-    """What a job is, told from its rows (see `job_state`); it is stored nowhere."""
+    """States of a job, derived from its rows (see `job_state`) and stored nowhere."""
 
     WAITING = "waiting"  # for the job that it comes after
     BUILDING = "building"  # documents are being read
@@ -50,16 +50,16 @@ class JobState(StrEnum):
     MERGING = "merging"  # every row has an outcome; the result file is not written yet
     COMPLETED = "completed"
     CANCELLED = "cancelled"
-    FAILED = "failed"  # the job as a whole could not go on; `error` says why
+    FAILED = "failed"  # the job as a whole could not continue; `error` says why
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen to the job."""
+        """True if nothing more will happen to the job."""
         return self in (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
 
 
 class JobKind(StrEnum):
-    """What a job was made from."""
+    """Sources of a job."""
 
     DOCUMENTS = "documents"  # a YAML job file
     BATCH = "batch"  # a ready OpenAI batch file
@@ -67,11 +67,10 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One submit. `spec` is the job file as it is stored (empty for a batch file), which `settings.spec_of` reads.
+    """A submitted job. `spec` is the stored job file (empty for a batch file), which `settings.spec_of` reads.
 
-    Times are aware UTC.
-
-    `ignored` counts what the job's folders held that is not a document (`documents.ignored`); None for a batch file.
+    Times are aware UTC. `ignored` counts the entries of the job's folders that are not documents
+    (`documents.ignored`); None for a batch file.
     """
 
     id: JobId
@@ -98,43 +97,45 @@ class Job:
 
     @property
     def is_undelivered(self) -> bool:
-        """Whether its rows are done and kept, and could not be put where its file wants them."""
+        """True if its rows are done and kept, but could not be written where its file wants them."""
         return self.finished_at is not None and self.error_code in set(OutputFault)
 
     @property
     def is_limited(self) -> bool:
-        """Whether it asks some documents or tasks of its file alone; what it leaves out is not gone."""
+        """True if it covers only some documents or tasks of its file; what it leaves out is not gone."""
         return self.limited_to is not None
 
     @property
     def limited_to(self) -> str | None:
-        """What the job is limited to, for people; None where it is about all of its file."""
+        """Limits of the job, for people; None if it covers all of its file."""
         return scope_words(self.options)
 
 
 class CancelCode(StrEnum):
-    """Who or what ended a job before its time."""
+    """Reasons why a job ended early."""
 
     USER = "user"
-    BUDGET = "budget"  # its own, or one that it shares
-    CANARY = "canary"  # the rows that went first came back badly
-    SUPERSEDED = "superseded"  # its file was edited, and the job of the new content has what was under way
+    BUDGET = "budget"  # its own, or a shared one
+    CANARY = "canary"  # the canary rows came back badly
+    SUPERSEDED = "superseded"  # its file was edited, and a newer job took over its work
 
 
 class JobFault(StrEnum):
-    """Why a job as a whole could not go on; a job whose rows are done, and are not where they belong, has an
-    `OutputFault` instead."""
+    """Reasons why a job as a whole could not continue.
 
-    INPUT = "bad_input"  # its file or its documents, and a person can mend them
+    A job whose rows are done but not delivered has an `OutputFault` instead.
+    """
+
+    INPUT = "bad_input"  # its file or its documents are wrong, and a person can correct them
     INTERNAL = "internal_error"  # a defect of orch; the log has the traceback
     FILES = "job_files"  # its own files in the home are gone, or cannot be written
     NO_ROOM = "no_room"  # [retention] leaves no room for its requests, or the disk is full
     AFTER = "after_failed"  # the job that it comes after did not finish well
-    REFUSED = "refused"  # no plan holds its deadline or its budget, or no backend may have it
+    REFUSED = "refused"  # no plan keeps its deadline or its budget, or no backend may take it
 
 
 def scope_words(options: Mapping[str, Any]) -> str | None:
-    """What options of a job limit it to, for people; None where they do not."""
+    """Describe the limits in a job's options for people; None if it has no limits."""
     first, only, tasks = (options.get(name) for name in ("limit", "only", "tasks"))
     told = [f"the first {first:,} documents"] if first else []
     told += [f"documents {', '.join(only)}"] if only else []
@@ -143,27 +144,27 @@ def scope_words(options: Mapping[str, Any]) -> str | None:
 
 
 class Why(StrEnum):
-    """Why a build found something to ask, or nothing: a row against the one that the last run of its job file has."""
+    """Reasons why a build asks a row or not, compared with the same row of the job file's last run."""
 
-    NEW = "new"  # the last run did not ask this of this document
+    NEW = "new"  # the last run did not ask this about this document
     DOCUMENT = "document changed"  # its text, or why it cannot be read
     PROMPT = "prompt changed"  # the question or the system prompt
-    PARAMETERS = "parameters changed"  # schema, bound, temperature, clean-up and the like
+    PARAMETERS = "parameters changed"  # schema, limit, temperature, clean-up and the like
     MODEL = "model changed"  # another alias
     READER = "reader changed"  # this version of orch reads documents in another way
     FAILED = "failed before"
     UNANSWERED = "no answer held"  # cancelled, expired, still open; or another job's answer that may not be used now
-    ASKED = "asked for (--new)"  # nothing changed, and it is asked again all the same
+    ASKED = "asked for (--new)"  # nothing changed, but the user wants a new answer
     UNCHANGED = "unchanged"  # an earlier run has the outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one answer, and the searches that its provider made for it.
+    """Tokens of an answer, and the web searches that its provider made for it.
 
-    `input_tokens` includes `cached_tokens` (read from the provider's cache) and `cache_write_tokens` (put into it),
-    `output_tokens` includes `reasoning_tokens`. `cache_write_1h_tokens` are the written
-    tokens that stay for an hour. Tokens of sound and pictures are parts of what went in and came out.
+    `input_tokens` includes `cached_tokens` (read from the provider's cache) and `cache_write_tokens` (written to it).
+    `output_tokens` includes `reasoning_tokens`. `cache_write_1h_tokens` are the written tokens that are kept for an
+    hour. Audio and image tokens are parts of input and output.
     """
 
     input_tokens: int = 0
@@ -181,7 +182,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a line lies: bytes `[offset, offset + length)` of a file, without its newline."""
+    """Place of a line: bytes `[offset, offset + length)` of a file, without its newline."""
 
     offset: int
     length: int
@@ -189,16 +190,16 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request as it is built: its place in the job, and who it is.
+    """A request as it is built: its place in the job and its identity.
 
-    `problem` is `(code, message)` where the document could not be turned into a request; such a row fails at once.
-    `inputs` counts what an embedding row has; `max_output` bounds the answer, in tokens, where the row has a bound.
-    `cache_key` is the same for all requests that one answer would do for, None where it is asked for each by itself.
-    `trimmed_tokens` are those that the clean-up took off the document, estimated. `content` stands for the document's
-    bytes and text, None where it could not be read; `wording` for the question's prompts. Of a document that is asked
-    in `parts`, one row asks about their answers, and behind it there is one for each `part`, from 1. `sent_as` says
-    which pages go as pictures, None where none does. `text_at` says where the document's text stands in the request,
-    as `grounding.TextAt` writes it, if answers have quotes of it.
+    `problem` is `(code, message)` if the document could not become a request; such a row fails immediately. `inputs`
+    counts the inputs of an embedding row. `max_output` limits the answer, in tokens, if the row has a limit.
+    `cache_key` is equal for all requests that can share an answer, None if the row shares none. `trimmed_tokens`
+    estimates what the clean-up removed from the document. `content` identifies the document's bytes and text, None if
+    it could not be read; `wording` identifies the prompts. A long document is asked in `parts`: one row asks about
+    the parts' answers, and a row for each `part`, from 1, follows it. `sent_as` names the pages sent as pictures,
+    None if all are text. `text_at` says where the document's text stands in the request, as `grounding.TextAt`
+    writes it, if answers quote it.
     """
 
     seq: int
@@ -225,11 +226,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What was forecast when something was sent, and what came: `actual` is None until it is known.
+    """A forecast made at sending, and the result: `actual` is None until it is known.
 
-    `kind` is `turnaround` (seconds of one shard), `cost` (dollars of a job), `output` (tokens of an answer to a task,
-    on the mean), `finish` (seconds of a job) or `in_time` (the chance that it keeps its deadline; 1 came where it
-    did). `source` says where the figure is from. What was cut short is `censored`: it would have been more.
+    `kind` is `turnaround` (seconds of a shard), `cost` (dollars of a job), `output` (mean tokens of an answer to a
+    task), `finish` (seconds of a job) or `in_time` (the chance that it keeps its deadline; `actual` is 1 if it did).
+    `source` says where the figure is from. A run that was cut short is `censored`: its value would have been larger.
     """
 
     job_id: JobId
@@ -249,9 +250,9 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class ProgressSample:
-    """How far a job was at one of our own backends at a time: rows done there, their tokens, and rows `left` there.
+    """Progress of a job at one of our own backends: rows done there, their tokens, and rows `left` there.
 
-    Rows in back-off, between two attempts, are not `left`. `series` is its job file.
+    Rows in back-off between two attempts are not `left`. `series` is its job file.
     """
 
     job_id: JobId
@@ -266,18 +267,17 @@ class ProgressSample:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one request in one shard, and where its result line lies.
+    """Outcome of a request in one shard, and the place of its result line.
 
-    `kind` is the result file (`output` or `error`), None where there is no line. `upstream_seconds` is the row's
-    share of the upstream's time, which is what a local row costs. `tier` is the service tier that the answer says it
-    was given. `uncertain` counts sends of the row that no answer came to, which may be billed all the same.
-    `status` is the HTTP status of the backend's answer to the row, None where it gave none. `answer_bytes` is the
-    length of an answer's text where it tells no tokens. `billed` are the tokens that are paid for, None if they are
-    those of `usage`. `answered_at` is the time of the answer in Unix seconds, as far as it tells one. `unpriced`
-    names what the answer used that no price covers. `cut` is True for an accepted
-    answer that ended at `max_tokens`, `repaired` for one whose JSON stood in other text, `odd_end` for one that ended
-    for a reason that nobody knows, `unverifiable` for one with a quote that can be neither proven nor refuted.
-    `quotes` are those of the answer with their places, as `grounding.Grounding` writes them.
+    `kind` is the result file (`output` or `error`), None if there is no line. `upstream_seconds` is the row's share
+    of the upstream's time, which is the cost of a local row. `tier` is the service tier that the answer states.
+    `uncertain` counts sends without an answer, which may be billed. `status` is the HTTP status of the backend's
+    answer to the row, None without an answer. `answer_bytes` is the length of an answer's text if it states no
+    tokens. `billed` are the tokens that are paid for, None if they equal `usage`. `answered_at` is the answer's time
+    in Unix seconds, if it states one. `unpriced` names what the answer used that has no price. These mark an accepted
+    answer: `cut` if it ended at `max_tokens`, `repaired` if its JSON stood in other text, `odd_end` if it ended for
+    an unknown reason, `unverifiable` if a quote can be neither proven nor refuted. `quotes` are the answer's quotes
+    with their places, as `grounding.Grounding` writes them.
     """
 
     seq: int
@@ -306,18 +306,18 @@ class Outcome:
 
     @property
     def is_answer(self) -> bool:
-        """True if the backend answered the row with a success, whatever that is worth."""
+        """True if the backend answered the row with a success, whatever its content."""
         return self.status is not None and 200 <= self.status < 300
 
     @property
     def is_marked(self) -> bool:
-        """True for an accepted answer that is counted apart."""
+        """True for an accepted answer that is counted separately."""
         return self.cut or self.repaired or self.odd_end or self.unverifiable
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRow:
-    """A row as the merge needs it. `result` is (shard, kind, span) of its result line, None where it has none."""
+    """A row for the merge. `result` is the (shard, kind, span) of its result line, None without one."""
 
     seq: int
     custom_id: str
@@ -350,15 +350,15 @@ class FinishedRow:
 
     @property
     def stage(self) -> str | None:
-        """`map` for a part of a long document, `reduce` for the answers of its parts, None for a document at once."""
+        """`map` for a part of a long document, `reduce` for the row about its parts, None if undivided."""
         return None if self.parts is None else "reduce" if self.part is None else "map"
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What an answer cost, in US dollars, and where that figure comes from.
+    """Cost of an answer in US dollars, and the source of that figure.
 
-    `unpriced`: the answer used something that has no price of its own, which is an estimate too.
+    `unpriced`: the answer used something without a price of its own, so the cost is an estimate too.
     """
 
     cost: Decimal
@@ -368,11 +368,11 @@ class Price:
 
 
 REPAY = "repay"
-"""The option of a job that says when somebody agreed to pay again for rows whose answers are lost."""
+"""The job option with the time when somebody agreed to pay again for rows whose answers are lost."""
 
 
 def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
-    """The state of a job, from its own facts, its rows, and whether anything of it was submitted."""
+    """Return a job's state from its own facts, its rows, and whether any of them was submitted."""
     if job.error is not None:
         return JobState.FAILED
     if job.finished_at is not None:

@@ -1,4 +1,4 @@
-"""Money in words: one way for what something costs, one for what somebody set."""
+"""Amounts of money in words: costs, and amounts that a user has set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, Decimal
 
 
 def money(cost: Decimal) -> str:
-    """Dollars, with as many digits as a small sum needs."""
+    """Format dollars, with as many digits as a small amount needs."""
     if cost < 0:
         return f"-{money(-cost)}"
     if cost == 0:
@@ -17,15 +17,15 @@ def money(cost: Decimal) -> str:
 
 
 def up_to(most: Decimal) -> str:
-    """The most that something may cost: never told as less than it is."""
+    """Format an upper limit of a cost; it is rounded up."""
     return money(most.quantize(Decimal("0.01" if most >= 1 else "0.0001"), ROUND_CEILING))
 
 
 def amount(dollars: Decimal | None) -> str:
-    """An amount as it was set, without the zeros that TOML adds; `no amount` where none was."""
+    """Format a user's amount without the zeros that TOML adds; `no amount` for None."""
     return "no amount" if dollars is None else f"${dollars.normalize():f}"
 
 
 def per_hour(dollars: Decimal | None) -> str:
-    """The price of an upstream; None is one that is idle anyway."""
+    """Format the hourly price of an upstream; None means it is idle anyway."""
     return "idle, so free" if dollars is None else f"{amount(dollars)} per upstream hour"

@@ -1,7 +1,7 @@
-"""Regular expressions of JSON Schemas, searched for in time that grows with the text alone (RE2).
+"""Regular expressions of JSON Schemas, searched in time linear in the text (RE2).
 
-A schema's patterns are JavaScript's (ECMA-262). RE2 knows them but for what needs an engine that tries again and
-again, look-around and back-references, and spells a few things otherwise: those are translated.
+A schema's patterns are JavaScript's (ECMA-262). RE2 supports them except look-around and back-references, which need
+a backtracking engine. Some constructs are spelled differently in RE2: these are translated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 MOST_MEMORY = 8 << 20
-"""Bytes that a pattern may take when it is compiled."""
+"""Most bytes of a compiled pattern."""
 MOST_SHOWN = 80
 
 _TOKEN = re.compile(
@@ -32,17 +32,17 @@ _CATEGORIES = {
 }  # fmt: skip
 _AROUND = (("(?=", "look-ahead"), ("(?!", "look-ahead"), ("(?<=", "look-behind"), ("(?<!", "look-behind"))
 _BACK = re.compile(r"(?<!\\)(?:\\\\)*\\(?:[1-9]|k<)")
-_FOREIGN = frozenset("CQE")  # RE2's own escapes, which mean something else there
+_FOREIGN = frozenset("CQE")  # RE2's own escapes, which mean something else in JavaScript
 
 
 class PatternProblem(ValueError):
-    """A pattern that is none, or that this engine does not know; its text says what to do."""
+    """An invalid or unsupported pattern; its text says what to do."""
 
 
 class Searcher(NamedTuple):
-    """A pattern, compiled: whether it is somewhere in a text, and how many instructions it has become.
+    """A compiled pattern: a search function and its number of instructions.
 
-    A search takes the text's length times these at most, about a hundred of them a microsecond.
+    A search takes at most the text's length times `size` steps, at about a hundred steps per microsecond.
     """
 
     found_in: Callable[[str], bool]
@@ -51,7 +51,7 @@ class Searcher(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def searcher(pattern: str) -> Searcher:
-    """A pattern, compiled once. Raises PatternProblem."""
+    """Compile a pattern, once. Raises PatternProblem."""
     import re2
 
     options = re2.Options()
@@ -66,7 +66,7 @@ def searcher(pattern: str) -> Searcher:
 
 
 def _translated(pattern: str) -> Iterator[str]:
-    """The same pattern as RE2 spells it. Raises ValueError."""
+    """Translate a pattern to RE2's spelling. Raises ValueError."""
     in_class = False
     at = 0
     while at < len(pattern):

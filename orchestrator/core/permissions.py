@@ -1,8 +1,7 @@
-"""Who may read what is written: the home is its owner's alone, and what the user asked for elsewhere is as the user
-has it.
+"""Permissions of written files: a home is private to its owner, and files elsewhere follow the user's umask.
 
-A command that writes in a home calls `keep_private` at its start. From then on every file of the process is private
-whatever the rights of its folder, but those that are given what the user's own umask would have given them.
+A command that writes in a home calls `keep_private` at its start. From then on every file of the process is private,
+whatever its folder's permissions. Exempt are files that receive the permissions of the user's own umask.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from pathlib import Path
 _PRIVATE = 0o077
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _users: int | None = None
-"""The umask that the process was started with; None where it still holds."""
+"""The umask at the start of the process; None if it is unchanged."""
 
 
 def keep_private() -> None:
-    """From now on nobody else reads what this process writes."""
+    """Make all files that this process writes from now on private."""
     global _users
     before = os.umask(_PRIVATE)
     if _users is None:
@@ -26,12 +25,12 @@ def keep_private() -> None:
 
 
 def users_umask() -> int:
-    """The umask that the user has: for programs that are started on the user's behalf; -1 leaves it as it is."""
+    """Return the user's umask, for programs started on the user's behalf; -1 leaves it unchanged."""
     return -1 if _users is None else _users
 
 
 def give_to_user(file: int, *, like: Path | None = None) -> None:
-    """Let an open file have the mode of `like`, which it replaces, or what the user's umask gives a new one.
+    """Give an open file the mode of `like`, which it replaces, or that of a new file under the user's umask.
 
     Raises OSError.
     """
@@ -42,7 +41,7 @@ def give_to_user(file: int, *, like: Path | None = None) -> None:
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and those above it, as the user's umask has them. Raises OSError."""
+    """Make a folder and its parents, following the user's umask. Raises OSError."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     if _users is not None:
@@ -51,13 +50,13 @@ def make_folders(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text for the user: a new file is as the user's umask has it. Raises OSError."""
+    """Write a text for the user: a new file follows the user's umask. Raises OSError."""
     make_file(path)
     path.write_text(text, encoding="utf-8")
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file as the user's umask has it, where there is none. Raises OSError."""
+    """Make an empty file that follows the user's umask, unless it exists. Raises OSError."""
     try:
         with path.open("xb") as file:
             give_to_user(file.fileno())
@@ -66,7 +65,7 @@ def make_file(path: Path) -> None:
 
 
 def readable_by_others(folder: Path) -> str | None:
-    """How a folder's rights read where others may look into it, such as `drwxr-xr-x`; None where they may not."""
+    """Return a folder's permissions, such as `drwxr-xr-x`, if others can read it; None if they cannot."""
     try:
         mode = folder.stat().st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""Which texts of an answer are quotes from its document, as the schema marks them. Pure.
+"""A pure finder of an answer's quotes from its document, as the schema marks them.
 
 `x-quote: true` or `check: quotes` marks a text, or a list of texts. Both are for orch alone, and are never sent.
 """
@@ -14,7 +14,7 @@ from orchestrator.core.schema_keywords import LIST, NAMED, ONE
 
 MARK, CHECK, QUOTES = "x-quote", "check", "quotes"
 NAMES = frozenset({"quote", "quotes"})
-"""Properties that are quotes where the task itself says `check: quotes`."""
+"""Names of properties that hold quotes if the task itself says `check: quotes`."""
 _SAME_VALUE = ("anyOf", "oneOf", "allOf")
 _SAME_VALUE_SINGLE = ("if", "then", "else")
 _Path = tuple[str | int, ...]
@@ -22,19 +22,19 @@ _Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A quote of an answer; `path` is its place there, as `clauses/0/quote`."""
+    """A quote in an answer; `path` is its place there, such as `clauses/0/quote`."""
 
     path: str
     text: str
 
 
 def has_marks(schema: Any) -> bool:
-    """True if a schema marks any quote."""
+    """True if a schema marks a quote."""
     return bool(schema != unmarked(schema))
 
 
 def unmarked(schema: Any) -> Any:
-    """The schema without marks. A property may have the name of a mark, and stays.
+    """Return the schema without marks. A property may have the name of a mark, and stays.
 
     Raises ValueError for a mark that could never be checked.
     """
@@ -66,7 +66,7 @@ def _is_mark(name: str, value: Any) -> bool:
 
 
 def marked_quotes(schema: Mapping[str, Any], answer: Any) -> list[Quote]:
-    """The quotes of an answer that fits its schema. Of alternatives each one counts, whichever the answer fits."""
+    """Return the quotes of an answer that fits its schema. All alternatives count, whichever the answer fits."""
     quotes: dict[_Path, str] = {}
     seen: set[tuple[int, _Path]] = set()
     open_nodes: list[tuple[Any, Any, _Path]] = [(schema, answer, ())]
@@ -82,7 +82,7 @@ def marked_quotes(schema: Mapping[str, Any], answer: Any) -> list[Quote]:
 
 
 def named_quotes(answer: Any) -> list[Quote]:
-    """The texts under every property that is called `quote` or `quotes`."""
+    """Return the texts under every property called `quote` or `quotes`."""
     quotes: dict[_Path, str] = {}
     open_values: list[tuple[Any, _Path]] = [(answer, ())]
     while open_values:
@@ -109,7 +109,7 @@ def _texts(value: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
 
 
 def _same_value(root: Mapping[str, Any], node: Mapping[str, Any], value: Any, path: _Path) -> Iterator[Any]:
-    """The schemas that a node applies to the same value."""
+    """Yield the schemas that a node applies to the same value."""
     if isinstance(node.get("$ref"), str):
         yield _referred(root, node["$ref"]), value, path
     for name in _SAME_VALUE:
@@ -120,7 +120,7 @@ def _same_value(root: Mapping[str, Any], node: Mapping[str, Any], value: Any, pa
 
 
 def _inner(node: Mapping[str, Any], value: Any, path: _Path) -> Iterator[tuple[Any, Any, _Path]]:
-    """The parts of a value, each with the schema that a node has for it."""
+    """Yield the parts of a value, each with its schema."""
     if isinstance(value, list):
         first = node.get("prefixItems")
         first = first if isinstance(first, list) else []
@@ -147,7 +147,7 @@ def _fits(pattern: str, name: str) -> bool:
 
 
 def _referred(root: Mapping[str, Any], reference: str) -> Any:
-    """What a reference within the schema leads to, None for any other."""
+    """Resolve a reference within the schema; None for any other reference."""
     if not reference.startswith("#"):
         return None
     found: Any = root

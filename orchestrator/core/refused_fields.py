@@ -1,6 +1,7 @@
-"""Which field of a request a provider refused, read from an error in any provider's words. Pure.
+"""A pure reader of the request field that a provider refused, from an error in any provider's words.
 
-Only a refusal that names a field of the request counts. An outage, an account and the content of one row name none.
+Only a refusal that names a field of the request counts. Errors about outages, accounts or a row's content name no
+field.
 """
 
 from __future__ import annotations
@@ -12,29 +13,29 @@ from enum import StrEnum
 from typing import Any
 
 MOST_READ = 2000
-"""Characters of a message that are examined."""
+"""Longest part of a message to examine, in characters."""
 
 
 class FieldFault(StrEnum):
-    """What about a field was refused."""
+    """Scopes of a refusal."""
 
-    FIELD = "field"  # the field, whatever its value: every request with it is refused alike
-    SETTING = "setting"  # this value, by this model: another model may take it
-    RANGE = "range"  # this value is out of the range that holds everywhere
+    FIELD = "field"  # the field with any value: every request with it is refused
+    SETTING = "setting"  # this value, by this model: another model may accept it
+    RANGE = "range"  # this value is out of the range for all models
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedField:
-    """A field of a request that was refused. `name` is spelled as it was sent, a part of a field with a dot."""
+    """A refused field of a request. `name` is spelled as in the request; a dot separates parts."""
 
     name: str
     fault: FieldFault
 
 
 SYSTEM = "system"
-"""The name for the role of a system message, which some models refuse."""
+"""Name for the role of a system message, which some models refuse."""
 JSON_OBJECT = "response_format.json_object"
-"""The name for a request of any JSON, where that is refused as well."""
+"""Name for a request for any JSON, if that is refused as well."""
 _ANY: Mapping[str, Any] = dict.fromkeys(
     (
         "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "seed", "stop",
@@ -47,7 +48,7 @@ _ANY: Mapping[str, Any] = dict.fromkeys(
     )
 )  # fmt: skip
 _CONTENT = frozenset({"messages", "input", "prompt", "model", "custom_id", "stream", "url", "method", "body"})
-# Passing states, accounts and sizes: whatever they name, no field was refused.
+# Temporary states, accounts and sizes: such an error refuses no field, whatever it names.
 _NEVER = frozenset({401, 402, 407, 408, 409, 413, 423, 425, 429, 498, 499})
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "max_tokens": ("max_completion_tokens", "max_output_tokens"),
@@ -73,12 +74,12 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "message": ("include",),
     "random_seed": ("seed",),
 }
-"""How else a field may be spelled in the request that an error speaks of; the first that was sent is meant."""
+"""Other spellings of a field in the request behind an error; the first one that was sent is meant."""
 _DOTTED = {"output_config.effort": "effort", "output_config.format": "output_format", "text.format": "output_format"}
 _BARE = re.compile(
     r"(?<![\w.'`\"-])(?:[a-z]+(?:_[a-z]+)+|logprobs|dimensions|temperature)(?![\w'`\"-])", re.IGNORECASE
 )
-"""Words that mean a field wherever they stand. Others, as `stop` or `user`, are words of the language too."""
+"""Words that always mean a field. Others, such as `stop` or `user`, are also plain English."""
 _QUOTED = re.compile(r"(?P<quote>['`\"])(?P<name>[A-Za-z_][\w.\[\]/-]{0,80})(?P=quote)")
 _LOC = re.compile(r"\bloc['\"]?\s*[:=]\s*[\[(]([^\])]{1,200})[\])]")
 _PATH = re.compile(r"\bbody(?:\.|\s*(?:->|→|>|,)\s*)([A-Za-z_][\w.]{0,80})")
@@ -106,7 +107,7 @@ _PHRASES = (
 _SCHEMA = re.compile(
     r"\bschema (?:for|of|in) ['`\"]?(?:response[ _]format|text\.format|output[ _]format)", re.IGNORECASE
 )
-"""A refused schema. Names of its properties and its own name follow, and may be those of fields."""
+"""A refused schema. Names that follow are its own or its properties', even if they look like fields."""
 _ROLE = re.compile(r"^messages?(?:\[\d+\]|\.\d+)\.role$")
 _INSTEAD = re.compile(
     r"\b(?:please )?(?:use|try|set|prefer)\b[^.]{0,120}\binstead\b|\bdid you mean\b.*", re.IGNORECASE
@@ -124,7 +125,7 @@ _SHAPE = re.compile(
     r"|\binvalid\b",
     re.IGNORECASE,
 )
-"""What a server says of a request and not of itself. A status of 5xx needs it beside the field's name."""
+"""Words about the request and not about the server. A 5xx status counts only with these words and a field name."""
 _OUTAGE = re.compile(
     r"overload|\bcapacity|temporar|try again|unavailable for now|timed? ?out|connection|upstream|maintenance|restart"
     r"|out of memory|crash|\bbusy\b",
@@ -165,7 +166,7 @@ _TOGETHER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ProviderError:
-    """What an error says, in the words that providers share; each may be missing."""
+    """An error in terms that providers share; each may be missing."""
 
     status: int | None = None
     code: str | None = None
@@ -190,7 +191,7 @@ def refused_field(error: ProviderError, sent: Mapping[str, Any]) -> RefusedField
 
 
 def names_request_field(error: ProviderError) -> bool:
-    """True if an error names a field that requests or batches may have, so that it is about no account."""
+    """True if an error names a field of requests or batches, so that it is not about an account."""
     return refused_field(error, _ANY) is not None
 
 
@@ -205,7 +206,7 @@ def _may_refuse(error: ProviderError, text: str) -> bool:
 
 
 def _mentions(param: str | None, text: str) -> Iterator[str]:
-    """What an error names, the surest first: its own `param`, a path into the body, a quoted name, a word."""
+    """Yield the names in an error, the surest first: its `param`, a path into the body, a quoted name, a word."""
     if param:
         yield param
     if _SCHEMA.search(text):
@@ -229,7 +230,7 @@ def _mentions(param: str | None, text: str) -> Iterator[str]:
 
 
 def _sent_as(mention: str, sent: Mapping[str, Any]) -> str | None:
-    """The field of the body that a mention means: an empty name for its content, None for no field of it."""
+    """Return the body's field that a mention means: "" for its content, None if it is not a field."""
     if _ROLE.match(mention):
         return SYSTEM if has_system(sent) else ""
     path = re.sub(r"\[\d*\]", "", mention.replace("/", ".").replace("->", ".")).strip(". ").lower()
@@ -243,7 +244,7 @@ def _sent_as(mention: str, sent: Mapping[str, Any]) -> str | None:
 
 
 def has_system(sent: Mapping[str, Any]) -> bool:
-    """True if a body has a message of a system or developer role."""
+    """True if a body has a system or developer message."""
     asked = sent.get("messages") or sent.get("input")
     messages = asked if isinstance(asked, list) else []
     return any(isinstance(one, dict) and one.get("role") in ("system", "developer") for one in messages)
@@ -254,7 +255,7 @@ def _is_bound(name: str) -> bool:
 
 
 def _part(name: str, sent: Mapping[str, Any]) -> str:
-    """A field's name, or the way in which it asks for JSON where the schema is not asked for any more."""
+    """Return a field's name, or the form of its JSON request if the schema is already dropped."""
     value = sent.get(name)
     if name == "text" and isinstance(value, dict):
         value = value.get("format")

@@ -1,4 +1,4 @@
-"""Lines of batch input files: read, and checked for what no endpoint takes. A body stays the bytes that it is."""
+"""Lines of batch input files: reading, and the checks that every endpoint shares. A body's bytes stay unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.core.wire import ENDPOINTS, JSON_ERRORS, MAX_DEPTH, MAX_LINE_B
 
 
 class RequestLine(msgspec.Struct, frozen=True):
-    """One line of a batch input file. Fields that are missing or of another type are found by `check_line`."""
+    """A line of a batch input file. `check_line` finds fields that are missing or of another type."""
 
     custom_id: Any = None
     method: Any = None
@@ -40,7 +40,7 @@ _decode_line = msgspec.json.Decoder(RequestLine).decode
 _decode_head = msgspec.json.Decoder(_BodyHead).decode
 FEW_BRACKETS = 20
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[{")
-# A string that does not end is one token too, so that nothing is scanned twice.
+# An unterminated string is one token too, so that nothing is scanned twice.
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\(?:.|\Z)[^"\\]*+)*+(?:"|\Z)|[][{}]', re.DOTALL)
 _TEXT_VALUE = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
 _BOM = b"\xef\xbb\xbf"
@@ -53,9 +53,9 @@ def _missing(param: str) -> LineError:
 
 
 def is_too_deep(raw: bytes, most: int = MAX_DEPTH) -> bool:
-    """Whether JSON nests more than `most` lists and objects in one another; found without recursion.
+    """True if JSON nests more than `most` lists and objects; works without recursion.
 
-    Nearly all of it has fewer of them than that, which takes a look at its brackets alone: 0.5 µs at a row of 1 kB.
+    Nearly all JSON has fewer brackets than that, so counting them suffices: 0.5 µs for a row of 1 kB.
     """
     if len(raw) <= 2 * most or _has_few_brackets(raw) or len(raw.translate(None, _NO_BRACKETS)) <= most:
         return False
@@ -72,7 +72,7 @@ def is_too_deep(raw: bytes, most: int = MAX_DEPTH) -> bool:
 
 
 def _has_few_brackets(raw: bytes) -> bool:
-    """Whether it has hardly any list or object: of a long text, a search for the next one is what costs least."""
+    """True for hardly any lists or objects: in a long text, searching for the next bracket is cheapest."""
     if len(raw) < 2048:
         return False
     find, left = raw.find, FEW_BRACKETS
@@ -87,7 +87,7 @@ def _has_few_brackets(raw: bytes) -> bool:
 
 
 def find_custom_id(raw: bytes) -> msgspec.Raw | None:
-    """The custom_id of a line as JSON, also where no decoder reads the line; None where it has none."""
+    """Return a line's custom_id as JSON, even if no decoder can read the line; None if it has none."""
     depth = 0
     for token in _TOKENS.finditer(raw):
         first = raw[token.start()]
@@ -107,15 +107,15 @@ TOO_DEEP = LineError("invalid_json_line", f"This line nests lists and objects mo
 
 
 def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineError:
-    """Check one request line as the Batch API does; `endpoint` is the batch's, None where lines may differ.
+    """Check a request line as the Batch API does; `endpoint` is the batch's, None if lines may differ.
 
-    Not checked here: what needs the other lines (a custom_id given twice, models that differ).
+    It does not check what needs other lines (a repeated custom_id, differing models).
     """
     if len(raw) > MAX_LINE_BYTES:
         return LineError("invalid_json_line", f"This line is longer than {MAX_LINE_BYTES:,} bytes.")
     try:
         line = _decode_line(raw)
-        raw.decode()  # the JSON decoder does not look into strings that it skips
+        raw.decode()  # the JSON decoder does not check strings that it skips
     except RecursionError:
         return TOO_DEEP
     except JSON_ERRORS:
@@ -151,7 +151,7 @@ def _check_frame(line: RequestLine, endpoint: str | None) -> LineError | None:
 
 
 def short_url(endpoint: str) -> str:
-    """An endpoint as Azure spells it in batches: `/chat/completions`."""
+    """Return an endpoint in Azure's spelling for batches: `/chat/completions`."""
     return endpoint.removeprefix("/v1")
 
 
@@ -165,7 +165,7 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
     if not isinstance(head.model, str):
         return LineError("invalid_request", "Model must be a string.", "body.model")
     if head.stream:
-        # OpenAI names its first endpoint so in this text; what it says at others is not known.
+        # OpenAI's text starts so at its first endpoint; its text for other endpoints is unknown.
         prefix = "Chat Completions: " if url == "/v1/chat/completions" else ""
         return LineError(
             "streaming_unsupported", f"{prefix}Streaming is not supported in the Batch API.", "body.stream"
@@ -176,10 +176,10 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
 
 
 def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, bytes]]:
-    """`(number from 1, offset, line)` of each line that is not blank; a BOM and line ends are left out.
+    """Yield `(number from 1, offset, line)` of each line that is not blank, without a BOM and line ends.
 
-    Only "\\n" ends a line, and a blank one has nothing but JSON's white space. Of a line above `longest` no more than
-    that and a few bytes is held or given: enough for `check_line` to refuse it.
+    Only "\\n" ends a line, and a blank line has only JSON's white space. A line above `longest` is cut a few bytes
+    after that, which is enough for `check_line` to refuse it.
     """
     offset = 0
     number = 0
@@ -198,12 +198,12 @@ def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[int, 
 
 
 def id_key(custom_id: str) -> int:
-    """64 bits that stand for a custom_id within this process: a fraction of its memory, no collision in practice."""
+    """Return a 64-bit key for a custom_id in this process: a fraction of its memory, no collision in practice."""
     return hash(custom_id) & 0xFFFF_FFFF_FFFF_FFFF
 
 
 def duplicate_error(custom_id: str) -> LineError:
-    """The entry for a custom_id that an earlier line has."""
+    """Return the error entry for a repeated custom_id."""
     return LineError(
         "duplicate_custom_id",
         f"The custom_id '{custom_id}' for this request is a duplicate of another request. "

@@ -1,4 +1,4 @@
-"""How long an HTTP answer asks to be left alone."""
+"""The waiting time that an HTTP answer asks for."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LONGEST_TEXT = 200
 
 
 def retry_after(header: Callable[[str], str | None], now: datetime, *, most: float) -> float | None:
-    """Seconds, as `retry-after-ms` or `Retry-After` (seconds, or a date) says it; from 0 to `most`.
+    """Return the seconds in `retry-after-ms` or `Retry-After` (seconds, or a date), from 0 to `most`.
 
-    A date counts from the answer's own, or from `now` (aware) where it has none. None where neither header says it in
-    a form that can be read. Never raises.
+    A date counts from the answer's own date, or from `now` (aware) if it has none. None if neither header is
+    readable. Never raises.
     """
     for name, seconds in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         if (number := _number(header(name))) is not None:
@@ -25,7 +25,7 @@ def retry_after(header: Callable[[str], str | None], now: datetime, *, most: flo
 
 
 def _number(text: str | None) -> float | None:
-    """A number of at least 0, else None: what asks for less than nothing says nothing."""
+    """Parse a number of at least 0; None for anything else, and a negative wait is meaningless."""
     try:
         number = float(text or "")
     except ValueError:
@@ -34,7 +34,7 @@ def _number(text: str | None) -> float | None:
 
 
 def date_of(text: str | None) -> datetime | None:
-    """An HTTP date as aware UTC; None where there is none, or one beyond every calendar."""
+    """Parse an HTTP date as aware UTC; None if it is missing, invalid or outside the calendar."""
     if text is None or len(text) > LONGEST_TEXT:
         return None
     try:

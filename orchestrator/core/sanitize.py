@@ -1,15 +1,15 @@
-"""Text that strangers wrote (models, documents, providers), made safe to print: control characters are shown. Pure.
+"""Pure functions that make untrusted text (of models, documents, providers) safe to print.
 
-A terminal obeys escape sequences whoever sends them, and bidirectional controls make a line read as something else.
-Each such character is printed as `\\u001b`. That is its escape in JSON too: what is JSON stays the same JSON.
+A terminal obeys escape sequences from any source, and bidirectional controls make a line read as something else. Each
+such character is printed as `\\u001b`. That is also its escape in JSON, so JSON keeps its meaning.
 """
 
 from __future__ import annotations
 
 import re
 
-# C0 without tab and newline, DEL, C1, the Bidi_Control property, line and paragraph separators, lone surrogates.
-# A carriage return before a newline is a line's end; alone it overwrites what stands there.
+# C0 without tab and newline, DEL, C1, the Bidi_Control property, line and paragraph separators, lone surrogates. A
+# carriage return before a newline ends a line; alone it overwrites the line.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)"
 )
@@ -17,16 +17,16 @@ _BLANKS = re.compile(r"[ \t\r\n]+")
 
 
 def escape_controls(text: str) -> str:
-    """The text with each control character as `\\uXXXX`. Tabs and newlines stay."""
+    """Replace each control character by `\\uXXXX`. Tabs and newlines stay."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
-    """The text on one line, with control characters shown."""
+    """Return the text on one line, with control characters escaped."""
     return _BLANKS.sub(" ", escape_controls(text)).strip(" ")
 
 
 def shortened(text: str, most: int) -> str:
-    """The text on one line of at most so many characters; `…` where it goes on."""
+    """Return the text on one line of at most `most` characters; `…` marks a cut."""
     line = one_line(text)
     return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,4 +1,4 @@
-"""Schedules and their nights: the words for them, and the facts."""
+"""Schedules and their nights: states, rules and facts."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from orchestrator.core.model import JobId
 
 
 class NightState(StrEnum):
-    """Where one night of a schedule stands."""
+    """States of a night of a schedule."""
 
-    DUE = "due"  # it is due, and it has not begun: it waits, as its reason says
-    RUNNING = "running"  # begun: its job is being made, or runs
-    DONE = "done"  # its job is at its end, or nothing had changed
-    FAILED = "failed"  # the job could not be made, could not go on, or was cancelled
-    SKIPPED = "skipped"  # left out, by the schedule's rule
-    MISSED = "missed"  # nobody was there in time
+    DUE = "due"  # due but not started: it waits, for the given reason
+    RUNNING = "running"  # its job is being made, or runs
+    DONE = "done"  # its job has ended, or nothing had changed
+    FAILED = "failed"  # its job could not be made, could not continue, or was cancelled
+    SKIPPED = "skipped"  # omitted by the schedule's rule
+    MISSED = "missed"  # no engine was running in time
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen to the night by itself."""
+        """True if nothing more will happen to the night by itself."""
         return self not in (NightState.DUE, NightState.RUNNING)
 
 
 class Misfire(StrEnum):
-    """What a schedule does with a night that is found late, but within its grace."""
+    """Rules for a night that is found late, but within its grace."""
 
     RUN = "run"
     SKIP = "skip"
 
 
 class Overlap(StrEnum):
-    """What a schedule does with a night that comes while a job of the same file is still going."""
+    """Rules for a night that is due while a job of the same file still runs."""
 
     SKIP = "skip"
     WAIT = "wait"
@@ -42,11 +42,11 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A job file that is run by itself: `cron` by the clocks of the time zone `tz`, by the engine of `home`.
+    """A job file that runs automatically: at `cron` in time zone `tz`, by the engine of `home`.
 
     `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is
-    the settings file that the schedule was made under. Nights that come after `since` are run. One that runs `after`
-    another schedule, named by its id, has no `cron`.
+    the settings file under which the schedule was made. Only nights after `since` are run. A schedule that runs
+    `after` another one, named by its id, has no `cron`.
     """
 
     id: str
@@ -69,11 +69,11 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """One run of a schedule. `id` is 0 until the store has given it one.
+    """A run of a schedule. `id` is 0 until the store assigns it.
 
-    `night` is its date; of several runs a date, `slot` is the time of day. `code` says why it failed, where it did;
-    `asked_by` who asked for it, where its time did not.
-    `job_id` may name a job that was removed since, or, where nothing had changed, an earlier night's.
+    `night` is its date. `slot` is the time of day if a date has several runs. `code` says why a failed night failed;
+    `asked_by` names who started it by hand. `job_id` may name a job that was removed since, or, if nothing had
+    changed, an earlier night's job.
     """
 
     schedule_id: str
@@ -91,5 +91,5 @@ class Night:
 
     @property
     def name(self) -> str:
-        """What it is called: 2026-11-20, or 2026-11-20 14:00."""
+        """Name of the night: 2026-11-20, or 2026-11-20 14:00."""
         return f"{self.night} {self.slot}".rstrip()

@@ -1,4 +1,4 @@
-"""Where the parts of a JSON Schema are schemas themselves: as they are, in a list, by name."""
+"""Keywords of JSON Schema whose values contain schemas: directly, in a list, or by name."""
 
 ONE = frozenset(
     ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames", "unevaluatedItems",

@@ -1,4 +1,4 @@
-"""Nulls for optional properties, which a strict schema asks for and the schema of a task may forbid. Pure."""
+"""A pure remover of nulls in optional properties, which a strict schema requires and a task's schema may forbid."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_STEPS = 5_000
-"""Parts of a schema that are looked at for one answer."""
+"""Most parts of a schema to visit for an answer."""
 
 
 class TooManySteps(Exception):
-    """A schema has too many parts for an answer, or refers to itself without end."""
+    """A schema has too many parts for an answer, or refers to itself endlessly."""
 
 
 class NullRemover:
-    """Removes nulls from an answer: only those of an optional property whose schema forbids null.
+    """Removes nulls from an answer, but only from optional properties whose schema forbids null.
 
-    `validator` is a jsonschema validator of the whole schema; it finds what references name.
+    `validator` is a jsonschema validator of the whole schema; it resolves references.
     """
 
     def __init__(self, validator: Any) -> None:
@@ -24,7 +24,7 @@ class NullRemover:
         self._left = MAX_STEPS
 
     def removed(self, value: Any) -> Any:
-        """The value without these nulls; itself if it has none. Raises TooManySteps."""
+        """Return the value without these nulls, or the same object if it has none. Raises TooManySteps."""
         return self._removed(value, self._validator) if _has_null(value) else value
 
     def _removed(self, value: Any, validator: Any) -> Any:
@@ -70,7 +70,7 @@ class NullRemover:
         return found
 
     def _together(self, validator: Any) -> Iterator[Any]:
-        """The validators that judge a value together: its schema's, those it refers to, those of `allOf`."""
+        """Yield the validators that apply to the same value: its schema's, referenced ones, and those of `allOf`."""
         pending = [validator]
         while pending:
             one = pending.pop()

@@ -1,9 +1,9 @@
-"""JSON Schemas of answers: what is wrong with one, and answers checked by them, in bounded time. Pure.
+"""Pure checks of JSON Schemas, and of answers against them, in bounded time.
 
-jsonschema does the checking. Left to itself it takes as long as a schema and an answer make it: twice as long for
-each level where a schema refers to itself twice, for ever in a backtracking pattern, the square of a list whose items
-must differ. So every step is counted, against a budget that is far above what an answer of its size needs; patterns
-go to RE2 (`patterns`), and what is compared is hashed first.
+jsonschema does the checking. By itself it may take any time: doubled at each level where a schema refers to itself
+twice. A backtracking pattern may never end, and unique items take quadratic time. So every step counts against a
+budget far above what an answer of its size needs. Patterns go to RE2 (`patterns`), and values are hashed before
+comparison.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from orchestrator.core.schema_keywords import LIST, NAMED, ONE
 from orchestrator.core.schema_nulls import NullRemover
 
 MAX_DEPTH = 100
-"""Levels of lists and objects in an answer."""
+"""Most levels of lists and objects in an answer."""
 STEPS = 200_000
 STEPS_A_BYTE = 20
-"""What a check may take, a microsecond or so each: so many, and so many more for each byte of the answer."""
+"""Budget of a check in steps of about a microsecond: a base, plus this number for each byte of the answer."""
 MAX_SUBSCHEMAS = 50_000
 
 WORKER = Single(WorkerLimits(memory=1_000_000_000, seconds=10, patience=60.0))
 Place = tuple[str | int, ...]
 Keyword = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
 
-# These judge the same value as the schema that they stand in.
+# These apply to the same value as the schema that contains them.
 _IN_PLACE = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"))
-# jsonschema looks for what these leave over with steps that cannot be counted: a worker process does.
+# jsonschema evaluates these in steps that cannot be counted, so they are checked in a worker process.
 _UNCOUNTED = frozenset(("unevaluatedItems", "unevaluatedProperties", "$dynamicRef"))
 
 
 class TooCostly(Exception):
-    """A check took its whole budget."""
+    """A check used up its budget."""
 
 
 def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
-    """What is wrong with a schema beyond its form: patterns that are not known, and references in a circle."""
+    """Yield what is wrong with a valid schema: unsupported patterns, and circular references."""
     for number, (place, part) in enumerate(_parts(schema, ())):
         if number == MAX_SUBSCHEMAS:
             yield (), f"has more than {MAX_SUBSCHEMAS:,} parts"
@@ -61,7 +61,7 @@ def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
 
 
 def _parts(schema: Any, place: Place) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-    """A schema and all in it, each with its place; true and false are left out."""
+    """Yield a schema and all its subschemas, each with its place, without true and false."""
     pending = [(place, schema)]
     while pending:
         here, part = pending.pop()
@@ -82,7 +82,7 @@ def _inside(part: Mapping[str, Any], place: Place) -> Iterator[tuple[Place, Any]
 
 
 def _circle(schema: Mapping[str, Any]) -> Place | None:
-    """Where a schema comes back to itself with the same value before it."""
+    """Return where a schema refers back to itself for the same value."""
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
@@ -96,7 +96,7 @@ def _circle(schema: Mapping[str, Any]) -> Place | None:
 
 
 def _comes_back(part: Mapping[str, Any], resolver: Any, done: set[int]) -> bool:
-    """Whether a schema is in a circle with itself or others, depth first without recursion."""
+    """True if a schema is in a circle with itself or others; depth first, without recursion."""
     open_: set[int] = {id(part)}
     path = [(part, resolver, _beside(part, resolver))]
     while path:
@@ -117,7 +117,7 @@ def _comes_back(part: Mapping[str, Any], resolver: Any, done: set[int]) -> bool:
 
 
 def _beside(part: Mapping[str, Any], resolver: Any) -> Iterator[tuple[Any, Any]]:
-    """The schemas that judge the same value; what a reference does not find is reported elsewhere."""
+    """Yield the schemas that apply to the same value; unresolvable references are reported elsewhere."""
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
@@ -134,7 +134,7 @@ def _beside(part: Mapping[str, Any], resolver: Any) -> Iterator[tuple[Any, Any]]
 
 
 class SchemaCheck:
-    """Whether answers fit a schema."""
+    """Checks of answers against a schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
@@ -142,7 +142,7 @@ class SchemaCheck:
         self._validator = _validator()(schema) if self._is_counted else None
 
     def problem(self, value: Any, size: int) -> str | None:
-        """What is wrong with an answer of so many bytes, None where it fits. Never raises for what it is."""
+        """Return what is wrong with an answer of `size` bytes, or None if it fits. Never raises for any answer."""
         if _is_deep(value):
             return f"the answer is nested deeper than {MAX_DEPTH} levels"
         if self._validator is None:
@@ -154,19 +154,19 @@ class SchemaCheck:
             return "the answer takes too long to be checked: it is too large for its schema, or repeats too much"
         except RecursionError:
             return "the answer is nested too deeply to be checked"
-        except Exception as error:  # noqa: BLE001 (a schema may make jsonschema fail in any way; that is the row's)
+        except Exception as error:  # noqa: BLE001 (a schema may make jsonschema fail in any way)
             return f"the answer cannot be checked: {type(error).__name__}: {error}"[:300]
         return None if error is None else _worded(error)
 
     def fitted(self, value: Any, size: int) -> tuple[Any, str | None]:
-        """An answer as the schema has it, and what is wrong with it.
+        """Return an answer in the form that its schema wants, and what is wrong with it.
 
         Nulls of optional properties are removed if the schema forbids them and the answer fits without them.
         """
         problem = self.problem(value, size)
         if problem is None or self._validator is None or _is_deep(value):
             return value, problem
-        with suppress(Exception):  # whatever a schema makes of it, as above: then the first problem stands
+        with suppress(Exception):  # a schema may raise anything, as above: then the first problem stands
             _budget.left = STEPS + STEPS_A_BYTE * size
             other = NullRemover(self._validator).removed(value)
             if other != value and self.problem(other, size) is None:
@@ -184,7 +184,7 @@ class SchemaCheck:
 
 
 def check_uncounted(schema: dict[str, Any], value: Any) -> Iterator[list[str | None]]:
-    """For a worker process: what is wrong with an answer."""
+    """Yield what is wrong with an answer; runs in a worker process."""
     from jsonschema import Draft202012Validator
 
     try:
@@ -224,7 +224,7 @@ def _spend(steps: float) -> None:
 
 @cache
 def _validator() -> Any:
-    """jsonschema's validator with every step counted."""
+    """Return jsonschema's validator with every step counted."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
@@ -241,14 +241,14 @@ def _counted(keyword: Keyword) -> Keyword:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         _spend(1 + len(value) / 4 if type(value) in (list, dict) else 1)
         for error in keyword(validator, value, instance, schema) or ():
-            _spend(len(error.message) / 50)  # it shows the whole value, and may be kept while others are checked
+            _spend(len(error.message) / 50)  # it quotes the whole value, and may be kept during other checks
             yield error
 
     return counted
 
 
 def _type(validator: Any, types: str | list[str], instance: Any, schema: Any) -> list[Any]:
-    """The keyword that nearly every schema has, without the cost of a generator."""
+    """Check the keyword of nearly every schema, without the cost of a generator."""
     wanted = (types,) if isinstance(types, str) else types
     for name in wanted:
         if validator.is_type(instance, name):
@@ -268,7 +268,7 @@ def _matches(pattern: str, text: str) -> bool:
     try:
         found = searcher(pattern)
     except PatternProblem:
-        return True  # of a job that was made before such patterns were refused
+        return True  # of a job made before such patterns were refused
     _spend(3 + len(text) * found.size / 100)
     return found.found_in(text)
 
@@ -339,14 +339,14 @@ def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> It
         try:
             quotient = instance / divisor
             fits = int(quotient) == quotient
-        except OverflowError:  # more than a float holds: exactly, then
+        except OverflowError:  # too large for a float: compute exactly
             fits = (Fraction(instance) / Fraction(divisor)).denominator == 1
     if not fits:
         yield _error(f"{instance!r} is not a multiple of {divisor}")
 
 
 class _Held:
-    """A value of a schema, known by which object it is."""
+    """A value of a schema, compared by identity."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -360,7 +360,7 @@ class _Held:
 
 @lru_cache(maxsize=1024)
 def _keys(held: _Held) -> frozenset[Any]:
-    """The keys of an enum's values."""
+    """Return the keys of an enum's values."""
     return frozenset(_key(value, _free) for value in held.value)
 
 
@@ -370,11 +370,11 @@ def _constant(held: _Held) -> Any:
 
 
 def _free(steps: float) -> None:
-    """What a schema itself takes, once."""
+    """Count nothing: a schema's own keys are computed once."""
 
 
 def _key(value: Any, spend: Callable[[float], None] = _spend) -> Any:
-    """The same for what JSON Schema calls equal, and hashable: 1 is 1.0, and true is not 1."""
+    """Return a hashable key, equal for what JSON Schema calls equal: 1 is 1.0, and true is not 1."""
     spend(0.5)
     if isinstance(value, bool):
         return bool, value

@@ -1,6 +1,6 @@
-"""SFTP for fsspec, used as `ssh` is: only servers that are known, an end to waiting, files whole or not at all.
+"""SFTP for fsspec with the rules of `ssh`: only known servers, timeouts, and files written whole or not at all.
 
-Import it only where paramiko is installed.
+Import it only if paramiko is installed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from orchestrator.core.storages import StorageRefused
 
 CONNECT_SECONDS = 30
 SILENT_SECONDS = 60
-"""How long a server may take to answer before it counts as gone."""
+"""Seconds in which a server must answer before it counts as gone."""
 KNOWN = "/etc/ssh/ssh_known_hosts"
 AHEAD = 64
-"""Pieces of a file that are asked for before the first has come."""
+"""Pieces of a file that are requested before the first arrives."""
 
 
 class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
@@ -35,13 +35,13 @@ class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # pa
 
 
 class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """The files of a server; for one thread. A connection that was lost is made anew by the next call."""
+    """The files of a server; for one thread. The next call reopens a lost connection."""
 
     cachable = False
 
     def _connect(self) -> None:
         client = paramiko.SSHClient()
-        # At the end of this storage: paramiko's threads would keep the connection for ever.
+        # Close it with this object: paramiko's threads would keep the connection forever.
         weakref.finalize(self, client.close).atexit = False
         client.load_system_host_keys()
         with suppress(OSError):
@@ -65,7 +65,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
 
     @property
     def ftp(self) -> Any:
-        """The session, which is alive."""
+        """The live session."""
         transport = self.client.get_transport()
         if transport is None or not transport.is_active():
             self._connect()
@@ -75,16 +75,16 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
     def _decode_stat(found: Any, parent_path: str | None = None) -> dict[str, Any]:
         told: dict[str, Any] = SFTPFileSystem._decode_stat(found, parent_path)
         if told["type"] == "file" and not stat.S_ISREG(found.st_mode):
-            told["type"] = "other"  # a pipe: reading it would wait for ever
+            told["type"] = "other"  # a pipe: reading it would block forever
         return told
 
     def get_file(self, rpath: str, lpath: str, callback: Any = DEFAULT_CALLBACK, **options: Any) -> None:
-        """`callback` is told of the bytes as they come, and ends it by raising."""
+        """Fetch a file; `callback` receives the progress, and ends the transfer by raising."""
         path = self._strip_protocol(rpath)
         self.ftp.get(path, lpath, _steps(callback), max_concurrent_prefetch_requests=AHEAD)
 
     def put_file(self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, **options: Any) -> None:
-        """Under another name beside it first: whoever looks finds the old file, or the whole new one."""
+        """Write under a temporary name first, so that readers find the old file or the whole new one."""
         path = self._strip_protocol(rpath)
         folder, _, name = path.rpartition("/")
         self.makedirs(folder, exist_ok=True)
@@ -98,12 +98,12 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
             raise
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
-        """Write bytes, below folders that are made where they are missing."""
+        """Write bytes, making missing folders."""
         self.makedirs(self._parent(self._strip_protocol(path)), exist_ok=True)
         super().pipe_file(path, value, mode=mode, **options)
 
     def ukey(self, path: str) -> str:
-        """What stands for the content: not when it was read last, which is in fsspec's own."""
+        """Return an id of the content, without the time of the last read, which fsspec's own id includes."""
         told = {**self.info(path), "time": None}
         return sha256(str(told).encode()).hexdigest()
 
@@ -113,14 +113,14 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
         except OSError as error:
             if error.errno is not None:
                 raise
-            # A server without OpenSSH's extension renames to names that are free.
+            # A server without OpenSSH's extension renames only to free names.
             with suppress(FileNotFoundError):
                 self.ftp.remove(new)
             self.ftp.rename(old, new)
 
 
 def _steps(callback: Any) -> Callable[[int, int], None]:
-    """fsspec's callback for paramiko, which tells all bytes so far."""
+    """Adapt fsspec's callback for paramiko, which reports the total of bytes so far."""
     so_far = 0
 
     def step(bytes_so_far: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Shards, the rows of one batch: their states, the moves between them, and the facts."""
+"""Shards (the rows of a batch): their states, transitions and facts."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ ShardId = NewType("ShardId", str)
 
 
 class ShardState(StrEnum):
-    """Where one shard (the rows of one batch) stands."""
+    """States of a shard (the rows of a batch)."""
 
     PENDING = "pending"  # planned; nothing was sent
     SUBMITTING = "submitting"  # the intent is committed: a batch may exist at the backend
     SUBMITTED = "submitted"  # the batch's id is known
-    ENDED = "ended"  # the backend says that the batch is over, whatever the end
-    COLLECTED = "collected"  # every row has its outcome here, or went on to another shard
+    ENDED = "ended"  # the backend says that the batch is over, in whatever way
+    COLLECTED = "collected"  # every row has its outcome, or moved to another shard
     CANCELLED = "cancelled"  # given up before anything was sent
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen to the shard."""
+        """True if nothing more will happen to the shard."""
         return not TRANSITIONS[self]
 
 
 class HoldCode(StrEnum):
-    """Why a shard waits; `Shard.held` says it in words."""
+    """Reasons why a shard waits; `Shard.held` puts them in words."""
 
     SLOW = "slow"  # its batch runs, and takes longer than usual
     UNREACHABLE = "unreachable"  # the last call to its backend failed
@@ -47,7 +47,7 @@ class HoldCode(StrEnum):
 
 TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
     ShardState.PENDING: frozenset({ShardState.SUBMITTING, ShardState.CANCELLED}),
-    # The one move back: nothing is at the backend that carries the shard's id. To `ended`: it refused the batch.
+    # The only move back: the backend has nothing with the shard's id. To `ended`: it refused the batch.
     ShardState.SUBMITTING: frozenset({ShardState.SUBMITTED, ShardState.PENDING, ShardState.ENDED}),
     ShardState.SUBMITTED: frozenset({ShardState.ENDED}),
     ShardState.ENDED: frozenset({ShardState.COLLECTED}),
@@ -55,26 +55,26 @@ TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
     ShardState.CANCELLED: frozenset(),
 }
 AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
-"""States of a shard that was sent, or may have been, and is not collected: what it costs is not booked."""
+"""States of a shard that was or may have been sent and is not collected: its cost is not booked."""
 AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
-"""States of a shard whose backend has work to do."""
+"""States of a shard whose backend still has work to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The rows of one backend, endpoint and model that make one batch. Facts of the provider: `provider_*`.
+    """The rows of a batch, with one backend, endpoint and model. The provider's facts are `provider_*`.
 
-    `tokens` estimates the prompts, `max_output` is the most that the answers may have, None where a row has no bound.
-    `refusal_code` and `refusal` are why the backend made no batch, in its own code and words; `held` what keeps the
-    shard from going on now, for people, and `held_code` the same for decisions. `intended_at` is when the intent to
-    send it was committed last, `account` whose batch it is. `status_at` is when `provider_status` was first seen as
-    it is, `started_at` when it was first in progress, `first_at` when its first row was seen done, `seen_at` when the
-    backend last answered for its batch. `sends` counts the times it was asked for. `rerouted_at` is when it was
-    decided to take its rows back, and `rerouted_for` why. `owed` counts the rows that were let go though their
-    answers may exist there: these are looked for until `cleaned_at`, when its remote files were deleted or given up.
-    `took_seconds` is how long the batch took by the provider's own clock. `failing` counts rows that failed while the
-    batch runs, by `new` or `known` and by code; None where its results cannot be read before its end. `preflight`
-    names the fields of the one row that is asked at the synchronous endpoint before a batch; None for a batch.
+    `tokens` estimates the prompts; `max_output` is the most that the answers may have, None if a row has no limit.
+    `refusal_code` and `refusal` say why the backend made no batch, in its own code and words. `held` says for
+    people why the shard waits, `held_code` for programs. `intended_at` is when the intent to send it was last committed,
+    `account` is the batch's owner. `status_at` is when `provider_status` last changed, `started_at` when it was
+    first in progress, `first_at` when its first row was seen done, `seen_at` when the backend last answered for its
+    batch. `sends` counts the attempts to create it. `rerouted_at` is when the decision to reroute its rows was
+    made, for the reason `rerouted_for`. `owed` counts rows given up though answers may exist there: these are
+    looked for until `cleaned_at`, when its remote files were deleted or given up. `took_seconds` is the batch's
+    duration by the provider's clock. `failing` counts rows that failed while the batch runs, by `new` or `known`
+    and by code; None if its results cannot be read before its end. `preflight` names the fields of the single row
+    that is asked at the synchronous endpoint before a batch; None for a batch.
     """
 
     id: ShardId

@@ -1,8 +1,8 @@
-"""Prompts made of templates (Jinja2, sandboxed), in bounded time and memory whatever a template or a document holds.
+"""Prompts from templates (Jinja2, sandboxed), in bounded time and memory for any template or document.
 
-Nearly all templates put fields into a text and no more: those are rendered here. A template with a loop, a sum or a
-filter that may give more than it takes can run for ever or fill the memory, as `{{ 'a' * 10**12 }}` does when it is
-merely compiled; those are compiled and rendered in a worker process with limits.
+Nearly all templates only put fields into a text: these are rendered here. A template with a loop, a sum or an
+expanding filter can run forever or fill the memory; `{{ 'a' * 10**12 }}` does so when it is merely compiled. Such
+templates are compiled and rendered in a worker process with limits.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 
 MAX_PROMPT = 64_000_000
-"""Characters that a template may give."""
+"""Most characters of a prompt."""
 WORKER = Single(WorkerLimits(memory=1_000_000_000, seconds=10, patience=60.0, value=4 * MAX_PROMPT))
 MOST_TRIPS = 3
-"""A template that so many documents have tripped over is not tried with the next."""
+"""Number of documents on which a template may exceed its limits before it is given up."""
 MOST_STEPS = 100
-"""Names, filters and comparisons of a template that is rendered here."""
+"""Most names, filters and comparisons of a template that is rendered here."""
 MOST_CODE = 20_000
-"""Characters between the braces of a template that is parsed here."""
+"""Most characters between the braces of a template that is parsed here."""
 MOST_MESSAGE = 300
 
 _CODE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
-# What gives no more than a few times what it takes.
+# Nodes whose output is at most a few times their input.
 _STEPS = (nodes.Name, nodes.Getattr, nodes.Getitem, nodes.Filter, nodes.Test, nodes.Compare, nodes.Not, nodes.And,
           nodes.Or, nodes.CondExpr, nodes.Slice)  # fmt: skip
 _PLAIN_NODES = (*_STEPS, nodes.Template, nodes.Output, nodes.TemplateData, nodes.Const, nodes.Operand, nodes.If)
@@ -38,13 +38,13 @@ _PLAIN_FILTERS = frozenset(
     ("abs", "capitalize", "count", "d", "default", "e", "escape", "first", "float", "int", "last", "length", "lower",
      "string", "title", "tojson", "trim", "upper")
 )  # fmt: skip
-# What compiling may raise besides its own errors: the code that Jinja2 makes has limits of Python's.
+# Compiling raises more than Jinja2's own errors: its generated code is subject to Python's limits.
 _RENDERING = (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _COMPILING = (*_RENDERING, SyntaxError, AssertionError)
 
 
 class TemplateProblem(Exception):
-    """A template cannot be compiled, or gives no prompt for these fields; `line` is the line in it, if known."""
+    """A template cannot be compiled, or yields no prompt for these fields; `line` is the line in it, if known."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -53,10 +53,10 @@ class TemplateProblem(Exception):
 
 
 class Template:
-    """A template, compiled. `variables` are the names that it takes from a document, `text` among them."""
+    """A compiled template. `variables` are the names that it takes from a document, including `text`."""
 
     def __init__(self, source: str) -> None:
-        """Raises TemplateProblem."""
+        """Compile a template. Raises TemplateProblem."""
         self._source = source
         tree = _looked_at(source)
         self._compiled: Compiled | None = None
@@ -67,7 +67,7 @@ class Template:
             self.variables = frozenset(self._elsewhere("check", source))
 
     def render(self, fields: Mapping[str, object]) -> str:
-        """The prompt. Raises TemplateProblem, StorageError; Interrupted where this process is asked to end."""
+        """Return the prompt. Raises TemplateProblem or StorageError, or Interrupted at a request to stop."""
         if self._compiled is not None:
             return _rendered(self._compiled, fields)
         if len(self._trips) >= MOST_TRIPS:
@@ -76,7 +76,7 @@ class Template:
         return "".join(self._elsewhere("render", self._source, used))
 
     def _elsewhere(self, function: str, *arguments: object) -> list[str]:
-        """What a function of this module gives in a worker process."""
+        """Run a function of this module in a worker process and return its values."""
         found: list[str] = []
         try:
             for is_problem, value, line in WORKER.call(f"{__name__}:{function}", *arguments):
@@ -92,12 +92,12 @@ class Template:
 
 @lru_cache(maxsize=256)
 def template(source: str) -> Template:
-    """A template, compiled once. Raises TemplateProblem."""
+    """Compile a template, once. Raises TemplateProblem."""
     return Template(source)
 
 
 def check(source: str) -> Iterator[tuple[bool, str, int | None]]:
-    """For a worker process: the names that a template uses, or what is wrong with it."""
+    """Yield the names in a template, or what is wrong with it; runs in a worker process."""
     try:
         for name in sorted(_compiled(source)[1]):
             yield False, name, None
@@ -106,7 +106,7 @@ def check(source: str) -> Iterator[tuple[bool, str, int | None]]:
 
 
 def render(source: str, fields: Mapping[str, object]) -> Iterator[tuple[bool, str, int | None]]:
-    """For a worker process: the prompt, or why there is none."""
+    """Yield the prompt, or the reason for its absence; runs in a worker process."""
     try:
         yield False, _rendered(_compiled(source)[0], fields), None
     except TemplateProblem as problem:
@@ -130,7 +130,7 @@ def _compiled(source: str) -> tuple[Compiled, frozenset[str]]:
 
 
 def _looked_at(source: str) -> nodes.Template | None:
-    """The template's parts; None where it is too large, or too broken, to be parsed here."""
+    """Parse a template; None if it is too large, or too broken, to be parsed here."""
     code = sum(len(found[0]) for found in _CODE.finditer(source)) if source.count("{") <= MOST_CODE else MOST_CODE + 1
     if code > MOST_CODE or re.search(r"\{[{%#]", _CODE.sub("", source)):
         return None
@@ -141,7 +141,7 @@ def _looked_at(source: str) -> nodes.Template | None:
 
 
 def _is_plain(tree: nodes.Template) -> bool:
-    """Whether what a template gives, and how long that takes, is bounded by the fields and a small factor."""
+    """True if a template's output and time are bounded by the fields and a small factor."""
     steps = 0
     try:
         for node in tree.find_all(nodes.Node):

@@ -1,4 +1,4 @@
-"""A small HTTP server in a thread of this process: the pages, and the webhooks of providers."""
+"""A small HTTP server in a thread of this process, for the pages and for provider webhooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.core.connections import Connections
 from orchestrator.core.guarded_server import Server, guarded
 
 STOP_SECONDS = 1
-"""How long answers that are under way may take when the server is to end."""
+"""Seconds that unfinished answers get when the server stops."""
 
 
 @contextmanager

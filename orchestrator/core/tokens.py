@@ -1,4 +1,4 @@
-"""Token counts without a network: o200k, which is exact for OpenAI's newer models and an estimate for others."""
+"""Offline token counts with o200k: exact for OpenAI's newer models, an estimate for others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PIXELS_PER_TOKEN = 750
 _A_PAGE = (1109, 1568)
 _A_MESSAGE, _A_REPLY = 3, 3
 _CHARS_PER_TOKEN_AT_MOST = 16
-# The encoder's time grows with the square of a run that has no break (64,000 letters or spaces: a minute), so a long
-# run is cut into pieces. They may give a token more than the whole; ordinary text has no such run.
+# The encoder's time grows with the square of an unbroken run (64,000 letters or spaces: a minute), so a long run is
+# cut into pieces. The pieces may have a token more than the whole; ordinary text has no such run.
 _LONG_RUN = re.compile(r"(\w{250}|\s{250}|[^\w\s]{250})")
 
 
@@ -25,17 +25,17 @@ def _encoding() -> Any:
 
 
 def of_picture(data: bytes) -> int:
-    """Tokens of a JPEG or PNG picture, from its first bytes: one for 750 pixels.
+    """Return the tokens of a JPEG or PNG picture, from its first bytes: one for 750 pixels.
 
-    That is Anthropic's rule for pictures that it does not scale down. OpenAI's patches (32 x 32 pixels, 1,536 at
-    most) and tiles, and the patches of Qwen-VL in vLLM (28 x 28), give no more for a page.
+    That is Anthropic's rule for pictures that it does not scale down. OpenAI's patches (32 x 32 pixels, at most
+    1,536) and tiles, and the patches of Qwen-VL in vLLM (28 x 28), give no more for a page.
     """
     width, height = _dimensions(data)
     return -(-width * height // PIXELS_PER_TOKEN)
 
 
 def _dimensions(data: bytes) -> tuple[int, int]:
-    """Width and height; those of a page in good resolution where they cannot be told."""
+    """Return width and height; for an unreadable picture, those of a page in good resolution."""
     if data.startswith(b"\x89PNG") and len(data) >= 24:
         return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
     at = 2
@@ -47,17 +47,17 @@ def _dimensions(data: bytes) -> tuple[int, int]:
 
 
 def estimate(size: int) -> int:
-    """Tokens of `size` bytes of text, roughly."""
+    """Estimate the tokens of `size` bytes of text."""
     return -(-size // BYTES_PER_TOKEN)
 
 
 def count(texts: Sequence[str]) -> int:
-    """Tokens of a prompt of so many messages, with what the chat format adds to each."""
+    """Count the tokens of a prompt's messages, with what the chat format adds to each."""
     return count_plain(texts) + _A_MESSAGE * len(texts) + _A_REPLY
 
 
 def count_plain(texts: Sequence[str]) -> int:
-    """Tokens of texts that no chat is made of, such as those of embeddings."""
+    """Count the tokens of texts outside a chat, such as those of embeddings."""
     return sum(len(_encode(text)) for text in texts)
 
 
@@ -70,7 +70,7 @@ def _encode(text: str) -> list[int]:
 
 
 def cut(text: str, limit: int) -> tuple[str, int | None]:
-    """The first `limit` tokens of a text, and how many tokens it had if it was cut (estimated when it is long)."""
+    """Return a text's first `limit` tokens, and its token count if it was cut (estimated for a long text)."""
     if len(text) * 4 <= limit or len(text.encode()) <= limit:
         return text, None  # a token is at least one byte
     head = text[: limit * _CHARS_PER_TOKEN_AT_MOST]

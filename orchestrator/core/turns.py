@@ -1,4 +1,4 @@
-"""Whose rows an engine does first. The planner and the server ask this alike, so what a plan counts on happens."""
+"""The order in which an engine takes rows. The planner and the server share it, so that plans come true."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ DAY = timedelta(days=1)
 
 
 def due_at(deadline: datetime | None, now: datetime) -> datetime:
-    """Until when rows have to be done: a day from now where there is no deadline, or none any more."""
+    """Return when rows are due: a day from now without a deadline, or after it has passed."""
     return now + DAY if deadline is None or deadline <= now else deadline
 
 
 def turn(due: float, made: float) -> tuple[float, float]:
-    """The place in the order: what is due soonest, and of that what was made first."""
+    """Return a row's place in the order: by due time, then by creation time."""
     return due, made

@@ -1,4 +1,4 @@
-"""Words with which a server says how an answer ended, and which of them mean that it is not an answer. Pure."""
+"""Words in which servers say how an answer ended, and which of them mean that it is not an answer. Pure."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ FAILED_ENDS = frozenset(
         "engine_error", "interrupted", "preempted", "load", "unload",
     }
 )  # fmt: skip
-"""Kinds of ends with which a server says that it stopped before the answer was complete.
+"""Kinds of ends that say that the server stopped before the answer was complete.
 
 vLLM and SGLang: `abort`, `error`. DeepSeek: `insufficient_system_resource`. OpenRouter and Mistral: `error`. Z.ai:
 `network_error`. Cohere: `timeout`, `user_cancel`. TensorRT-LLM: `cancelled`, `not_finished`. Ollama: `load`.
 """
 _FAILED_STATUSES = frozenset({"failed", "cancelled", "canceled", "in_progress", "queued"})
-"""Values of a response's `status` under which it has no answer, or not a whole one."""
+"""Values of a response's `status` without an answer, or with only part of one."""
 _BOUNDED = frozenset({"max_output_tokens", "max_tokens", "content_filter"})
-"""Reasons for which a response is incomplete, and an answer all the same: it was cut where its request says."""
+"""Reasons for an incomplete response that is still an answer: it was cut where its request says."""
 WINDOW_FULL = frozenset(
     {"model_context_window_exceeded", "context_window_exceeded", "model_length", "error_limit", "token_limit"}
 )
-"""Kinds of ends that say that the context window was full: sending it again does not help.
+"""Kinds of ends that say that the context window was full: sending the row again does not help.
 
 Anthropic and Bedrock: `model_context_window_exceeded`. Mistral: `model_length`. Cohere: `ERROR_LIMIT`. watsonx:
 `token_limit`.
 """
 MAX_WORDS = 200
-"""Characters of a server's own words that a reason quotes."""
+"""Most characters of a server's own words that a reason quotes."""
 _USUAL_ENDS = ("stop", "length", "tool_calls")
 _PIECE = "chat.completion.chunk"
 _NAMES = ("type", "reason", "finish_reason", "name")
 _DEEPEST = 4
-"""Levels of objects and lists in which a server may wrap its word."""
+"""Most levels of objects and lists around a server's word."""
 
 
 class ChoiceEnd(msgspec.Struct, frozen=True, gc=False):
-    """How a choice ended."""
+    """End of a choice."""
 
     finish_reason: Any = None
     error: Any = None
@@ -53,7 +53,7 @@ _decode_end = msgspec.json.Decoder(ChoiceEnd).decode
 
 
 def end_word(reason: Any) -> str | None:
-    """The word for how an answer ended, in whatever shape its server gives it; None if it gives none."""
+    """Return the word for how an answer ended, in whatever shape its server gives it; None if it gives none."""
     for _ in range(_DEEPEST):
         if isinstance(reason, dict):
             reason = next((reason[name] for name in _NAMES if name in reason), None)
@@ -65,7 +65,7 @@ def end_word(reason: Any) -> str | None:
 
 
 def end_kind(reason: str | None) -> str:
-    """A word for how an answer ended as it is compared; empty if there is none.
+    """Normalise a word for how an answer ended; empty for None.
 
     `FINISH_REASON_MAX_TOKENS` (Vertex), `FinishReason.MAX_TOKENS` (its enum as text) and `max-tokens` are one kind.
     """
@@ -76,7 +76,7 @@ def end_kind(reason: str | None) -> str:
 
 
 def why_unfinished(choices: list[ChoiceEnd] | None, kind: Any, status: Any, details: Any) -> str | None:
-    """Why a body is not a whole answer, None if it is one.
+    """Return why a body is not a whole answer, or None if it is.
 
     `kind` is its `object`, `details` its `incomplete_details`.
     """
@@ -109,13 +109,13 @@ def _unfinished_response(status: Any, details: Any) -> str | None:
 
 
 def _words(error: Any) -> str:
-    """What an error object says, short."""
+    """Return an error object's message, shortened."""
     said = error.get("message") or error.get("code") or error.get("type") if isinstance(error, dict) else error
     return str(said if said else error)[:MAX_WORDS]
 
 
 def choice_ends(raw: msgspec.Raw) -> list[ChoiceEnd] | None:
-    """How choices ended, each read by itself; None if there are none in any known shape."""
+    """Return the ends of the choices, each decoded on its own; None if they have no known shape."""
     try:
         choices = msgspec.json.decode(raw, type=list[msgspec.Raw])
     except JSON_ERRORS:

@@ -20,16 +20,18 @@ ENDPOINTS = (
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_LINE_ERRORS = 100
 MAX_DEPTH = 500
-"""How deep lists and objects may be nested in a line or an answer. A decoder goes as deep as the stack of its thread
-allows, so without a limit of its own, what one thread accepts another one could not read."""
+"""Most levels of lists and objects in a line or an answer. A decoder's own limit is its thread's stack, so without
+this limit one thread could accept what another cannot read.
+"""
 NO_BODY = msgspec.Raw(b"null")
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are not JSON of the wanted shape, too deep (a model may repeat `[` to its end),
-or no UTF-8."""
+"""Errors of decoding bytes that are not JSON of the wanted shape, are nested too deeply (a model may repeat `[` to
+its end), or are not UTF-8.
+"""
 
 
 class BatchStatus(StrEnum):
-    """A batch's status word, in lower case; a provider's own spelling is lowered where it enters."""
+    """Status words of a batch, in lower case; a provider's own spelling is lowered on entry."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -42,7 +44,7 @@ class BatchStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the batch will not change any more."""
+        """True if the batch will not change any more."""
         return self in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED)
 
 
@@ -70,7 +72,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class UploadStatus(StrEnum):
-    """The status word of an upload in parts; only a pending one changes."""
+    """Status words of an upload in parts; only a pending one changes."""
 
     PENDING = "pending"
     COMPLETED = "completed"
@@ -79,7 +81,7 @@ class UploadStatus(StrEnum):
 
 
 class Upload(msgspec.Struct, frozen=True):
-    """An upload in parts; `bytes` is what was announced, `file` what it became once it is completed."""
+    """An upload in parts; `bytes` is the announced size, `file` the result once it is completed."""
 
     id: str
     bytes: int
@@ -102,7 +104,7 @@ class UploadPart(msgspec.Struct, frozen=True):
 
 
 class LineError(msgspec.Struct, frozen=True):
-    """One entry of `batch.errors.data`; `line` counts from 1."""
+    """An entry of `batch.errors.data`; `line` counts from 1."""
 
     code: str
     message: str
@@ -148,7 +150,7 @@ class BatchUsage(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch object; times are whole seconds since 1970, and every key is always there."""
+    """A batch object; times are whole seconds since 1970, and every key is always present."""
 
     id: str
     object: str = "batch"
@@ -175,14 +177,14 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-"""What a database's integer holds."""
+"""A count that fits a database's integer."""
 
 
 class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How our server got a result: an extension of the result line, given when the batch asks for it.
+    """Details of a result from our server: an extension of the result line, sent if the batch asks for it.
 
-    `uncertain` counts how often the row was sent and no answer came; the upstream may bill that all the same.
-    `window_full`: prompt and answer fill the context window that the upstream states, whatever it says of the end.
+    `uncertain` counts sends of the row without an answer, which the upstream may bill. `window_full`: prompt and
+    answer fill the context window that the upstream states, whatever it says about the end.
     """
 
     upstream: str
@@ -202,7 +204,7 @@ class ResultResponse(msgspec.Struct, frozen=True):
 
 
 class ResultLine(msgspec.Struct, frozen=True):
-    """One line of an output or error file, read leniently."""
+    """A line of an output or error file, read leniently."""
 
     custom_id: str | None = None
     id: str | None = None

@@ -1,17 +1,18 @@
 """Calls as tasks on a Ray cluster; run by path with the cluster's own Python, standard library and Ray only.
 
-    python cluster_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE MORE_MEMORY
+python cluster_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE MORE_MEMORY
 
 The numbers are the limits of `process.WorkerLimits`.
 
-Both ways go lines of JSON, with as many raw bytes behind them as they say. On stdin `{"id", "bytes"}` and the call,
-as `messages` packs it. On stdout `{"event": "room", "cpus"}`, those of the cluster, when it is connected and whenever
-they change; `{"event": "done", "id", "trip", "detail", "sizes", "bytes"}` and the packed values; and two last words,
-`{"event": "unreachable", "problem"}` and `{"event": "unfit", "problem"}`: a node lacks what a task needs.
+Both directions carry lines of JSON, each followed by the number of raw bytes that it states. On stdin: `{"id",
+"bytes"}` and the call as `messages` packs it. On stdout: `{"event": "room", "cpus"}` with the cluster's CPUs, once
+connected and at every change; `{"event": "done", "id", "trip", "detail", "sizes", "bytes"}` and the packed values.
+Two final events end it: `{"event": "unreachable", "problem"}`, and `{"event": "unfit", "problem"}` if a node lacks
+what a task needs.
 
-A task runs on a node that has orch-batch of the same version. Ray is not to repeat it: a call whose node or process
-is lost is made once more here, and has failed when that is lost as well. This process ends when stdin does, and Ray
-ends its tasks with it.
+A task runs on a node that has the same version of orch-batch. Ray does not repeat tasks: a call whose node or process
+is lost is made once more here, and a second loss fails it. This process ends when stdin does, and Ray then ends its
+tasks.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Call = tuple[int, bytes]
 
 
 def read(request: bytes, limits: tuple[int, int, float, int, int], version: str) -> tuple[str, str, list[bytes]]:
-    """The task. Goes to its node by value: what it uses is imported there."""
+    """Run one call on a node. Ray ships this function by value, so it imports what it uses."""
     import socket
 
     try:
@@ -53,14 +54,14 @@ def read(request: bytes, limits: tuple[int, int, float, int, int], version: str)
 
 
 def only_ours() -> BinaryIO:
-    """Standard output for events alone: what Ray, or a library below it, prints goes to standard error."""
+    """Reserve standard output for events; what Ray or its libraries print goes to standard error."""
     ours = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return ours
 
 
 class SentCalls:
-    """The calls that are under way."""
+    """Calls in progress."""
 
     def __init__(self, out: BinaryIO, version: str, limits: tuple[int, int, float, int, int]) -> None:
         self._out = out
@@ -70,7 +71,7 @@ class SentCalls:
         self._cpus = -1.0
 
     def tell(self, event: str, payloads: list[bytes] | None = None, **more: Any) -> None:
-        """One event; where nobody listens any more, there is nobody to be told."""
+        """Write an event; a closed pipe is ignored."""
         sizes = [len(payload) for payload in payloads or ()]
         head = {"event": event, "sizes": sizes, "bytes": sum(sizes), **more}
         with contextlib.suppress(OSError):
@@ -78,7 +79,7 @@ class SentCalls:
             self._out.flush()
 
     async def serve(self, calls: queue.SimpleQueue[Call | None]) -> None:
-        """Make the calls that come until no more do; what is under way then is wanted by nobody."""
+        """Make incoming calls until stdin ends, then cancel those in progress."""
         looking = asyncio.create_task(self._look())
         while (call := await asyncio.to_thread(calls.get)) is not None:
             task = asyncio.create_task(self._make(*call))
@@ -116,7 +117,7 @@ class SentCalls:
 
 
 def _take_in(calls: queue.SimpleQueue[Call | None]) -> None:
-    """In a thread, from the very start: whatever Ray holds up, the end of stdin is the end of this process."""
+    """Read calls in a thread, so that the process ends with stdin even if Ray hangs."""
     stdin = sys.stdin.buffer
     for line in stdin:
         head = json.loads(line)
@@ -135,7 +136,7 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=_take_in, args=(calls,), daemon=True).start()
     found = SentCalls(out, version, (int(memory), int(seconds), float(patience), int(value), int(more_memory)))
     try:
-        # Never start a cluster of our own.
+        # Never start our own cluster.
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # noqa: BLE001  (Ray has many words for "there is no cluster")
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,6 +1,6 @@
-"""Calls made on all nodes of a Ray cluster, their values in the order in which they are asked for.
+"""Calls on all nodes of a Ray cluster, with results in the caller's order.
 
-Ray is not in this process: a child in the cluster's own Python (cluster_child.py) hands the calls to it.
+Ray is not in this process: a child in the cluster's own Python (cluster_child.py) submits the calls.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from orchestrator.core.errors import JobFilesError
 CHILD = Path(__file__).resolve().parent / "cluster_child.py"
 END_SECONDS = 10.0
 AHEAD = 2
-"""So many calls for each CPU of the cluster are under way, so that none waits for us."""
+"""Calls in progress per CPU of the cluster, so that no CPU waits for us."""
 FIRST_CALLS = 16
-"""So many are where the cluster has no CPUs (yet): those that wait are what it grows by."""
+"""Calls in progress while the cluster has no CPUs: waiting tasks make it grow."""
 _READ = 1 << 20
-# A node of the cluster, and nothing of a job's: no keys.
+# Variables for a cluster node, without anything of a job: no keys.
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "no_proxy", "NO_PROXY")
 
 
 class ClusterTask:
-    """A call on its way. `ClusterPool.results` gives its values."""
+    """A submitted call; `ClusterPool.results` returns its values."""
 
     __slots__ = ("fault", "held", "is_over", "payloads")
 
@@ -49,9 +49,9 @@ class ClusterTask:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`python` is the cluster's own, with Ray and orch-batch; `address` is Ray's, such as `auto`.
+    """A Ray cluster: `python` is its interpreter with Ray and orch-batch; `address` is Ray's, such as `auto`.
 
-    A cluster that has not answered after `patience` seconds, in which a busy machine starts Ray, is taken for none.
+    A cluster that is silent for `patience` seconds counts as absent; a busy machine starts Ray within that time.
     """
 
     python: Path
@@ -60,11 +60,11 @@ class Cluster:
 
 
 class ClusterPool:
-    """Makes calls on a cluster; its child is started with the first. For one thread at a time.
+    """Makes calls on a cluster; the first call starts its child. For one thread at a time.
 
-    At most `workers` (default: what keeps all CPUs of the cluster busy) are under way. `check` is called every
-    LOOK_SECONDS while results are waited for, and may raise to end the wait. Raises JobFilesError where the cluster
-    cannot be reached, is lost, or has a node without orch-batch of this version.
+    At most `workers` calls are in progress (default: enough to keep all CPUs of the cluster busy). `check` is called
+    every LOOK_SECONDS while results are awaited, and may raise to end the wait. Raises JobFilesError if the cluster
+    cannot be reached, is lost, or has a node without this version of orch-batch.
     """
 
     def __init__(
@@ -85,16 +85,16 @@ class ClusterPool:
 
     @property
     def most(self) -> int:
-        """How many calls are under way at most."""
+        """Maximum number of calls in progress."""
         return self._most
 
     @property
     def has_room(self) -> bool:
-        """Whether more calls are needed to keep the cluster busy."""
+        """True if more calls are needed to keep the cluster busy."""
         return len(self._under_way) < self._most and self._held < BUFFER_BYTES
 
     def submit(self, call: WorkerCall) -> ClusterTask:
-        """Make a call as soon as a node has room."""
+        """Queue a call; it runs as soon as a node has room."""
         request = messages.dumps(tuple(call))
         task = self._under_way[self._count] = ClusterTask(len(request))
         self._held += task.held
@@ -102,13 +102,13 @@ class ClusterPool:
         self._count += 1
         stdin = self._started().stdin
         assert stdin is not None, "it is a pipe"
-        with suppress(BrokenPipeError):  # one that is gone is noticed where it is read from
+        with suppress(BrokenPipeError):  # reading its output notices a dead child
             stdin.write(head.encode() + b"\n" + request)
             stdin.flush()
         return task
 
     def results(self, task: ClusterTask) -> Iterator[Any]:
-        """The values of a call. Raises Tripped, behind its values, where it came to no end."""
+        """Yield the values of a call. Raises Tripped after them if it did not finish."""
         while not task.is_over:
             self._pump()
         self._held -= task.held
@@ -123,7 +123,7 @@ class ClusterPool:
             raise task.fault
 
     def close(self) -> None:
-        """End the child, and with it all tasks."""
+        """End the child and all its tasks."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -157,7 +157,7 @@ class ClusterPool:
                     stdout=subprocess.PIPE,
                     stderr=self._errors,
                     env={**kept, "PYTHONSAFEPATH": "1"},
-                    start_new_session=True,  # Ctrl-C in a terminal is for us: it ends when its stdin does
+                    start_new_session=True,  # Ctrl-C in a terminal is for us: the child ends with its stdin
                 )
             except OSError as error:
                 self._errors.close()
@@ -165,7 +165,7 @@ class ClusterPool:
         return self._child
 
     def _pump(self) -> None:
-        """Wait for a while until something comes, and take it in."""
+        """Wait briefly for output and process it."""
         self._check()
         out = self._started().stdout
         assert out is not None, "it is a pipe"

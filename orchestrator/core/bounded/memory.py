@@ -1,4 +1,4 @@
-"""What a function in a worker process may ask for."""
+"""Memory requests for functions in a worker process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 def ask_for_more() -> None:
-    """Let this process have the most memory that it may, from now on: libraries keep some of what they had."""
+    """Raise this process's memory limit to its maximum for good: libraries keep some memory after use."""
     with suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))

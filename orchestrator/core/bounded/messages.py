@@ -1,7 +1,7 @@
-"""What a parent and its workers say to each other: a head of five bytes, and a pickle of plain values.
+"""Messages between a parent and its workers: a head of five bytes and a pickle of plain values.
 
-A worker has read a stranger's bytes, so what it says is not trusted: `loads` knows a handful of harmless types and
-refuses all others, where a pickle could otherwise name any function to be called.
+A worker has read untrusted bytes, so its messages are not trusted. A pickle could otherwise call any function;
+`loads` accepts a few harmless types and refuses the rest.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from uuid import UUID, SafeUUID
 from zoneinfo import ZoneInfo
 
 OUT_OF_MEMORY = 77
-"""The exit code of a worker whose function ran into the memory limit."""
+"""The exit code of a worker whose function hit the memory limit."""
 FULL = 0.7
-"""A function that fails with this share of its memory in use failed for want of it, whatever it says."""
+"""A function that fails with this share of its memory in use counts as out of memory, whatever its error says."""
 HEAD = struct.Struct("<BI")  # kind, bytes that follow
 
 
 class MessageKind(IntEnum):
-    """Of a message."""
+    """A message's kind."""
 
     READY = 1  # worker: it has started
     CALL = 2  # parent: (function, arguments)
-    VALUE = 3  # worker: a value that the function gave
-    ALIVE = 4  # worker: the function is at work and has no value to give
-    END = 5  # worker: the function is done; the seconds of CPU time that it took, and the worker's page faults so far
-    FAULT = 6  # worker: the function raised an error that it should not have; the name of its type
-    TOO_LARGE = 7  # worker: it gave a value larger than the limit
+    VALUE = 3  # worker: a value that the function yielded
+    ALIVE = 4  # worker: the function is running and has no value yet
+    END = 5  # worker: the function ended; its seconds of CPU time, and the worker's page faults so far
+    FAULT = 6  # worker: the function raised an unexpected error; the name of its type
+    TOO_LARGE = 7  # worker: the function yielded a value larger than the limit
 
 
 _KNOWN = frozenset(
@@ -47,7 +47,7 @@ class _Pickler(pickle.Pickler):
             return ZoneInfo, (value.key,)
         if type(value) in _KNOWN or (isinstance(value, type) and value in _NAMED.values()):
             return NotImplemented
-        # Anything else goes as its text: what a template would have made of it in the end.
+        # Anything else is sent as its text, which is what a template would have made of it in the end.
         return str, (str(value),)
 
 
@@ -60,14 +60,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def dumps(value: object) -> bytes:
-    """A value as bytes; what is not plain in it is replaced by its text. Raises MemoryError."""
+    """Pack a value as bytes, with anything not plain replaced by its text. Raises MemoryError."""
     out = io.BytesIO()
     _Pickler(out, protocol=5).dump(value)
     return out.getvalue()
 
 
 def loads(data: bytes) -> Any:
-    """The value. Raises ValueError for what is not a pickle of plain values."""
+    """Unpack a value. Raises ValueError if the data is not a pickle of plain values."""
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except MemoryError:
@@ -77,5 +77,5 @@ def loads(data: bytes) -> Any:
 
 
 def packed(kind: MessageKind, payload: bytes = b"") -> bytes:
-    """A message as it is sent."""
+    """Return a message with its head."""
     return HEAD.pack(kind, len(payload)) + payload

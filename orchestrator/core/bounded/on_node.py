@@ -1,4 +1,4 @@
-"""What a Ray task runs on its node: one call, in a worker process under limits as it would have been at home."""
+"""The part of a Ray task that runs on its node: one call in a worker process, under the same limits as locally."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from orchestrator.core.bounded.process import Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 
 _kept: dict[WorkerLimits, Single] = {}
-"""A task's process is used for the next task, and so is its worker."""
+"""Worker processes, kept for the next task."""
 
 
 def answer(request: bytes, limits: WorkerLimits) -> tuple[str, str, list[bytes]]:
-    """Make the call that `messages.dumps` has packed. Returns the trip (empty: none), its detail, and packed values.
+    """Make the call that `messages.dumps` packed; return the trip ("" if none), its detail and the packed values.
 
-    Raises StorageError where no process can be started.
+    Raises StorageError if no process can be started.
     """
     function, arguments = messages.loads(request)
     worker = _kept.setdefault(limits, Single(limits))

@@ -1,4 +1,4 @@
-"""Worker processes that work through calls, several at a time, and give the results in the order of the calls."""
+"""A pool of worker processes that run calls in parallel and return results in the order of the calls."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from orchestrator.core.bounded.process import Trip, Tripped, Worker, WorkerLimit
 from orchestrator.core.errors import StorageError
 
 BUFFER_BYTES = 64_000_000
-"""So many bytes of results are held for calls whose turn has not come; what is above that waits in its worker."""
+"""Bytes of results that may wait for their turn; beyond this, results stay in their worker."""
 LOOK_SECONDS = 0.25
 AHEAD_SECONDS = 0.1
-"""Each worker has calls for about so long waiting with it, so that it need not wait for its parent."""
+"""Seconds of work queued at each worker, so that it need not wait for its parent."""
 LEAST_AHEAD, MOST_AHEAD = 2, 64
 STARTS = 3
-"""So many workers in a row that die before they have begun are no accident."""
+"""After this many workers in a row die before they are ready, no more are started."""
 
 
 class WorkerCall(NamedTuple):
-    """A function, `package.module:name`, that gives values as a generator; and its arguments, plain values."""
+    """A generator function, as `package.module:name`, and its arguments, which are plain values."""
 
     function: str
     arguments: tuple[Any, ...] = ()
 
 
 class WorkerTask:
-    """A call on its way. `WorkerPool.results` gives its values."""
+    """A submitted call; `WorkerPool.results` returns its values."""
 
     __slots__ = ("fault", "has_given", "is_over", "payloads", "request", "tries")
 
@@ -48,15 +48,15 @@ class WorkerTask:
 
 
 def cores() -> int:
-    """How many processors this process may use."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerPool:
-    """At most `workers` processes (default: one a core), started when there is work; for one thread at a time.
+    """At most `workers` processes (default: one per core), started on demand; for one thread at a time.
 
-    `check` is called every LOOK_SECONDS while results are waited for, and may raise to end the wait. Everything here
-    that waits raises StorageError where no process can be started.
+    `check` is called every LOOK_SECONDS while results are awaited, and may raise to end the wait. Every method that
+    waits raises StorageError if no process can be started.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class WorkerPool:
         self._buffered = 0
         self._failed_starts = 0
         self._mean_seconds = AHEAD_SECONDS
-        self._ahead = LEAST_AHEAD  # calls that each worker may have with it
+        self._ahead = LEAST_AHEAD  # calls that may be queued at each worker
         self._under_way = 0
 
     def __enter__(self) -> WorkerPool:
@@ -82,16 +82,16 @@ class WorkerPool:
         self.close()
 
     def close(self) -> None:
-        """End all workers now."""
+        """End all workers immediately."""
         for worker in self._workers:
             worker.end()
         self._workers.clear()
         self._waiting.clear()
 
     def map(self, calls: Iterable[WorkerCall]) -> Iterator[Iterator[Any]]:
-        """The values of each call, in the order of the calls, which are taken as workers get free.
+        """Yield the values of each call, in order; calls are drawn as workers become free.
 
-        The values are those of `results`; what is not taken of them before the next are asked for is lost.
+        The values are as in `results`. Values not read before the next call's values are requested are lost.
         """
         order: deque[WorkerTask] = deque()
         for call in calls:
@@ -109,11 +109,11 @@ class WorkerPool:
 
     @property
     def has_room(self) -> bool:
-        """Whether more calls are needed to keep every worker busy."""
+        """True if more calls are needed to keep every worker busy."""
         return self._under_way < self.most * self._ahead and self._buffered < BUFFER_BYTES
 
     def submit(self, call: WorkerCall) -> WorkerTask:
-        """Queue a call behind those that are queued."""
+        """Queue a call behind earlier ones."""
         task = WorkerTask(call)
         self._waiting.append(task)
         self._under_way += 1
@@ -121,16 +121,16 @@ class WorkerPool:
         return task
 
     def call(self, call: WorkerCall) -> Iterator[Any]:
-        """The values of a call that is made ahead of all that are queued; they raise as those of `results`."""
+        """Make a call ahead of all queued ones; its values raise as in `results`."""
         task = WorkerTask(call)
-        # Not behind a task whose results may not be taken before this one's are.
+        # Avoid a worker with tasks: the caller may read this call's values first, and neither would move.
         worker = next((worker for worker in self._workers if not worker.tasks), None) or self._started()
         worker.give(task, task.request)
         self._under_way += 1
         return self.results(task)
 
     def results(self, task: WorkerTask) -> Iterator[Any]:
-        """The values of a task as they come. Raises Tripped, behind its values, where it came to no end."""
+        """Yield a task's values as they arrive. Raises Tripped after them if it did not finish."""
         while True:
             while task.payloads:
                 payload = task.payloads.popleft()
@@ -148,7 +148,7 @@ class WorkerPool:
             raise task.fault
 
     def _dispatch(self) -> None:
-        """Give waiting tasks to workers: to the one with the fewest, and to a new one before any has to wait."""
+        """Give waiting tasks to the worker with the fewest; start a new worker before any task has to wait."""
         while self._waiting:
             worker = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
             if worker is None or (worker.tasks and len(self._workers) < self.most):
@@ -167,7 +167,7 @@ class WorkerPool:
         return worker
 
     def _pump(self, awaited: WorkerTask) -> None:
-        """Wait for a while until something comes for one of the tasks, and take it in."""
+        """Wait briefly for messages and process them."""
         self._check()
         self._dispatch()
         poll = select.poll()
@@ -183,7 +183,7 @@ class WorkerPool:
                 self._take_in(worker)
         now = time.monotonic()
         for worker in tuple(self._workers):
-            # One whose values are not taken is silent for that reason.
+            # A worker whose values are not read cannot be blamed for its silence.
             if worker.is_silent(now) and (awaited in worker.tasks or self._buffered < BUFFER_BYTES):
                 self._bury(worker)
 
@@ -228,7 +228,7 @@ class WorkerPool:
         self._under_way -= 1
 
     def _replace(self, worker: Worker) -> None:
-        """What failed in a worker that has done others before is tried in a fresh one: these may be why it failed."""
+        """Retry a task in a fresh worker: the worker's earlier tasks may have caused the failure."""
         worker.end()
         self._workers.remove(worker)
         worker.tasks[0].tries += 1
@@ -236,7 +236,7 @@ class WorkerPool:
         worker.tasks.clear()
 
     def _bury(self, worker: Worker) -> None:
-        """A worker is gone: what it was at is tried once more, or has failed; what waited behind it goes on."""
+        """Handle a dead worker: retry its current task once or fail it, and requeue the tasks behind it."""
         tripped = worker.end()
         self._workers.remove(worker)
         if not worker.is_ready:
@@ -245,8 +245,8 @@ class WorkerPool:
                 raise _cannot_start(str(tripped))
         elif worker.tasks:
             task = worker.tasks[0]
-            # Once more in a fresh process: the task before may have left a library broken or the memory full, and
-            # where the machine runs out of memory the kernel ends whom it likes.
+            # Retry in a fresh process: the previous task may have broken a library or filled the memory, and a
+            # machine without memory kills any process.
             if tripped.trip is Trip.TIME or task.tries or task.has_given:
                 task.fault = tripped
                 self._over(worker)
@@ -254,7 +254,7 @@ class WorkerPool:
         self._waiting.extendleft(reversed(worker.tasks))
 
     def _distrust(self, task: WorkerTask) -> None:
-        """End the worker of a task that gave no plain value, if it is still there."""
+        """End the worker, if it still runs, whose task returned something other than plain values."""
         for worker in tuple(self._workers):
             if task in worker.tasks:
                 worker.garbled()

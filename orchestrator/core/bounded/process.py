@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: started, spoken to, and its end understood."""
+"""One worker process as its parent sees it: its start, its messages and its end."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 KILL_SECONDS = 5.0
 START_SECONDS = 60.0
-"""How long a process may take to be ready on a busy machine, whatever its tasks may take."""
+"""Seconds in which a process must become ready on a busy machine, however short its tasks' limit."""
 _READ = 1 << 20
 _KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
-# The package is found by path, and no folder of the user's is searched for modules. In `-I` mode Python also leaves
-# out what environment variables would change, and `-S` saves it a look at every installed package.
+# The package is found by path; no user folder is searched for modules. `-I` also makes Python ignore environment
+# variables, and `-S` saves it a scan of all installed packages.
 _PROGRAM = "import sys; sys.path += sys.argv[1:-1]; from orchestrator.core.bounded.worker import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """What a worker may take.
+    """Limits of a worker.
 
-    `memory` is the private memory of the process in bytes, `more_memory` what a function may ask for that needs more
-    (`memory.ask_for_more`), `seconds` the CPU time up to the next value of a function
-    (or its end), `patience` the same by the clock, for functions that wait; `value` the bytes of one value.
+    `memory` is its private memory in bytes; `more_memory` is what a function may request instead
+    (`memory.ask_for_more`). `seconds` is the CPU time up to a function's next value or its end; `patience` is the
+    same in wall-clock time, for functions that wait. `value` is the size of one value in bytes.
     """
 
     memory: int = 1_000_000_000
@@ -49,16 +49,16 @@ class WorkerLimits:
 
 
 class Trip(StrEnum):
-    """Why a function did not come to its end."""
+    """A reason why a function did not finish."""
 
-    TIME = "time_limit"  # it took more CPU time, or was silent for longer, than it may
+    TIME = "time_limit"  # it used more CPU time than it may, or was silent for too long
     MEMORY = "memory_limit"  # it needed more memory than it may have
     CRASH = "reader_crashed"  # it, or a library that it uses, failed
-    VALUE = "value_limit"  # it gave a value that is larger than it may be
+    VALUE = "value_limit"  # it yielded a value that is too large
 
 
 class Tripped(Exception):
-    """A function did not come to its end; `detail` names the signal or the type of the error, and may be empty."""
+    """A function did not finish; `detail` names the signal or the type of the error, and may be empty."""
 
     def __init__(self, trip: Trip, detail: str = "") -> None:
         super().__init__(f"{trip}: {detail}" if detail else trip.value)
@@ -67,9 +67,10 @@ class Tripped(Exception):
 
 
 def verdict(status: int, peak: int, limits: WorkerLimits) -> Tripped:
-    """Why a worker died while a function ran: from its exit status (as `subprocess` gives it) and peak memory, bytes.
+    """Explain why a worker died during a task, from its exit status (as in `subprocess`) and its peak memory in
+    bytes.
 
-    Who sends a SIGKILL is the kernel, where the machine runs out of memory.
+    SIGKILL counts as out of memory: the kernel sends it when the machine has none left.
     """
     if status in (-signal.SIGPROF, -signal.SIGXCPU):
         return Tripped(Trip.TIME)
@@ -82,9 +83,9 @@ def verdict(status: int, peak: int, limits: WorkerLimits) -> Tripped:
 
 
 class Worker:
-    """A worker and the tasks that it was given; the first of `tasks` is the one that it is at.
+    """A worker and its tasks; the first of `tasks` is running.
 
-    Raises OSError where no process can be started.
+    Raises OSError if no process can be started.
     """
 
     def __init__(self, limits: WorkerLimits) -> None:
@@ -92,14 +93,14 @@ class Worker:
         self.tasks: deque[WorkerTask] = deque()
         self.is_ready = False
         self.done = 0
-        """How many tasks have come to an end."""
+        """Number of tasks that have ended."""
         self.faults = 0
-        """Its page faults up to the end of the last task."""
+        """Page faults of the worker up to the end of its last task."""
         self._is_garbled = False
         self.heard_at = time.monotonic()
         self._inbox = bytearray()
         self._outbox = bytearray()
-        # A child's peak, as the kernel counts it, is never less than that of the process that started it.
+        # The kernel never reports a child's peak as less than its parent's.
         self._least_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._socket, theirs = socket.socketpair()
         with theirs:
@@ -111,16 +112,16 @@ class Worker:
         self._socket.setblocking(False)
 
     def fileno(self) -> int:
-        """Of the socket, for poll()."""
+        """Return the socket's descriptor, for poll()."""
         return self._socket.fileno()
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something is still to be sent."""
+        """True if data is still to be sent."""
         return bool(self._outbox)
 
     def give(self, task: WorkerTask, request: bytes) -> None:
-        """Queue a task; `request` is the message of its call."""
+        """Queue a task with the message of its call."""
         if not self.tasks:
             self.heard_at = time.monotonic()
         self.tasks.append(task)
@@ -128,14 +129,14 @@ class Worker:
         self.send()
 
     def send(self) -> None:
-        """Send what the worker takes now."""
-        # One that is gone is noticed where it is read from.
+        """Send as much as the worker accepts now."""
+        # Reading from a dead worker will notice it.
         with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             while self._outbox:
                 del self._outbox[: self._socket.send(self._outbox)]
 
     def received(self) -> Iterator[tuple[MessageKind, bytes]]:
-        """The messages that have come. Raises EOFError, after the last of them, where the worker is gone."""
+        """Yield the messages that have arrived. Raises EOFError after the last one if the worker is gone."""
         is_gone = False
         try:
             data = self._socket.recv(_READ)
@@ -167,35 +168,35 @@ class Worker:
             raise self.garbled() from None
 
     def garbled(self) -> EOFError:
-        """It said what no worker says: a document may have taken it over. To be raised, and ended."""
+        """Return the error to raise for an impossible message: a document may have taken the worker over."""
         self._is_garbled = True
         return EOFError()
 
     def is_silent(self, now: float) -> bool:
-        """Whether a task has given no sign of life for longer than it may."""
+        """True if a task has been silent for too long."""
         patience = self._limits.patience if self.is_ready else max(self._limits.patience, START_SECONDS)
         return bool(self.tasks) and now - self.heard_at > patience
 
     def end(self) -> Tripped:
-        """Make sure that the process is gone, and say why it went."""
+        """End the process and return why it ended."""
         is_silent = self.is_silent(time.monotonic())
-        os.kill(self._process.pid, signal.SIGKILL)  # not kill(), which collects a process that has ended
+        os.kill(self._process.pid, signal.SIGKILL)  # not Popen.kill(), which collects a process that has ended
         self._socket.close()
         if is_silent:
-            # The kernel itself may be what holds it, in a file system that does not answer: then it goes when it can.
+            # The kernel itself may hold the process, in a file system that does not answer: it then ends later.
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(KILL_SECONDS)
             return Tripped(Trip.TIME)
         try:
             _, status, usage = os.wait4(self._process.pid, 0)
-        except ChildProcessError:  # somebody else collected it
+        except ChildProcessError:  # another thread collected it
             return Tripped(Trip.CRASH)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         if self._is_garbled:
             return Tripped(Trip.CRASH, "garbled")
         if usage.ru_maxrss > self._least_peak:
             peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        else:  # it says nothing of the child; the pages that it asked for since the last task do
+        else:  # the peak says nothing about the child; its page faults since the last task do
             peak = (usage.ru_minflt - self.faults) * resource.getpagesize()
         return verdict(self._process.returncode, peak, self._limits)
 
@@ -209,7 +210,7 @@ def _start(fd: int, limits: WorkerLimits) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=keys,  # no API key is where a stranger's bytes are parsed
+        env=keys,  # no API key in the process that parses untrusted bytes
         pass_fds=[fd],
-        process_group=0,  # Ctrl-C in a terminal is the parent's alone
+        process_group=0,  # Ctrl-C in a terminal is for the parent alone
     )

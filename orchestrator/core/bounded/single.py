@@ -1,4 +1,4 @@
-"""One worker process for calls that come now and then, started with the first and kept."""
+"""One worker process for occasional calls, started with the first and kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.core.bounded.process import WorkerLimits
 
 
 class Single:
-    """For any thread; one call at a time."""
+    """A lazily started worker process for any thread, with one call at a time."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self.limits = limits
@@ -21,11 +21,11 @@ class Single:
 
     @property
     def is_started(self) -> bool:
-        """Whether there is a process."""
+        """True if the process has been started."""
         return self._pool is not None
 
     def call(self, function: str, *arguments: object) -> list[Any]:
-        """The values that a function gives. Raises Tripped, StorageError; Interrupted where we are asked to end."""
+        """Return the values of a call. Raises Tripped or StorageError, or Interrupted at a request to stop."""
         with self._turn:
             if self._pool is None:
                 self._pool = WorkerPool(1, self.limits, interrupts.check)
@@ -33,7 +33,7 @@ class Single:
             return list(self._pool.call(WorkerCall(function, arguments)))
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if it was started."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None

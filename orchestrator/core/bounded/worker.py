@@ -1,7 +1,7 @@
-"""The program of a worker process: takes calls from its parent, one after the other, and gives back what they give.
+"""The program of a worker process: runs its parent's calls one after the other and returns their values.
 
-It holds itself to its limits by means of the kernel, which reach into libraries in C as well. It dies with its
-parent, has no environment, and writes no file.
+It limits itself through the kernel, so that the limits hold for C libraries as well. It dies with its parent, has no
+environment, and writes no file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _READ = 1 << 16
 
 
 def main() -> None:
-    """Serve until the parent hangs up. The last argument has the socket's number, the parent and the limits."""
+    """Serve until the parent hangs up. The last argument holds the socket's descriptor, the parent's id and the
+    limits.
+    """
     fd, parent, memory, more_memory, seconds, value = map(int, sys.argv.pop().split(","))
     sys.argv = sys.argv[:1]
     end_with(parent)
@@ -45,17 +47,17 @@ def main() -> None:
 
 
 def _confine(memory: int, more_memory: int) -> None:
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # what the timer sends ends the process
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the timer's signal ends the process
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_FSIZE, 0)
-    # Private memory, as Linux counts it: address space that is only reserved, and files that are mapped, are free.
+    # Linux counts private memory only: reserved address space and mapped files are free.
     _lower(resource.RLIMIT_DATA, memory, more_memory)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 (pathlib is not loaded)
-        file.write("1000")  # where the machine runs out of memory, this goes first
+        file.write("1000")  # if the machine runs out of memory, the kernel kills this process first
 
 
 def _lower(what: int, limit: int, most: int | None = None) -> None:
-    """Set a limit, and how far it may be raised again; None leaves that."""
+    """Set a limit, and how far it may be raised again; None leaves the maximum."""
     with suppress(ValueError, OSError):  # a limit that is lower already stays
         _, hard = resource.getrlimit(what)
         if most is not None:
@@ -64,10 +66,10 @@ def _lower(what: int, limit: int, most: int | None = None) -> None:
 
 
 class ParentSocket:
-    """The socket to the parent. Values are gathered, and sent when there are many of them, or after a while."""
+    """The socket to the parent. Values are buffered, and sent once they are many or old enough."""
 
     def __init__(self, fd: int, seconds: int, most: int) -> None:
-        """`seconds` of CPU time may pass from one value to the next, and a value may have `most` bytes."""
+        """Allow `seconds` of CPU time between values and `most` bytes per value."""
         self._fd = fd
         self._seconds = seconds
         self._most = most
@@ -77,7 +79,7 @@ class ParentSocket:
         self._sent_at = 0.0
 
     def request(self) -> bytes | None:
-        """The next call, None where the parent has hung up."""
+        """Return the next call, or None once the parent has hung up."""
         while True:
             if len(self._inbox) >= HEAD.size:
                 _, size = HEAD.unpack_from(self._inbox)
@@ -91,14 +93,13 @@ class ParentSocket:
             self._inbox += data
 
     def begin(self) -> None:
-        """A function begins: its time runs from here."""
+        """Start a function's time limit."""
         self._sent_at = time.process_time()
-        # RLIMIT_CPU would count from the start of the process, by the kernel's ticks and not by this clock, and in
-        # whole seconds. A timer counts from here.
+        # RLIMIT_CPU would count whole seconds from the start of the process, in kernel ticks; a timer does not.
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
 
     def value(self, value: object) -> bool:
-        """Queue a value, or a sign of life where it is None; False where it is too large."""
+        """Queue a value, or a sign of life for None; False if the value is too large."""
         if value is not None:
             payload = messages.dumps(value)
             if len(payload) > self._most:
@@ -114,12 +115,12 @@ class ParentSocket:
         return True
 
     def send(self, kind: MessageKind, payload: bytes = b"") -> None:
-        """Send a message behind what is queued."""
+        """Send a message after the queued ones."""
         self._outbox.append(packed(kind, payload))
         self.flush()
 
     def flush(self) -> None:
-        """Send what is queued."""
+        """Send all queued messages."""
         data = memoryview(b"".join(self._outbox))
         self._outbox.clear()
         self._size = 0
@@ -128,7 +129,7 @@ class ParentSocket:
 
 
 def serve(channel: ParentSocket, function: str, arguments: tuple[Any, ...]) -> None:
-    """Run a function to its end, and say how that was. Raises MemoryError."""
+    """Run a function and report how it ended. Raises MemoryError."""
     began = time.process_time()
     channel.begin()
     end, said = MessageKind.END, b""
@@ -140,7 +141,7 @@ def serve(channel: ParentSocket, function: str, arguments: tuple[Any, ...]) -> N
     except MemoryError:
         channel.flush()
         raise
-    except BaseException as error:  # noqa: BLE001 (told to the parent, who reports it for this call; Rust panics too)
+    except BaseException as error:  # noqa: BLE001 (the parent reports it for this call; Rust panics too)
         if _is_of_memory(error):
             channel.flush()
             raise MemoryError from None
@@ -150,7 +151,7 @@ def serve(channel: ParentSocket, function: str, arguments: tuple[Any, ...]) -> N
 
 
 def _is_of_memory(error: BaseException) -> bool:
-    """Whether a function failed for want of memory: libraries in C tell that in ways of their own."""
+    """True if a function failed for lack of memory: C libraries report that in their own ways."""
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
@@ -158,9 +159,9 @@ def _is_of_memory(error: BaseException) -> bool:
 
 
 def _peak() -> int:
-    """The most memory that this program has had, in bytes; 0 where the system does not tell.
+    """Return this program's peak memory in bytes; 0 if the system does not report it.
 
-    What getrusage tells is no less than what the process that started this one had.
+    getrusage never reports less than the parent process used.
     """
     with suppress(OSError), open("/proc/self/status", "rb") as file:  # noqa: PTH123 (pathlib is not loaded)
         for line in file:

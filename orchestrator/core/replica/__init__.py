@@ -1,12 +1,12 @@
-"""A copy of a folder's state where another machine finds it, and which process is the active one.
+"""A copy of a folder's state that another machine can reach, and the choice of the active process.
 
-    storage        where the replica lies: create an object unless it is there, put, get, list, remove
-    who_is_active  numbered heads: who is active, in which generation, and which manifest holds
-    contents       what of a folder is replicated: see `server/replicated_folder` and `engine/replica`
-    manifest       which objects make up which file
-    takeover       waiting until this process is the active one, and taking over
-    restore        a folder, made as the replica has it
-    replicator     what changes here, sent there
+storage        objects of a replica: create unless it exists, put, get, list, remove
+who_is_active  numbered heads: the active process, its generation, and the current manifest
+contents       the replicated part of a folder: see `server/replicated_folder` and `engine/replica`
+manifest       the objects that make up each file
+takeover       waiting to become the active process, and taking over
+restore        rebuilding a folder from the replica
+replicator     sending changes to the replica
 
-docs/decisions/0018-standby.md says why it is so.
+docs/decisions/0018-standby.md gives the reasons.
 """

@@ -1,4 +1,4 @@
-"""What of a folder is replicated, and the folder at one moment."""
+"""The replicated part of a folder, and its state at one moment."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 MARK = "replica.json"
-"""In a folder that has a replica: what it knows of that."""
+"""File in a replicated folder with its knowledge of the replica."""
 Image = bytes | Path
-"""The whole of a file that is replaced as one: its bytes, or a copy of it that nobody else writes."""
+"""Contents of a file that is replaced as a whole: its bytes, or a copy that nothing else writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLayout:
-    """Which paths under a folder are replicated.
+    """Replicated paths under a folder.
 
-    Files under `folders` (patterns) grow, or come and go. `images` (patterns) are replaced as a whole, and restored
-    last: databases. `has_state` says of a folder whether something would be lost if it became a copy of another one:
-    it `holds` that, and `elsewhere` says what to do about it.
+    Files under `folders` (patterns) grow, or appear and disappear. `images` (patterns) are databases: they are
+    replaced as a whole, and restored last. `has_state` tells if a folder would lose something by becoming another
+    one's copy: `holds` names that, and `elsewhere` says what to do about it.
     """
 
     folders: tuple[str, ...]
@@ -30,16 +30,16 @@ class ReplicaLayout:
     elsewhere: str
 
     def tops(self, root: Path) -> Iterator[Path]:
-        """The folders that are there now."""
+        """Yield the existing folders."""
         for pattern in self.folders:
             yield from root.glob(pattern)
 
     def is_image(self, path: str) -> bool:
-        """Whether a path under the folder is that of an image."""
+        """True if a path under the folder is an image."""
         return any(fnmatchcase(path, pattern) for pattern in self.images)
 
     def has(self, path: str) -> bool:
-        """Whether a path under the folder is replicated."""
+        """True if a path under the folder is replicated."""
         is_inside = not path.startswith("/") and ".." not in PurePosixPath(path).parts
         is_file = any(fnmatchcase(path, f"{pattern}/?*") for pattern in self.folders)
         return is_inside and (is_file or self.is_image(path))
@@ -47,11 +47,11 @@ class ReplicaLayout:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A folder at one moment: what its images say is not ahead of its files.
+    """A folder at one moment: its images are not ahead of its files.
 
-    `images` is None where none has changed since the cut before. `files` has the size of each file by its path, None
-    where what was sent of it before stays. `unsure` names those that may differ from what was sent though they are no
-    shorter. Files that have changed since are found, by their path, under `root`.
+    `images` is None if no image has changed since the previous cut. `files` maps each path to its size, or to None if
+    what was sent of the file stays. `unsure` names files that may differ from what was sent though they are not
+    shorter. Files changed since are under `root`.
     """
 
     images: Mapping[str, Image] | None
@@ -61,16 +61,15 @@ class Cut:
 
 
 class Contents(Protocol):
-    """A folder that is replicated. Every call belongs to the replicator's event loop, and may raise StorageError or
-    OSError."""
+    """A replicated folder, used in the replicator's event loop. Every call may raise StorageError or OSError."""
 
     root: Path
 
     def version(self) -> Hashable:
-        """What changes with every change that is to be on the replica before it is acknowledged."""
+        """Return a value that differs after every change that must be replicated before it is acknowledged."""
 
     async def cut(self, *, is_new: bool) -> Cut:
-        """The folder now; `is_new` where the version has changed since the last one that was sent."""
+        """Return the folder's current state; `is_new` if the version has changed since the last sent one."""
 
     def sent(self, cut: Cut) -> None:
-        """All of a cut is on the replica."""
+        """Note that all of a cut is on the replica."""

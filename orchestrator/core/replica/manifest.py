@@ -1,4 +1,4 @@
-"""What a replica holds at one moment: files, and images of databases, as pieces, each an object."""
+"""Contents of a replica at one moment: files and database images as pieces, each an object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IMAGE_PIECE_BYTES = 256 * 1024
 
 
 class ReplicaPiece(msgspec.Struct, frozen=True, array_like=True):
-    """An object, and the bytes in it."""
+    """A stored piece: its object's name, size and digest."""
 
     name: str
     size: int
@@ -28,19 +28,19 @@ Pieces = Mapping[str, Sequence[ReplicaPiece]]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The pieces of each image, and of each file, by its path under the folder."""
+    """Pieces of each image and each file, by path under the folder."""
 
     images: Pieces = msgspec.field(default_factory=dict)
     files: Pieces = msgspec.field(default_factory=dict)
 
     def names(self) -> Iterator[str]:
-        """The objects it needs."""
+        """Yield the names of the objects it needs."""
         for pieces in (*self.images.values(), *self.files.values()):
             yield from (piece.name for piece in pieces)
 
 
 class _Written(Manifest, frozen=True, kw_only=True):
-    """A manifest as it may be found: the first ones had one image, of a server's database."""
+    """A manifest as stored: early ones had a single image, of a server's database."""
 
     database: Sequence[ReplicaPiece] = ()
 
@@ -50,17 +50,17 @@ _decode = msgspec.json.Decoder(_Written).decode
 
 
 def digest(data: bytes) -> str:
-    """What tells one content from another."""
+    """Return a hash that identifies the content."""
     return blake2b(data, digest_size=16).hexdigest()
 
 
 def size_of(pieces: Sequence[ReplicaPiece]) -> int:
-    """How many bytes pieces have together."""
+    """Return the total size of pieces in bytes."""
     return sum(piece.size for piece in pieces)
 
 
 def read_manifest(storage: Storage, name: str, layout: ReplicaLayout) -> Manifest:
-    """The manifest that a head names; an empty one for an empty name. Raises StorageError."""
+    """Read the manifest that a head names; an empty name gives an empty one. Raises StorageError."""
     if not name:
         return Manifest()
     try:
@@ -80,10 +80,10 @@ def read_manifest(storage: Storage, name: str, layout: ReplicaLayout) -> Manifes
 
 
 def first_to_send(sizes: Sequence[int], more: int) -> int:
-    """From which piece on a file that has grown by `more` bytes is sent anew, in one piece with what has come.
+    """Return the index of the first piece to send again, merged with the `more` new bytes of a file.
 
-    Pieces at the end that are no larger than what joins them are merged with it. So a file has few pieces (as many as
-    its bytes have digits, and one for each PIECE_BYTES), and each byte is sent as often as its pieces double.
+    Final pieces no larger than twice what joins them are merged with it. So a file has few pieces: about as many as
+    its size has digits, plus one for each PIECE_BYTES. Each byte is sent as often as its pieces double.
     """
     first = len(sizes)
     while first and sizes[first - 1] <= 2 * more and sizes[first - 1] + more <= PIECE_BYTES:

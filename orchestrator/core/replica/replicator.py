@@ -1,6 +1,6 @@
-"""What changes in a folder, sent to its replica: at once where somebody waits for that, else every two seconds.
+"""Sends changes of a folder to its replica: immediately if a caller waits, else every two seconds.
 
-Everything but the sending itself happens on the event loop that made the replicator.
+Only the transfers run in threads; everything else runs on the event loop that created the replicator.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 EVERY_SECONDS = 2.0
 CUT_SHARE = 10.0
-"""A folder that takes long to be looked at is looked at less often: for a tenth of the time at most."""
+"""Pause relative to the time of a cut: at most a tenth of the time goes into cuts of a slow folder."""
 AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 0.5
 CLOSE_SECONDS = 20.0
@@ -46,19 +46,19 @@ AT_ONCE = 4
 
 
 class NotReplicated(StorageError):
-    """What was recorded here is not on the replica yet."""
+    """Recorded state is not on the replica yet."""
 
     kind = "not_replicated"
 
 
 class Replicator:
-    """Sends what changes, as long as this process is the active one; `problem` is what keeps it from that, or None.
+    """Sends changes while this process is active; `problem` is the current obstacle, or None.
 
-    `start` and `close` belong to the event loop that made it.
+    `start` and `close` belong to the event loop that created it.
     """
 
     def __init__(self, replica: Replica, contents: Contents, on_held: Callable[[], None]) -> None:
-        """`on_held` is called when the folder's work may go on."""
+        """Call `on_held` when the folder's work may continue."""
         self._storage = replica.storage
         self.generation = replica.generation
         self._folder = replica.folder
@@ -76,31 +76,31 @@ class Replicator:
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._pool = ThreadPoolExecutor(AT_ONCE, "orch-replica")
-        # Of its own: a generation must not lapse because others' work has taken all threads of the loop.
+        # A pool of its own: the generation must not lapse because other work occupies the loop's threads.
         self._threads = ThreadPoolExecutor(2, "orch-replicator")
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._renew())]
 
     @property
     def url(self) -> str:
-        """Where the replica lies."""
+        """URL of the replica."""
         return self._storage.url
 
     @property
     def is_held(self) -> bool:
-        """Whether this process is the active one for certain."""
+        """True if this process is certainly active."""
         return self.superseded is None and self.generation.is_held
 
     @property
     def failing(self) -> str | None:
-        """What has kept changes from being sent for so long that nobody should wait for it; None where they are."""
+        """Obstacle that has lasted too long for anybody to wait; None otherwise."""
         since = self._failing_since
         return self.problem if since is not None and seconds() - since > HOLD_SECONDS else None
 
     async def settled(self) -> None:
-        """Return when all that is recorded now is on the replica. Raises Superseded or NotReplicated."""
+        """Wait until the current state is on the replica. Raises Superseded or NotReplicated."""
         try:
             is_there = self._contents.version() == self._sent_version
         except StorageError as error:
@@ -109,7 +109,7 @@ class Replicator:
             await self.refreshed()
 
     async def refreshed(self) -> None:
-        """Return when a round that begins from now on has ended. Raises Superseded or NotReplicated."""
+        """Wait for a round that starts from now on. Raises Superseded or NotReplicated."""
         self._asked += 1
         mine = self._asked
         self._wake.set()
@@ -121,16 +121,16 @@ class Replicator:
                 break
         if self.superseded is not None:
             raise self.superseded
-        if self._done < mine or not self.is_held:  # a process that was paused behind its round is active no more
+        if self._done < mine or not self.is_held:  # after a pause behind its round, a process may no longer be active
             raise NotReplicated(self.problem or f"the replica {self.url} takes long")
 
     async def close(self) -> None:
-        """Send what is left, and let another process take over at once. After an outage that is left undone."""
+        """Send the remaining changes and release the replica for another process. After an outage this is skipped."""
         self._is_closing = True
         self._wake.set()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                # What is under way in a thread goes on to its end, and must not come behind the last head.
+                # Work in a thread runs to its end, and must finish before the last head.
                 await asyncio.gather(*self._tasks)
                 while self.superseded is None and not await self.send(is_last=True):
                     await asyncio.sleep(AGAIN_SECONDS)
@@ -149,7 +149,7 @@ class Replicator:
                 self._wake.set()
 
     async def _renew(self) -> None:
-        """Keep the generation while a round takes long, or nothing changes."""
+        """Keep the generation during a long round, or without changes."""
         while self.superseded is None and not self._is_closing:
             was_held = self.is_held
             try:
@@ -164,7 +164,7 @@ class Replicator:
             await asyncio.sleep(RENEW_SECONDS / 4)
 
     async def send(self, *, is_last: bool = False) -> bool:
-        """Send what has changed and commit it; whether that was done. One call at a time."""
+        """Send and commit changes; True if that succeeded. One call at a time."""
         asked, was_held = self._asked, self.is_held
         try:
             gone = await self._round(is_last=is_last)
@@ -202,7 +202,7 @@ class Replicator:
             self._moved.notify_all()
 
     async def _round(self, *, is_last: bool) -> Collection[str]:
-        """Send and commit; the objects that are not needed any more."""
+        """Send and commit changes; return the names of unneeded objects."""
         gone: Collection[str] = ()
         version, began = self._contents.version(), time.monotonic()
         cut = await self._contents.cut(is_new=version != self._sent_version)
@@ -217,7 +217,7 @@ class Replicator:
         return gone
 
     async def _apart(self, work: Callable[[], T]) -> T:
-        """Do what waits for the storage in a thread."""
+        """Run blocking storage work in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _send(self, cut: Cut) -> Manifest:
@@ -275,7 +275,7 @@ class Replicator:
         self._folder.note(before, name)
         self.generation.write(name, is_released=is_last)
         self._manifest = manifest
-        # Only what a manifest that holds does not name any more: what other servers will name grows from that one.
+        # Remove only what a former valid manifest named: other processes' manifests grow from the current one.
         gone = set(old.names()) - set(manifest.names())
         return [*gone, *([before] if before else [])]
 
@@ -287,7 +287,7 @@ class Replicator:
 
 
 def _that_hold(source: Path, pieces: Sequence[ReplicaPiece], size: int) -> Sequence[ReplicaPiece]:
-    """The pieces that hold what the file holds now."""
+    """Return the leading pieces that still match the file."""
     good = 0
     with source.open("rb") as file:
         while good < len(pieces) and digest(file.read(pieces[good].size)) == pieces[good].digest:

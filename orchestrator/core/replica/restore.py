@@ -1,4 +1,4 @@
-"""A folder, made as the replica has it: most of it while its process stands by, the rest when it takes over."""
+"""Rebuilds a folder from its replica: most of it while standing by, the rest at a take-over."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from orchestrator.core.replica.storage import DamagedReplica, Missing, Storage
 AT_ONCE = 8
 STEP_SECONDS = 1.0
 AHEAD_SECONDS = 10.0
-"""How often what is new is fetched while another server is active."""
+"""Seconds between fetches while another process is active."""
 
 
 class CopyStopped(Exception):
-    """What `step` raises to end a copy before its time."""
+    """Raised by `step` to end a copy early."""
 
 
 class FolderCopy:
-    """A folder that becomes what a replica holds; bytes that are there are not fetched. One thread at a time."""
+    """A folder that becomes what a replica holds; bytes already there are not fetched. One thread at a time."""
 
     def __init__(self, storage: Storage, root: Path, layout: ReplicaLayout) -> None:
         self._storage = storage
         self._root = root
         self._layout = layout
         self._held: dict[str, dict[int, str]] = {}
-        """What is known to lie in the folder: by path and start, the digest of a piece."""
+        """Known pieces in the folder: digests by path and start."""
 
     def clear_state(self) -> None:
-        """Remove the images: without them the folder has no state, whatever files it has."""
+        """Remove the images: without them the folder has no state, whatever its files."""
         for pattern in self._layout.images:
             for suffix in ("", "-wal", "-shm"):
                 for path in self._root.glob(f"{pattern}{suffix}"):
                     path.unlink(missing_ok=True)
 
     def read(self, manifest: str) -> Manifest:
-        """The manifest that a head names. Raises StorageError."""
+        """Read the manifest that a head names. Raises StorageError."""
         return read_manifest(self._storage, manifest, self._layout)
 
     def fetch(self, manifest: Manifest, step: Callable[[], None]) -> None:
-        """Make the folder hold the files of a manifest and no others, and its images beside where they belong.
+        """Make the folder hold exactly a manifest's files, and its images next to their final place.
 
         `step` is called about once a second, and may raise. Raises StorageError or OSError.
         """
@@ -67,7 +67,7 @@ class FolderCopy:
                     task.cancel()
 
     def finish(self, manifest: Manifest, step: Callable[[], None]) -> None:
-        """Make the folder hold all that the manifest says, durable; images come last. Raises as `fetch`."""
+        """Make the folder hold all of the manifest, durably; images come last. Raises as `fetch` does."""
         self.clear_state()
         self.fetch(manifest, step)
         images = [_beside(path) for path in manifest.images]
@@ -84,13 +84,13 @@ class FolderCopy:
         for folder in self._layout.tops(self._root):
             for path in sorted(folder.rglob("*"), reverse=True):
                 if path.is_dir() and not path.is_symlink():
-                    with suppress(OSError):  # one that is not empty stays
+                    with suppress(OSError):  # a folder that is not empty stays
                         path.rmdir()
                 elif path.relative_to(self._root).as_posix() not in wanted:
                     path.unlink(missing_ok=True)
 
     def _missing(self, path: str, pieces: Sequence[ReplicaPiece]) -> list[tuple[int, ReplicaPiece]]:
-        """Give a file its size; the pieces that it may not hold, each with its start."""
+        """Set a file's size; return the pieces that it may lack, each with its start."""
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         size = size_of(pieces)
@@ -100,7 +100,7 @@ class FolderCopy:
             os.ftruncate(handle, size)
         finally:
             os.close(handle)
-        if not 0 < before <= size:  # it is new, or has lost what was known of its end
+        if not 0 < before <= size:  # the file is new, or lost a known part of its end
             self._held.pop(path, None)
         held = self._held.setdefault(path, {})
         placed = zip(accumulate((piece.size for piece in pieces), initial=0), pieces, strict=False)
@@ -117,7 +117,7 @@ class FolderCopy:
 
 
 class Ahead:
-    """Fetches files while another server is active, so that little is left to fetch at a take-over."""
+    """Fetches files while another process is active, so that a take-over has little left to fetch."""
 
     def __init__(self, copy: FolderCopy) -> None:
         self._copy = copy
@@ -126,14 +126,14 @@ class Ahead:
         self._thread = Thread(target=self._run, name="orch-ahead", daemon=True)
 
     def look(self, manifest: str) -> None:
-        """The manifest that holds now."""
+        """Fetch the current manifest's files in the background."""
         self._manifest = manifest
         if not self._thread.is_alive() and not self._is_over.is_set():
             self._copy.clear_state()
             self._thread.start()
 
     def stop(self) -> None:
-        """Return when nothing more is fetched."""
+        """Stop fetching and wait for the thread."""
         self._is_over.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -149,7 +149,7 @@ class Ahead:
             except CopyStopped:
                 return
             except (StorageError, OSError):
-                pass  # what is away now, or was removed since, is fetched later
+                pass  # an object that is unavailable or was removed since is fetched later
             self._is_over.wait(AHEAD_SECONDS)
 
     def _step(self) -> None:
@@ -167,7 +167,7 @@ def _finish(tasks: Sequence[Future[None]], step: Callable[[], None]) -> None:
 
 
 def _beside(path: str) -> str:
-    """Where an image is kept until the folder is whole."""
+    """Return an image's path until the folder is complete."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.ahead" if folder else f".{name}.ahead"
 

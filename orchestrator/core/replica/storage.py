@@ -1,7 +1,7 @@
-"""Where a replica lies: a folder that several machines see, or a bucket.
+"""Storage of a replica: a folder that several machines mount, or a bucket.
 
-An object is created once and never changed. Both kinds refuse to create one that is there, and that is all that the
-servers need to agree on who is active.
+An object is created once and never changed. Both kinds refuse to create an existing object, and the processes need
+nothing else to agree on the active one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.core.errors import StorageError, UsageError
 OPTION = "--replica"
 BUCKETS = ("s3", "s3a")
 ANSWER_SECONDS = {"connect_timeout": 3, "read_timeout": 8, "retries": {"max_attempts": 2}}
-"""botocore's; its own patience of a minute is longer than a generation lasts."""
+"""Options of botocore, whose default of a minute is longer than a generation lasts."""
 
 
 class Missing(Exception):
@@ -28,37 +28,37 @@ class Missing(Exception):
 
 
 class DamagedReplica(StorageError):
-    """A replica that does not hold what it should: to try again does not help."""
+    """A replica lacks something that it should hold: trying again does not help."""
 
     kind = "damaged_replica"
 
 
 class Storage(Protocol):
-    """Objects by name, as `heads/000000000001`. Every call may raise StorageError."""
+    """Objects by name, such as `heads/000000000001`. Every call may raise StorageError."""
 
     url: str
 
     def create(self, name: str, data: bytes) -> bytes:
-        """Create an object unless there is one; what is there now, which is `data` where it was created.
+        """Create an object unless it exists; return its content, which is `data` if this call created it.
 
-        Raises Missing where there was one a moment ago.
+        Raises Missing if an object was there a moment ago.
         """
 
     def put(self, name: str, data: bytes) -> None:
-        """Create an object whose name nobody else uses."""
+        """Create an object with a name that nothing else uses."""
 
     def get(self, name: str) -> bytes:
-        """An object's bytes. Raises Missing."""
+        """Return an object's bytes. Raises Missing."""
 
     def names(self, folder: str) -> list[str]:
-        """The names of a folder's objects, without the folder; of one that is not there, none."""
+        """Return the names of a folder's objects, without the folder; empty for a missing folder."""
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove objects that may be gone already."""
+        """Remove objects; missing ones are ignored."""
 
 
 def open_storage(url: str) -> Storage:
-    """The storage at `url`. Raises UsageError for one that cannot hold a replica, StorageError where it is away."""
+    """Open the storage at `url`. Raises UsageError if it cannot hold a replica, StorageError if it is unavailable."""
     if not is_address(url):
         path = Path(url.removeprefix("file://"))
         if not path.is_absolute():
@@ -76,7 +76,7 @@ def open_storage(url: str) -> Storage:
 
 
 class FolderStorage:
-    """A folder. Names are made by `link(2)`, which no two processes of any machine can do with one name."""
+    """A folder. `link(2)` creates names, so only one process on any machine can create a given name."""
 
     def __init__(self, root: Path) -> None:
         self.url = f"file://{root}"
@@ -129,7 +129,7 @@ class BucketStorage:
             )
 
     def require_conditions(self) -> None:
-        """Raises UsageError where the storage creates an object that is there already."""
+        """Raise UsageError if the storage overwrites an existing object on creation."""
         name = f"probes/{os.urandom(8).hex()}"
         self.create(name, b"first")
         second = self.create(name, b"second")
@@ -145,7 +145,7 @@ class BucketStorage:
             try:
                 self._fs.pipe_file(self._path(name), data, mode="create")
             except Exception:
-                # Whatever it says, what is there now is what counts: an answer may have been lost on its way.
+                # An answer may have been lost on its way: only the object itself shows who created it.
                 try:
                     return bytes(self._fs.cat_file(self._path(name)))
                 except FileNotFoundError:
@@ -187,7 +187,7 @@ class BucketStorage:
             yield
         except Missing:
             raise
-        except Exception as error:  # the storage's library has errors of its own
+        except Exception as error:  # the storage's library has its own errors
             raise _away(self.url, error) from error
 
 

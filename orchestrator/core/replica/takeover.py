@@ -1,4 +1,4 @@
-"""Waiting until this process is the active one, and taking over: its folder is then as the replica, or ahead."""
+"""Waiting to become the active process, and taking over with a folder that equals the replica or is ahead of it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ Tell = Callable[[str], None]
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a folder knows of its replica: its own random name there, the last generation that it had whole, and the
-    manifests of which one was committed last. A folder that was rolled back knows none that still holds.
+    """A folder's knowledge of its replica.
+
+    It holds the folder's own random name there, the last generation that it had complete, and the manifests that may
+    have been committed last. A folder that was rolled back knows only manifests that are no longer current.
     """
 
     replica: str
@@ -45,7 +47,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkedFolder:
-    """A folder, and what it knows of its replica."""
+    """A folder, and its knowledge of its replica."""
 
     def __init__(self, root: Path, layout: ReplicaLayout) -> None:
         self.root = root
@@ -53,15 +55,15 @@ class MarkedFolder:
         self.mark = _read_mark(root, layout)
 
     def begin(self, replica: str, generation: int, manifest: str = "") -> None:
-        """It is of this replica now, and has this generation whole; 0: none. Raises StorageError."""
+        """Record the replica and the generation that the folder holds completely (0: none). Raises StorageError."""
         self._write(Mark(replica=replica, folder=self.mark.folder, generation=generation, manifests=(manifest,)))
 
     def note(self, *manifests: str) -> None:
-        """One of these will have been committed last. Raises StorageError."""
+        """Record the manifests that may be committed last. Raises StorageError."""
         self._write(msgspec.structs.replace(self.mark, manifests=manifests))
 
     def is_ahead_of(self, head: ReplicaHead) -> bool:
-        """Whether it has all that was committed, and perhaps more."""
+        """True if the folder has everything that was committed, and perhaps more."""
         mark = self.mark
         knows = not mark.manifests or head.manifest in mark.manifests
         return (mark.replica, mark.generation) == (head.replica, head.generation) and knows
@@ -77,7 +79,7 @@ class MarkedFolder:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica whose active process is this one. `is_restored`: the folder was made as the replica has it."""
+    """A replica whose active process is this one. `is_restored`: the folder was rebuilt from the replica."""
 
     storage: Storage
     generation: Generation
@@ -92,10 +94,10 @@ _decode = msgspec.json.Decoder(Mark).decode
 def take_turn(
     url: str, root: Path, layout: ReplicaLayout, is_over: Callable[[], bool], tell: Tell, lapse: float = LAPSE_SECONDS
 ) -> Replica | None:
-    """Stand by until no other process is active, then be the active one; None where `is_over` comes first.
+    """Stand by until no other process is active, then become active; None if `is_over` comes first.
 
-    A process counts as active until so many seconds have brought no new head. The caller has the folder's lock.
-    Raises UsageError, StorageError.
+    A process counts as active until no new head has appeared for `lapse` seconds. The caller holds the folder's lock.
+    Raises UsageError or StorageError.
     """
     turns = _Turns(open_storage(url), root, layout, is_over, tell, lapse)
     told = ""
@@ -116,11 +118,11 @@ def take_turn(
 
 
 class _CannotWrite(StorageError):
-    """The replica is full or away just when a process would take over: it waits, as the active one does."""
+    """The replica is full or unavailable at a take-over: the process waits, as the active one does."""
 
 
 class _Turns:
-    """A process at a replica, up to its being the active one."""
+    """The steps of a process at a replica until it is active."""
 
     def __init__(
         self,
@@ -138,11 +140,11 @@ class _Turns:
         self._tell = tell
         self._lapse = lapse
         self._copy = FolderCopy(storage, root, layout)
-        # Looked at before anything is fetched: nobody else writes there.
+        # Checked before anything is fetched: until then, the folder has only its own state.
         self._has_state = layout.has_state(root)
 
     def wait(self) -> ReplicaHead | None:
-        """Wait until nobody is active; the newest head then. Raises CopyStopped where the end comes first."""
+        """Wait until no process is active; return the newest head. Raises CopyStopped if the stop comes first."""
         ahead = Ahead(self._copy)
         try:
             return self._wait(ahead)
@@ -155,7 +157,7 @@ class _Turns:
             try:
                 head = self._heads.latest()
             except StorageError as error:
-                # Who is active could not write either meanwhile: its ten seconds begin when both can again.
+                # The active process could not write meanwhile either: its ten seconds start when both can again.
                 if seen >= 0:
                     self._tell(f"{error.message}; trying again")
                 seen = -1
@@ -179,12 +181,12 @@ class _Turns:
         raise CopyStopped
 
     def _note_standby(self, head: ReplicaHead) -> None:
-        """Have it known that this folder is a copy, whose state is another one's."""
+        """Mark this folder as a copy, whose state belongs to another folder."""
         if self._folder.mark.replica != head.replica:
             self._folder.begin(head.replica, 0)
 
     def _require_new(self) -> None:
-        """Raises UsageError where the replica is empty that this folder is of: it is not there, or another one."""
+        """Raise UsageError if the folder belongs to a replica but this one is empty: missing, or another one."""
         root = self._folder.root
         if self._folder.mark.replica:
             raise UsageError(
@@ -193,21 +195,21 @@ class _Turns:
             )
 
     def _is_mine(self, head: ReplicaHead) -> bool:
-        """Whether nobody else is active. Raises UsageError where a state of this folder's own would be lost."""
+        """True if no other process is active. Raises UsageError if the folder's own state would be lost."""
         folder = self._folder
         if folder.mark.replica != head.replica and self._has_state:
             raise UsageError(
                 f"{folder.root} has {folder.layout.holds} of its own, and {OPTION} {self._storage.url} has others",
                 hint=f"{folder.layout.elsewhere}, or another replica",
             )
-        # A machine that was copied has the same folder: it waits for the one that it was copied from.
+        # A copied machine has the same folder: it waits for the original.
         is_same = head.folder == folder.mark.folder and head.host in ("", socket.gethostname())
         return head.is_released or is_same
 
     def take(self, last: ReplicaHead | None) -> Replica:
-        """Write the head that makes this process the active one, and bring its folder to where the last one was.
+        """Write the head that makes this process active, and bring its folder to the last committed state.
 
-        Raises Superseded where another process was first, CopyStopped where the end comes before the folder is whole.
+        Raises Superseded if another process was faster, CopyStopped if the stop comes before the folder is complete.
         """
         is_ahead = last is None or self._folder.is_ahead_of(last)
         began = seconds()
@@ -238,7 +240,7 @@ class _Turns:
         return Replica(self._storage, generation, manifest, self._folder, is_restored=not is_ahead)
 
     def _tidied(self, manifest: Manifest, generation: Generation) -> None:
-        """Remove what nobody names, where the replica lets us: it has room again then."""
+        """Remove unnamed objects if the replica allows it, which makes room."""
         try:
             _remove_unnamed(self._storage, manifest, generation)
             generation.renew(RENEW_SECONDS)
@@ -248,7 +250,7 @@ class _Turns:
             self._tell(f"{error.message}; going on")
 
     def _restored(self, generation: Generation, *, is_ahead: bool) -> Manifest:
-        """The manifest that holds, with the folder as it says; what passes is waited for."""
+        """Bring the folder to the current manifest and return it; temporary errors are retried."""
         told = ""
         while True:
             try:
@@ -274,7 +276,7 @@ class _Turns:
 
 
 def _remove_unnamed(storage: Storage, manifest: Manifest, generation: Generation) -> None:
-    """Remove what earlier generations wrote and no manifest names: they cannot name it any more either."""
+    """Remove objects of earlier generations that the manifest does not name: they cannot be named any more."""
     needed = {generation.head.manifest, *manifest.names()}
     for folder in (OBJECTS, MANIFESTS):
         names = [f"{folder}/{name}" for name in storage.names(folder) if _generation_of(name) < generation.number]
@@ -283,7 +285,7 @@ def _remove_unnamed(storage: Storage, manifest: Manifest, generation: Generation
 
 
 def new_name(folder: str, generation: int) -> str:
-    """A name that no other object has, and that says who made it."""
+    """Return a unique object name that shows the generation that wrote it."""
     return f"{folder}/{generation:06d}-{os.urandom(12).hex()}"
 
 
@@ -293,7 +295,7 @@ def _generation_of(name: str) -> int:
 
 
 def _read_mark(root: Path, layout: ReplicaLayout) -> Mark:
-    """What the folder knows; a new name where it knows nothing. Raises StorageError."""
+    """Read the folder's mark; a folder without one gets a new name. Raises StorageError."""
     try:
         return _decode((root / MARK).read_bytes())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Numbered heads: each says who is active, and which manifest holds. Nobody can write one number twice.
+"""Numbered heads, each with the active process and the current manifest. No number can be written twice.
 
-To write the next head is the commit, the renewal, the take-over and the release. A process whose next number another
-one has written is superseded, whatever it thinks of itself.
+Writing the next head is at once the commit, the renewal, the take-over and the release. A process is superseded once
+another one has written its next number, whatever it assumes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from orchestrator.core.wire import JSON_ERRORS
 FOLDER = "heads"
 DIGITS = 12
 KEPT = 5
-"""So many heads before the newest one stay: who reads finds one even while others are written."""
+"""Heads that are kept before the newest, so that a reader finds one while others are written."""
 HOLD_SECONDS = 8.0
-"""So long a process may take itself for the active one behind the beginning of its last write."""
+"""Seconds from the start of its last write in which a process may consider itself active."""
 LAPSE_SECONDS = 10.0
-"""So long another one must have seen the same head; more than HOLD_SECONDS, as clocks run a little differently."""
+"""Seconds without a new head after which another process may take over; clocks differ, so more than HOLD_SECONDS."""
 
 
 class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is active. `replica` and `folder` are random names of the replica and of the folder that serves; `holder`
-    is for people; `nonce` tells one attempt to write a head from another.
+    """The active process. `replica` and `folder` are random names of the replica and of the serving folder.
+
+    `holder` is for people; `nonce` distinguishes attempts to write a head.
     """
 
     number: int
@@ -38,15 +39,15 @@ class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     holder: str
     manifest: str
-    """The manifest's name; empty: there is none yet."""
+    """Name of the manifest; empty if there is none yet."""
     host: str = ""
-    """The machine of the holder, as it calls itself."""
+    """Host name of the holder's machine."""
     is_released: bool = False
     nonce: str = ""
 
 
 class Superseded(StorageError):
-    """Another process is the active one."""
+    """Another process is active."""
 
     kind = "superseded"
 
@@ -61,7 +62,7 @@ _decode = msgspec.json.Decoder(ReplicaHead).decode
 
 
 def seconds() -> float:
-    """A clock that also runs while the machine sleeps, where there is one: what was seen before may be long ago."""
+    """Return a clock that also runs while the machine sleeps, if it has one: an old observation may be long ago."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -72,7 +73,7 @@ class HeadLog:
         self._storage = storage
 
     def latest(self) -> ReplicaHead | None:
-        """The newest head, None where there is none yet."""
+        """Return the newest head, or None if there is none yet."""
         while True:
             numbers = self._numbers()
             if not numbers:
@@ -80,18 +81,18 @@ class HeadLog:
             try:
                 return self._read(self._storage.get(_name(max(numbers))))
             except Missing:
-                continue  # removed since, as there are newer ones
+                continue  # removed meanwhile, because there are newer ones
 
     def write(self, wanted: ReplicaHead) -> ReplicaHead:
-        """Write a head behind the newest one; what has its number now: `wanted`, or an earlier attempt of the same.
+        """Write a head after the newest; return the head with its number: `wanted`, or an earlier attempt at it.
 
-        Raises Superseded where another process has that number, or a higher one.
+        Raises Superseded if another process has that number, or a higher one.
         """
         try:
             there = self._read(self._storage.create(_name(wanted.number), msgspec.json.encode(wanted)))
         except Missing:
             there = None
-        # Old numbers are free again: only a look at all of them tells that this one is the newest.
+        # Old numbers become free again: only the list of all heads shows that this one is the newest.
         numbers = self._numbers()
         is_ours = there is not None and (there.generation, there.folder) == (wanted.generation, wanted.folder)
         if there is None or not is_ours or max(numbers, default=0) > wanted.number:
@@ -121,13 +122,13 @@ def _name(number: int) -> str:
 
 
 class Generation:
-    """The time in which this process is the active one: from the head that made it so, as long as it writes the next.
+    """The time in which this process is active: from its first head, for as long as it writes the next.
 
     Any thread may call.
     """
 
     def __init__(self, heads: HeadLog, head: ReplicaHead, began: float, clock: Callable[[], float] = seconds) -> None:
-        """`began` is when the writing of `head` began."""
+        """Take over with `head`, whose writing started at `began`."""
         self._heads = heads
         self._clock = clock
         self._lock = Lock()
@@ -140,18 +141,18 @@ class Generation:
 
     @property
     def age(self) -> float:
-        """Seconds since the last write that succeeded began."""
+        """Seconds since the start of the last successful write."""
         return self._clock() - self._written
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody can have taken over yet."""
+        """True if no other process can have taken over yet."""
         return self.age < HOLD_SECONDS
 
     def write(self, manifest: str | None = None, *, is_released: bool = False) -> None:
-        """Commit a manifest (None: the one that holds), renew, or release. Raises Superseded or StorageError.
+        """Commit a manifest (None: keep the current one), renew, or release. Raises Superseded or StorageError.
 
-        After another StorageError it may have been carried out or not; the next write finds out.
+        After another StorageError the write may or may not have happened; the next write finds out.
         """
         with self._lock:
             while True:
@@ -169,6 +170,6 @@ class Generation:
                     return
 
     def renew(self, every: float) -> None:
-        """Write a head where the last one is so many seconds old. Raises as `write`."""
+        """Write a head if the last one is `every` seconds old. Raises as `write` does."""
         if self.age >= every:
             self.write()
