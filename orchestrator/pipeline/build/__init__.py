@@ -1,1 +1,1 @@
-"""A job file or batch file becomes a job: documents → requests in a file and rows in the store."""
+"""Stage that turns a job file or batch file into a job: requests in a file, rows in the store."""

@@ -1,8 +1,7 @@
-"""Stage 1: a job's documents, or a ready batch file, become request lines in a file and rows in the store.
+"""Stage 1: documents, or a ready batch file, become request lines in a file and rows in the store.
 
-A build that is cut off leaves nothing that counts: it is done again from the start. Requests whose answer an earlier
-run of the same job file holds carry it over, so do those that another job has had answered word for word, and of
-requests that are the same in this job one is sent.
+A build that is cut off leaves nothing valid and starts anew. A request carries its answer over from an earlier run of
+the same job file, or from another job that asked it word for word. Of equal requests in a job, one is sent.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
 GONE = 1000
 MANY = 5000
-"""Rows from which on the database looks at what was added: a tenth of a second, where it has to."""
+"""Rows from which the database updates its statistics, which may take a tenth of a second."""
 _TOLD = {
     Why.NEW: "new",
     Why.DOCUMENT: "of changed documents",
@@ -62,20 +61,19 @@ _TOLD = {
     Why.ASKED: "asked for",
 }
 Progress = Callable[[int, int, int | None], None]
-"""Is told documents and requests so far, and how many documents there are: None where nobody knows."""
+"""Gets the documents and requests so far, and the total number of documents, None while unknown."""
 
 
 @dataclass(slots=True)
 class BuildReport:
-    """What a build found: documents, requests, and documents that could not be read.
+    """Figures of a build: documents, requests, and problems with documents.
 
-    Not sent are requests that are `carried` over, those `cached` from other jobs' answers, `twins` of requests
-    that are, and those `awaited`, which are in flight in other jobs. `input_bytes` is what goes out,
-    `trimmed_tokens` what the clean-up of documents took off that. `unread`
-    documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
-    documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
-    long document's parts. What is in the folders and is not a document is `ignored`. `expected` documents will be
-    read in all, None where only tables can tell. `limited_to` says what a limited run is about.
+    Not sent are requests `carried` over, `cached` from other jobs' answers, `twins` of requests that are sent, and
+    `awaited` ones in flight in other jobs. `later` requests are made from the answers to a long document's parts.
+    `input_bytes` is what goes out, without the `trimmed_tokens` removed by cleaning. Files of `unread` documents have
+    not changed. `whys` counts requests by their reason. `removed` documents were in the last run; `gone` names the
+    first GONE of them. `ignored` counts what is not a document. `expected` is the total of documents, None if only
+    reading tables can tell. `limited_to` describes the scope of a limited run.
     """
 
     documents: int = 0
@@ -98,9 +96,9 @@ class BuildReport:
 
     @property
     def changes(self) -> list[str]:
-        """What changed since the last run of the job file, for people; what is unchanged stands in `saved`."""
+        """Changes since the last run of the job file, for people; `saved` has what is unchanged."""
         if self.whys.keys() == {Why.NEW} and not self.removed:
-            return []  # a first run, or a job file that asks for something else altogether
+            return []  # a first run, or a job file that asks something else altogether
         told = [f"{self.whys[why]:,} {words}" for why, words in _TOLD.items() if self.whys[why]]
         return [*told, f"documents removed: {self.removed:,}"] if self.removed else told
 
@@ -112,7 +110,7 @@ class BuildReport:
 
     @property
     def saved(self) -> list[str]:
-        """What is not sent, and why, for people."""
+        """Requests that are not sent, with the reason, for people."""
         told = (
             (self.carried, "unchanged since an earlier run"),
             (self.cached, "answered before for other jobs"),
@@ -126,9 +124,9 @@ class BuildReport:
 
 @contextmanager
 def claim(home: Home, job: Job, *, wait: bool = False) -> Iterator[bool]:
-    """Hold the right to build a job; False where another process has it, unless `wait`.
+    """Hold the right to build a job; yield False if another process has it, unless `wait`.
 
-    It ends with the process, however that dies.
+    The claim ends with the process, however it dies.
     """
     with locked(home.build_lock(job.id), wait=wait) as mine:
         yield mine
@@ -136,7 +134,7 @@ def claim(home: Home, job: Job, *, wait: bool = False) -> Iterator[bool]:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold a lock file; False where another process does and we do not wait for it. Raises StorageError."""
+    """Hold a lock file; yield False if another process holds it and not `wait`. Raises StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("w")
@@ -152,9 +150,9 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
-    """The finished run that a build found again, row for row: then there is nothing to do. None where something is.
+    """Return the finished run that a build reproduced row for row, or None if anything differs.
 
-    Its rows are those of this one: no document came or went, and every outcome still holds.
+    No document came or went, and every outcome still holds.
     """
     if not report.requests or report.requests != report.carried:
         return None
@@ -167,12 +165,12 @@ def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
 
 
 def discard(store: Store, home: Home, job: Job) -> None:
-    """Leave nothing of a job that is not built; one that is stays."""
+    """Remove an unbuilt job completely; a built job stays."""
     stays = False
     try:
         stays = store.jobs.find(job.id) is not None and not store.jobs.discard(job.id)
     finally:
-        # Also where the database refuses: an unbuilt job is built anew by whoever comes next.
+        # Also if the database refuses: the next process to come builds an unbuilt job anew.
         if not stays:
             _remove_files(home, job)
 
@@ -182,7 +180,7 @@ def _remove_files(home: Home, job: Job) -> None:
     home.build_lock(job.id).unlink(missing_ok=True)
     folder = home.job(job.id)
     if folder.is_dir():
-        with suppress(OSError):  # an engine may have looked in just now; an empty folder does no harm
+        with suppress(OSError):  # an engine may be looking in; an empty folder does no harm
             folder.rmdir()
 
 
@@ -200,13 +198,12 @@ def build(
     reading: ReadingSettings | None = None,
     shortage: Callable[[], str | None] = lambda: None,
 ) -> BuildReport:
-    """Read the input and record every request. Raises InputError, StorageError, NoRoom; then what it wrote is gone.
+    """Read the input and record every request. Raises InputError, StorageError, NoRoom, after removing what it wrote.
 
-    With `remember`, the documents count as seen. Answers of other
-    jobs are taken where `asked` says that this one's rows might have got them; with `models`, the names of each job's
-    models, rows that are in flight in other jobs are awaited. `clock_ns` is the time that files are
-    stamped with, which no job's `now` is. `reading` is what documents may take to be read, `shortage` says why
-    nothing more may be put into the home.
+    `remember` records the documents as seen. `asked` says where this job's rows might be answered, and so which other
+    jobs' answers count. With `models`, which returns each job's models, rows in flight in other jobs are awaited.
+    `clock_ns` is the clock of file stamps, unlike `now`. `reading` limits the reading of documents; `shortage` says
+    why nothing more may be written to the home.
     """
     report = BuildReport(limited_to=job.limited_to)
     sharing = None if models is None else Sharing(store, job, asked, models)
@@ -240,7 +237,7 @@ def build(
 
 
 class _Recorder:
-    """Puts requests into the job's file and the store, with what earlier runs and other jobs know of each."""
+    """Records requests in the job's file and the store, with what earlier runs and other jobs know of each."""
 
     def __init__(
         self, store: Store, home: Home, job: Job, asked: reuse.Asked, sharing: Sharing | None, report: BuildReport,
@@ -291,7 +288,7 @@ class _Recorder:
         report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
 
     def compare(self) -> None:
-        """Tell which documents of the last run are gone; what a limited run leaves out is not."""
+        """Report documents of the last run that are gone, except in a limited run."""
         last = None if self._job.is_limited else self._last
         gone = () if last is None else self._store.known.gone(self._job.id, last)
         for key in gone:
@@ -312,7 +309,7 @@ def _written(file: BinaryIO, chunk: list[Made]) -> list[Span]:
 
 
 def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
-    """Says which document two sources of the job file name."""
+    """Name the document that two sources of the job file share."""
     known = set(store.known.known_ids(job.id, [row.custom_id for row in rows]))
     for row in rows:
         if row.custom_id in known:
@@ -349,9 +346,9 @@ def _from_documents(
 
 
 def check_variables(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> int | None:
-    """How many documents are in scope, None where only reading them tells.
+    """Check template variables and return the number of documents in scope, None if only reading can tell.
 
-    Raises InputError for a template variable that no document has, with the nearest name that one has.
+    Raises InputError for a variable that no document has, with the nearest known name.
     """
     from orchestrator import documents
 
@@ -361,7 +358,7 @@ def check_variables(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -
         of_task = [fields[source] for source in spec.sources_of(task)]
         known = frozenset[str]().union(*(found for found in of_task if found is not None))
         if None in of_task:
-            continue  # only the rows themselves can tell; a row that lacks one is reported by name
+            continue  # only the rows themselves can tell; a row without the variable is reported by name
         for name in sorted(variables(task) - known):
             near = get_close_matches(name, [*known, "text"], 1)
             raise InputError(

@@ -1,6 +1,6 @@
-"""Builds that another process does: each under a key, begun once, and what came of it picked up at a later look.
+"""Builds in another process: each has a key, starts once, and its outcome is picked up later.
 
-What is to be done is an order, which a process can be sent; it does it with its own store and settings.
+An order describes the work and can be sent to a process, which runs it with its own store and settings.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class BuildDied(Exception):
-    """The process of a build ended without a word, or could not use the database: the build may be tried again."""
+    """The process of a build ended without an outcome or could not use the database; the build may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSite:
-    """What an order is carried out with."""
+    """Environment in which an order is carried out."""
 
     store: Store
     home: Home
@@ -45,34 +45,35 @@ class BuildSite:
 
 
 class BuildOrder(Protocol, Generic[T_co]):
-    """What a process is asked to do."""
+    """Work for a process."""
 
     def carry_out(self, site: BuildSite) -> T_co:
-        """Do it. Raises OrchError."""
+        """Do the work. Raises OrchError."""
 
 
 class Builds(Protocol):
-    """Where orders are carried out."""
+    """Runner of orders."""
 
     def begin(self, key: str, order: BuildOrder[object], deadline: datetime | None) -> None:
-        """Have an order carried out, unless one is under this key. Without a free place, it is to be asked again;
-        of those that are, the one with the soonest deadline gets the next place.
+        """Start an order, unless one runs under this key. Without a free place, the caller must ask again.
+
+        Among waiting orders, the soonest deadline gets the next place.
         """
 
     def is_busy(self, key: str) -> bool:
-        """True from when an order was begun until what came of it was picked up."""
+        """True from the start of an order until its outcome is picked up."""
 
     def look(self, key: str) -> Done[object] | None:
-        """What came of an order, None until it is over. Raises what it raised, or BuildDied."""
+        """Return the outcome of an order, None until it is over. Raises what it raised, or BuildDied."""
 
     def end(self, key: str) -> None:
-        """Break off what is under way, and forget it."""
+        """Stop the order under this key and forget it."""
 
 
 def carried_out(
     builds: Builds, key: str, make: Callable[[], tuple[BuildOrder[T], datetime | None]]
 ) -> Done[T] | None:
-    """One look at an order, which `make` gives with its deadline if it is not under way. Raises as `look`."""
+    """Poll an order; if it is not under way, start what `make` returns with its deadline. Raises as `look`."""
     if not builds.is_busy(key):
         builds.begin(key, *make())
     return builds.look(key)  # type: ignore[return-value]  # of the order that is under this key
@@ -80,7 +81,7 @@ def carried_out(
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """A job that is recorded and not built yet."""
+    """A recorded job that is not built yet."""
 
     job_id: JobId
 
@@ -101,7 +102,7 @@ class TakeIn:
     options: intake.Options
 
     def carry_out(self, site: BuildSite) -> intake.Intake:
-        """The job, without its plan. Raises OrchError; then nothing is left of it."""
+        """Return the intake without its plan. Raises OrchError, after removing the job."""
         taken = intake.submit(
             site.store, site.home, site.config, self.path, self.options, site.now, lambda *progress: None
         )
@@ -118,7 +119,7 @@ def build_recorded(
     reading: ReadingSettings,
     shortage: Callable[[], str | None],
 ) -> bool:
-    """Build a job unless another process is at it; False where one is. Raises OrchError."""
+    """Build a job; return False if another process is building it. Raises OrchError."""
     job = store.jobs.find(job_id)
     if job is None:
         return True
@@ -127,13 +128,13 @@ def build_recorded(
             return False
         current = store.jobs.find(job_id)
         if current is None or current.built_at is not None:
-            return True  # whoever had it has just ended
+            return True  # the other process has just finished
         terms = asked(job)
         succession.supersede(store, job, now())
         report = builder.build(
             store, home, job, now(), asked=terms, models=models, reading=reading, shortage=shortage
         )
-        # One that others may wait for ends as itself, though nothing is to be asked.
+        # A job that others may wait for stays, even if nothing is to be asked.
         if AFTER not in job.options and builder.same_as(store, job, report) is not None:
             builder.discard(store, home, job)
             return True

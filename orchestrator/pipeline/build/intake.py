@@ -1,6 +1,6 @@
-"""Stage 0: a command's file becomes a job, or is found to be one already.
+"""Stage 0: a command's file becomes a job, or is recognised as an existing job.
 
-The same file again takes up the job that is unfinished; a finished one of which nothing changed sends nothing.
+The same file again resumes its unfinished job; if nothing changed since a finished job, nothing is sent.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from orchestrator.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line adds to a job. `new` starts another job though one is unfinished or nothing changed.
+    """Command-line options of a job.
 
-    With a `scope`, the job asks about that part of its file alone. `overwrite` says that a file in the place of its
-    output may go, `after` which job it comes after. Where nobody is there (`unattended`), an output that may be well
-    again by itself is waited for. With `at_once`, only these backends are asked, now, whatever the job file says of
-    its deadline and of the job that it comes after. `edited` says what becomes of an unfinished job of the file whose
-    content was another; None stands for `SUPERSEDE`. `night` is the id of the night that it is made for.
+    `new` starts another job even if one is unfinished or nothing changed. `scope` limits the job to a part of its
+    file. `overwrite` lets the output replace a foreign file. `after` is the job to wait for. `unattended` waits for
+    an output whose fault may pass. `at_once` sends only to these backends, now, ignoring the job file's deadline and
+    `after`. `edited` decides about an unfinished job of the file before its edit; None means `SUPERSEDE`. `night` is
+    the id of the night that the job is for.
     """
 
     deadline: str | None = None
@@ -70,17 +70,17 @@ class Options:
 
 
 class How(StrEnum):
-    """What became of a submit."""
+    """Result of a submit."""
 
     NEW = "new"
     RESUMED = "resumed"
     UNCHANGED = "unchanged"
-    WAITING = "waiting"  # recorded; it is built once the job that it comes after has finished well
+    WAITING = "waiting"  # recorded, but built only once its predecessor has succeeded
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """The job that a submit stands for, and how it came to be that one."""
+    """The job of a submit, and how it was found or made."""
 
     job: Job
     how: How
@@ -90,7 +90,7 @@ class Intake:
 
 
 def kind_of(path: Path) -> JobKind:
-    """What a file is, told by its ending. Raises UsageError."""
+    """Return the kind of a file by its ending. Raises UsageError."""
     if path.suffix in (".yaml", ".yml"):
         return JobKind.DOCUMENTS
     if path.suffix == ".jsonl":
@@ -99,7 +99,7 @@ def kind_of(path: Path) -> JobKind:
 
 
 def read_spec(path: Path, config: Config) -> JobSpec:
-    """A job file, also checked against the aliases and backends that orch.toml declares. Raises InputError."""
+    """Read a job file and check it against the aliases and backends of orch.toml. Raises InputError."""
     spec = load(path)
     known = {**config.fleet_models, **config.models, **spec.models}
     for index, task in enumerate(spec.tasks):
@@ -129,7 +129,7 @@ def read_spec(path: Path, config: Config) -> JobSpec:
 
 
 def draft(path: Path, config: Config, home: Home, options: Options, now: datetime) -> Job:
-    """The job that a file would make; nothing is recorded. Raises InputError, RefusedError, UsageError."""
+    """Return the job that a file would make, without recording it. Raises InputError, RefusedError, UsageError."""
     kind = kind_of(path)
     if not path.is_file():
         raise InputError("there is no such file", file=path)
@@ -146,7 +146,7 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
 def sketch(
     path: Path, spec: JobSpec | None, config: Config, options: Options, now: datetime, home_id: str = ""
 ) -> Job:
-    """The job that a file would make, of which only what its spec says matters. Raises UsageError."""
+    """Return the job that a file would make, without checking the file itself. Raises UsageError."""
     return _drafted(path.absolute(), spec, config, home_id, options, now)
 
 
@@ -201,7 +201,7 @@ def _deadline(text: str | None, now: datetime) -> datetime | None:
 
 
 def check_deadline(job: Job) -> None:
-    """For new jobs alone: one that is unfinished is taken up and finished late."""
+    """Raise RefusedError if a new job's deadline has passed; an unfinished job is resumed and finished late."""
     if job.deadline_at is not None and job.deadline_at <= job.created_at:
         raise RefusedError(
             f"the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has already passed",
@@ -213,7 +213,7 @@ def submit(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
 ) -> Intake:  # fmt: skip
-    """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
+    """Record and build a job, or find the existing one. Raises OrchError, after removing the new job."""
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
     spec = spec_of(job)
@@ -243,7 +243,7 @@ def submit(
         except (Exception, KeyboardInterrupt):
             builder.discard(store, home, job)
             raise
-        # Behind the clearing away: a commit whose answer was lost may have made the job one that an engine runs.
+        # After the clean-up: if the commit's response was lost, an engine may already run the job.
         store.jobs.mark_built(job.id, now())
     if plan is not None:
         store.forecasts.made(planning.forecasts(plan))
@@ -252,9 +252,9 @@ def submit(
 
 
 def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> None:
-    """Raises OutputError, with file and line, where the rows could not be put where the job file wants them.
+    """Raise OutputError, with file and line, if the rows could not be delivered as the job file says.
 
-    Where nobody is there, what may be well again by itself is let by: the engine waits for it before a row is asked.
+    If `unattended`, a fault that may pass is let through: the engine waits for it before asking any row.
     """
     try:
         delivery.require(store, job)
@@ -267,7 +267,7 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
 
 
 def _unchanged(store: Store, same: Job, report: builder.BuildReport, options: Options) -> Intake:
-    """Nothing is to be asked; rows that the job which has them could not deliver are delivered now."""
+    """Return the unchanged job; if it could not deliver its rows, they are delivered now."""
     reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
     if not same.is_undelivered:
         return Intake(same, How.UNCHANGED, reason, report)
@@ -276,7 +276,7 @@ def _unchanged(store: Store, same: Job, report: builder.BuildReport, options: Op
 
 
 def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
-    """Record a job that is built once the one that it comes after has finished well."""
+    """Record a job that is built once its predecessor has succeeded."""
     with builder.locked(home.intake_lock, wait=True):
         found = _unfinished(store, job)
         if found is not None and (found.built_at is not None or predecessors.AFTER in found.options):
@@ -289,9 +289,9 @@ def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
 
 
 def _fitting(planning: Planning) -> Plan | None:
-    """The plan of a job that was just built, None where nothing is to be sent.
+    """Return the plan of a job that was just built, or None if there is nothing to send.
 
-    Raises RefusedError where it is known not to keep the deadline or the budget, with the nearest that would hold.
+    Raises RefusedError, with the nearest terms that would hold, if the plan cannot keep the deadline or budget.
     """
     if not planning.work:
         return None
@@ -304,7 +304,7 @@ def _fitting(planning: Planning) -> Plan | None:
 
 
 def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetime) -> Job:
-    """The unfinished job, with the deadline and budget of this command. Rows that were refused go out again."""
+    """Return the unfinished job with this command's deadline and budget. Refused rows go out again."""
     terms: dict[str, datetime | Decimal] = {}
     if options.deadline is not None and wanted.deadline_at is not None:
         terms["deadline_at"] = wanted.deadline_at
@@ -322,10 +322,10 @@ def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetim
 
 
 def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: bool) -> Job | None:
-    """Record a job and claim its build, or give the built one of the same content that is unfinished.
+    """Record a job and claim its build, or return the unfinished, built job of the same content.
 
-    Looking and recording are one step under a lock: the same command twice at once is one job. A build that another
-    process is at is waited for, one that was cut off is cleared away.
+    A lock makes both one step, so that the same command twice at once is one job. This waits for a build in another
+    process, and removes a build that was cut off.
     """
     while True:
         with builder.locked(home.intake_lock, wait=True):
@@ -333,7 +333,7 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
             if found is None:
                 check_deadline(job)
                 succession.follow_folder(store, job)
-                # Claimed before it can be seen: an engine that runs would build it as well.
+                # Claimed before it is visible: otherwise a running engine would build it as well.
                 claimed.enter_context(builder.claim(home, job))
                 store.jobs.add(job, _tags(job))
                 succession.supersede(store, job, job.created_at)
@@ -352,7 +352,7 @@ def _tags(job: Job) -> dict[str, str]:
 
 
 def _unfinished(store: Store, job: Job) -> Job | None:
-    """The job of the same content that is unfinished, and not superseded: of the same file, or of one moved."""
+    """Return the unfinished, not superseded job of the same content, from this file or the file it was moved from."""
     current = [other for other in store.jobs.unfinished(job.home) if succession.successor(store, other) is None]
     same = next((other for other in current if other.identity == job.identity), None)
     moved = None if same else next((other for other in current if _is_moved(other, job)), None)
@@ -362,7 +362,8 @@ def _unfinished(store: Store, job: Job) -> Job | None:
 def earlier_content(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: datetime
 ) -> Job | None:
-    """The newest unfinished job of a file, of another content, that `submit` would supersede. Raises OrchError."""
+    """Return the newest unfinished job of the file before its edit, which `submit` would supersede. Raises
+    OrchError."""
     job = draft(path, config, home, options, now)
     if not options.new and _unfinished(store, job) is not None:
         return None
@@ -371,7 +372,7 @@ def earlier_content(
 
 
 def _is_moved(other: Job, job: Job) -> bool:
-    """True if a job was made of this very content, in a file of this folder or of this name that is gone now."""
+    """True if a job's file, in this folder or of this name, is gone and had this very content."""
     before, after = Path(other.source), Path(job.source)
     is_near = before.parent == after.parent or before.name == after.name
     is_gone = other.built_at is not None and other.kind is job.kind and is_near
@@ -379,7 +380,7 @@ def _is_moved(other: Job, job: Job) -> bool:
 
 
 def _identity(job: Job, *, series: str) -> str:
-    """What the content of a job's file, and the part of it that is asked, are in a series."""
+    """Return a digest of the series, the content of a job's file and its scope."""
     content = _file_digest(Path(job.source)) if job.kind is JobKind.BATCH else json.dumps(job.spec, sort_keys=True)
     limits = Scope.of(job).to_options() | ({AT_ONCE: True} if AT_ONCE in job.options else {})
     return _digest(series, content, *([json.dumps(limits)] if limits else []))

@@ -1,4 +1,4 @@
-"""Answers that an earlier version accepted: those that say that they are not answers hold no longer."""
+"""Check of answers that an earlier version accepted: texts that say they are no answer no longer count."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
 def holding(home: Home, found: Mapping[str, Earlier]) -> dict[str, Earlier]:
-    """The outcomes that still hold. A result line is read once: a carried outcome is known to be read.
+    """Return the outcomes that still hold. Each result line is read once; carried outcomes are already checked.
 
-    An answer whose file is gone holds: nothing says otherwise.
+    An answer whose file is gone holds: nothing contradicts it.
     """
     return {name: known for name, known in found.items() if _is_read(known) or _holds(home, known)}
 

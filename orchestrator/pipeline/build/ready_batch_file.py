@@ -1,4 +1,4 @@
-"""A ready batch file as rows: every line checked, each custom_id once."""
+"""A ready batch file as rows: checks every line, and that each custom_id is unique."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_ERRORS = 20
 
 
 def batch_lines(path: Path) -> Iterator[tuple[request_lines.CheckedLine, bytes]]:
-    """The lines of a ready batch file. Raises one InputError that tells every bad line, up to MAX_ERRORS of them."""
+    """Yield the lines of a ready batch file. Raises one InputError with all bad lines, up to MAX_ERRORS."""
     problems: list[InputError] = []
     seen: set[int] = set()
     number_of_lines = 0
@@ -60,6 +60,6 @@ def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def joined(problems: list[InputError]) -> InputError:
-    """Several mistakes as one error: the first, and the others below it."""
+    """Join several mistakes into one error: the first, with the others attached."""
     first, *first.others = problems
     return first

@@ -1,4 +1,4 @@
-"""A job that is built to see what it would be; nothing is left of it."""
+"""Trial builds, which show what a job would be and leave nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rehearse(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
 ) -> Intake:  # fmt: skip
-    """What `submit` would do, with the plan whether it holds or not; nothing is left of it. Raises OrchError."""
+    """Return what `submit` would do, with its plan even if that does not hold. Leaves nothing. Raises OrchError."""
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
     check_deadline(job)
@@ -43,7 +43,7 @@ def rehearse(
 def rehearsed(
     store: Store, home: Home, config: Config, job: Job, now: datetime, progress: builder.Progress
 ) -> Iterator[tuple[Job, builder.BuildReport]]:
-    """A job that is built for the length of a block; no engine runs it, and nothing is left of it."""
+    """Build a job for the length of a block, then remove it; no engine runs it."""
     job = replace(job, options={**job.options, "dry_run": True})
     with builder.claim(home, job):
         try:

@@ -1,7 +1,7 @@
-"""Answers that need not be asked for: of earlier runs, of other jobs, and of another row of the same job.
+"""Reuse of answers: of earlier runs, of other jobs, and of another row of the same job.
 
-Each request has two marks. Its `fingerprint` says whether the outcome that an earlier run of the same job file has
-still holds; its `cache_key` finds the very same request wherever it stands. And what earlier answers say of the next.
+Each request has two marks. Its `fingerprint` says if the outcome of an earlier run of the same job file still holds.
+Its `cache_key` finds the very same request in any job. Earlier answers also bound the length of new ones.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from orchestrator.store import Store
 from orchestrator.store.records import Earlier, EarlierRow
 
 RUNS = 10
-"""So many earlier runs of a job file say how long its answers are."""
+"""Most earlier runs of a job file from which the length of its answers is learned."""
 Asked = Callable[[str], Collection[tuple[str, str]]]
-"""The backends that may take rows of a model, each with its name there."""
+"""Returns the backends that may take rows of a model, each with its name there."""
 
 
 def asked_of(config: Config, job: Job) -> Asked:
-    """Where rows of a job may be answered, and under which names: there another job's answer must have come from."""
+    """Return where rows of a job may be answered, under which names; other jobs' answers count only from there."""
     models = models_of(config, job)
     usable = config.backends.keys() - objections(config, job).keys()
 
@@ -45,14 +45,14 @@ def asked_of(config: Config, job: Job) -> Asked:
 
 
 def earlier_runs(store: Store, job: Job) -> list[JobId]:
-    """The runs of the same job file whose answers may be carried over, oldest first."""
+    """Return the runs of the same job file whose answers may be carried over, oldest first."""
     if not job.options.get("carry", True):
         return []
     return [other.id for other in reversed(store.jobs.of_series(job.series)) if other.built_at is not None]
 
 
 def last_run(store: Store, job: Job) -> JobId | None:
-    """The newest whole run of the same job file before this one: what changed, changed since then."""
+    """Return the newest unlimited run of the same job file before this one, the base of all comparisons."""
     runs = store.jobs.of_series(job.series)
     whole = (run.id for run in runs if run.built_at is not None and run.id != job.id and not run.is_limited)
     return next(whole, None)
@@ -61,12 +61,12 @@ def last_run(store: Store, job: Job) -> JobId | None:
 def whys(
     store: Store, job: Job, last: JobId | None, rows: list[Row], known: Mapping[int, str] = MappingProxyType({})
 ) -> dict[int, Why]:
-    """Why rows that carry nothing over are asked, by their places: each against what the last run made of it.
+    """Return why each row without a carried answer is asked, by place, compared with the last run.
 
-    `known` are the contents that were found before in the very bytes of rows' documents, by place: where the last run
-    had that, another one is their reader's.
+    `known` maps places to the content that was read before from the same bytes. If the last run had that content, the
+    change comes from another version of the reader.
     """
-    # A part that says something new is known by its document.
+    # A part with new text is looked up by its document.
     of_document = {row.seq: custom_id(row.document, row.task) for row in rows if row.part is not None}
     wanted = {row.custom_id for row in rows} | {*of_document.values()}
     before = store.known.before(last, sorted(wanted)) if last is not None and rows else {}
@@ -81,7 +81,7 @@ def whys(
 
 
 def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:
-    """`answered` is the word for a row that has an answer, and does not carry it over."""
+    """Classify a row; `answered` is the reason for a row that has an answer and does not carry it over."""
     if before is None:
         return Why.NEW
     if not before.fingerprint:
@@ -102,7 +102,7 @@ def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:
 
 
 def to_carry(store: Store, asked: Asked, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
-    """The earlier outcomes that still hold: the same fingerprint, and no failure that may have passed."""
+    """Return the earlier outcomes that still hold: same fingerprint, and no failure that may have passed."""
     found = store.known.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
     return {
         row.custom_id: known
@@ -114,16 +114,16 @@ def to_carry(store: Store, asked: Asked, runs: list[JobId], rows: list[Row]) -> 
 
 
 def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool) -> bool:
-    """Whether a row of a model may have an earlier outcome: another job's answer, where it might have got that."""
+    """True if a row may take an earlier outcome; another job's answer only from where the row might be sent."""
     return known.taken_from is None or (caches and known.taken_from in asked(model))
 
 
 def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str, Earlier]:
-    """The answers that other jobs got to the very same requests, from a backend and model that this one might ask."""
+    """Return other jobs' answers to the very same requests, from a backend and model that this job might ask."""
     if not job.options.get("carry", True):
         return {}
     keys = {row.cache_key for row in rows if row.cache_key is not None and asked(row.model)}
-    # A task's answers are checked; what answered a ready batch file was not.
+    # Answers of a task were checked; answers of a ready batch file were not.
     answers = store.known.answers(job.home, keys, checked=job.kind is JobKind.DOCUMENTS) if keys else {}
     found: dict[str, Earlier] = {}
     for row in rows:
@@ -135,7 +135,7 @@ def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str,
 
 
 def twins(store: Store, job: Job, rows: list[Row]) -> dict[int, int]:
-    """The rows that ask what another row of the job asks, each by its place with the place of the first."""
+    """Return the rows that repeat another row's question, each place with the place of the first."""
     keys = {row.cache_key for row in rows if row.cache_key is not None}
     first = store.known.originals(job.id, keys) if keys else {}
     found: dict[int, int] = {}
@@ -148,7 +148,7 @@ def twins(store: Store, job: Job, rows: list[Row]) -> dict[int, int]:
 
 
 def learned_bound(store: Store, job: Job) -> Callable[[Task, str], int]:
-    """How many tokens an answer may have: as a task says, or as earlier runs of the job file say."""
+    """Return a function for the most tokens of an answer: by the task, or learned from earlier runs."""
     runs = [run.id for run in store.jobs.of_series(job.series)[:RUNS]]
 
     def bound(task: Task, prompt_version: str) -> int:

@@ -1,4 +1,4 @@
-"""The room that a build takes: looked at while it writes, and given back where it fails."""
+"""Room for a build: checked while it writes, and given back if it fails."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 ROOM_BYTES = 64_000_000
-"""After so many bytes a build looks whether there is room for more: less than what `min_free` leaves."""
+"""Bytes after which a build checks again for room; less than `min_free` leaves."""
 ROW_BYTES = 1_000
-"""Of the database for a row, roughly."""
+"""Rough size of a row in the database."""
 
 
 class RoomCheck:
-    """Looks now and then whether what a build writes still has room."""
+    """Checks from time to time if there is room for what a build writes."""
 
     def __init__(self, shortage: Callable[[], str | None]) -> None:
         self._shortage = shortage
         self._written = self._look_at = 0
 
     def require(self, rows: int, size: int) -> None:
-        """Before so many rows, whose lines have `size` bytes, are written. Raises NoRoom."""
+        """Check before writing so many rows, whose lines have `size` bytes. Raises NoRoom."""
         if self._written >= self._look_at:
             self._look_at = self._written + ROOM_BYTES
             if (why := self._shortage()) is not None:
@@ -47,7 +47,7 @@ def give_back(store: Store, home: Home, job: Job) -> None:
 
 @contextmanager
 def given_back(store: Store, home: Home, job: Job) -> Iterator[None]:
-    """Leave neither file nor rows of a build that fails. A disk or database that is full is that build's: NoRoom."""
+    """Remove file and rows of a build that fails. If disk or database is full, raise NoRoom for this build."""
     try:
         yield
     except Exception as error:
@@ -62,7 +62,7 @@ def written_to(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Make a job's file of requests durable. Raises StorageError, and what `write` raises."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # a file of this name only grows, or is another one
+        path.unlink(missing_ok=True)  # a new file: an existing one may only grow
         with path.open("wb") as file:
             write(file)
             file.flush()

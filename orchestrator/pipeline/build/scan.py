@@ -1,8 +1,8 @@
-"""A pass over a job's documents: of files that did not move the answers are looked up, the others are read.
+"""A pass over a job's documents: looks up the answers of unchanged files, and reads the others.
 
-What is remembered of a document is a fact about its file, whichever job found it: this stamp, hence this content.
-From that the fingerprints follow without the text, and with them the answers of earlier runs. A document that lacks
-one of its answers is read after all, so the rows are the same as if every file had been read.
+The store remembers facts about a file, whichever job found them: this stamp, hence this content. They give the
+fingerprints without the text, and so the answers of earlier runs. A document that lacks an answer is read after all,
+so the rows are the same as if every file had been read.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 CHUNK_BYTES = 8_000_000
-"""Of request lines that are held before they are written: a scan of twenty pages has ten million."""
+"""Bytes of request lines held before they are written: a scan of twenty pages has ten million."""
 KEPT = 5000
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A request, and the earlier outcome that it is known to carry over; None where that was not looked up.
+    """A request, with the earlier outcome that it carries over, if that was looked up.
 
-    `known_content` is the content that an earlier run found in the same bytes, None where none did.
+    `known_content` is the content that an earlier run read from the same bytes, if any.
     """
 
     built: Built
@@ -52,7 +52,7 @@ class Made:
 
 
 class DocumentMemory:
-    """What a build learned of documents, recorded a part at a time; nothing where it is not to remember."""
+    """Facts about documents that a build records in chunks, or discards if it is not to remember."""
 
     def __init__(self, store: Store, job: Job, now: datetime, *, remember: bool) -> None:
         self._store = store
@@ -63,19 +63,19 @@ class DocumentMemory:
         self._kept: list[str] = []
 
     def saw(self, document: SeenDocument) -> None:
-        """A document was read, or could not be."""
+        """Note a document that was read, or could not be."""
         self._seen.append(document)
         if len(self._seen) >= CHUNK:
             self.flush()
 
     def kept(self, key: str) -> None:
-        """A document's file is as it was."""
+        """Note a document whose file is unchanged."""
         self._kept.append(key)
         if len(self._kept) >= KEPT:
             self.flush()
 
     def flush(self) -> None:
-        """Record what was held back."""
+        """Record what is pending."""
         if self._remember:
             self._store.jobs.saw_documents(self._series, self._seen, self._now)
             if self._kept:
@@ -85,9 +85,9 @@ class DocumentMemory:
 
 
 class Sweep:
-    """The requests of a source: `builder` makes those of the documents that `selection` takes.
+    """The requests of a source, which `builder` makes from the documents that `selection` takes.
 
-    `runs` are those whose answers hold; without any, all is read.
+    `runs` are the runs whose answers hold; without runs, every document is read.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Sweep:
         self._trusts = bool(runs) and not job.options.get("verify")
 
     def made(self, source: DocumentSource, base: Path) -> Iterator[Made]:
-        """The requests of the source in its order. Raises InputError, StorageError."""
+        """Yield the requests of the source in its order. Raises InputError, StorageError."""
         from orchestrator import documents
 
         selection = self._selection
@@ -139,24 +139,24 @@ class Sweep:
                     yield from self._read(found, next(texts), self._before(found, marks.get(found.key)))
 
     def _marks(self, part: Sequence[Listed]) -> dict[str, FileMark]:
-        """What earlier runs remember of each file."""
+        """Return what earlier runs remember of each file."""
         return self._store.jobs.marks(self._series, [found.key for found in part]) if self._runs else {}
 
     def _before(self, found: Listed, mark: FileMark | None) -> dict[str, FileMark]:
-        """What is remembered of the documents of a file from when it was last read, by their keys."""
+        """Return what is remembered of a file's documents from its last reading, by key."""
         if not found.is_table:
             return {} if mark is None else {found.key: mark}
         if isinstance(found.order, TableRows) and found.order.is_container and self._runs:
             return self._store.jobs.marks_in(self._series, found.key)
-        return {}  # of a row the text is the bytes
+        return {}  # a row's text is its bytes
 
     def _answers(self, known: Iterable[tuple[str, str | None]]) -> dict[str, list[Earlier]]:
-        """The answers to every question about each document, by its key; those that lack one are left out."""
+        """Return the answers to every question about each document, by key, without documents that lack an answer."""
         asked = {key: self._builder.identities(key, content) for key, content in known if content is not None}
         every = {one.custom_id: one for identities in asked.values() for one in identities}
         known_rows = self._store.known.earlier(self._runs, {name: one.fingerprint for name, one in every.items()})
         held = holding(self._home, known_rows)
-        # A failure, even one that holds, keeps its request, so that `orch retry` can send it.
+        # A failure keeps its request even if it holds, so that `orch retry` can send it.
         good = {
             name: row
             for name, row in held.items()
@@ -179,7 +179,7 @@ class Sweep:
             yield Made(built, answer)
 
     def _table(self, table: Listed) -> Iterator[Made]:
-        """The rows of a table that did not move: from the first one on that lacks an answer it is read."""
+        """Yield the rows of an unchanged table; from the first row that lacks an answer, read it."""
         place = 0
         while part := self._store.jobs.of_table(self._series, table.key, table.stamp or "", place, CHUNK):
             answers = self._answers(part)
@@ -198,10 +198,10 @@ class Sweep:
     def _read(
         self, found: Listed, texts: Documents, before: Mapping[str, FileMark], first: int = 0
     ) -> Iterator[Made]:
-        """The requests of the documents of a file; `before` is what is remembered of these."""
+        """Yield the requests of a file's documents; `before` is what is remembered of them."""
         place, whole = first, True
         for document in texts:
-            # A table that cannot be read gives a problem of its own.
+            # An unreadable table yields one problem under its own key.
             is_row = document.key != found.key
             whole = whole and is_row
             if (is_row or not found.is_table) and not self._selection.takes(document.key, found.key):
@@ -210,7 +210,7 @@ class Sweep:
                     break
                 continue
             mark = before.get(document.key)
-            is_same = mark is not None and mark.digest == getattr(document, "digest", None)  # unread, it has none
+            is_same = mark is not None and mark.digest == getattr(document, "digest", None)  # None if unread
             known = mark.content if mark is not None and is_same else None
             made = [Made(built, known_content=known) for built in self._builder.build(document)]
             self._report.documents += 1
@@ -229,21 +229,21 @@ class Sweep:
         of_table = (found.key, place) if document.key != found.key else (None, None)
         if isinstance(document, UnreadableDocument):
             self._report.problems.append((document.key, document.code.value, document.message))
-            # Without a stamp: what is wrong may be fixed without a change of the file, so it is read each time.
+            # No stamp: the cause may be fixed without changing the file, so it is read each time.
             stamp = found.stamp if of_table[0] else None
             return SeenDocument(document.key, "", document.size, document.code.value, stamp, None, *of_table)
         return SeenDocument(document.key, document.digest, document.size, None, found.stamp, content, *of_table)
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of so many items, the last one shorter."""
+    """Yield lists of `size` items; the last may be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def made_chunks(items: Iterable[Made]) -> Iterator[list[Made]]:
-    """Lists of at most CHUNK requests, each ended by the one that brings its lines to CHUNK_BYTES."""
+    """Yield lists of requests, each closed at CHUNK requests or CHUNK_BYTES of lines."""
     chunk: list[Made] = []
     size = 0
     for item in items:

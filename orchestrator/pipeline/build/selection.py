@@ -1,4 +1,4 @@
-"""A part of a job file's documents and tasks: what `--limit`, `--only` and `--task` name."""
+"""Selection of a job file's documents and tasks by `--limit`, `--only` and `--task`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from orchestrator.core.model import Job
 from orchestrator.settings.job_spec import DocumentSource, JobSpec
 
 MOST_NAMES = 20_000
-"""Names of documents that are kept, to find the one that was meant."""
+"""Most document names kept to suggest the one that was meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a run is about: the first so many documents, documents by name or pattern, tasks. Empty: all of it."""
+    """Scope of a run: the first `limit` documents, documents by name or pattern, tasks. Empty means everything."""
 
     limit: int | None = None
     only: tuple[str, ...] = ()
@@ -25,31 +25,31 @@ class Scope:
 
     @classmethod
     def of(cls, job: Job) -> Scope:
-        """What a job was made to be about."""
+        """Return the scope of a job."""
         told = job.options
         return cls(told.get("limit"), tuple(told.get("only") or ()), tuple(told.get("tasks") or ()))
 
     def to_options(self) -> dict[str, object]:
-        """What a job keeps of it; nothing where it is about everything."""
+        """Return the options that a job stores; empty for a scope of everything."""
         told = {"limit": self.limit, "only": list(self.only), "tasks": list(self.tasks)}
         return {name: value for name, value in told.items() if value}
 
     def check_tasks(self, spec: JobSpec) -> None:
-        """Raises UsageError for a task that the job file does not have."""
+        """Raise UsageError for a task that the job file does not have."""
         known = [task.id for task in spec.tasks]
         for name in self.tasks:
             if name not in known:
                 raise UsageError(f"--task {name}: the job file has no such task", hint=f"known: {', '.join(known)}")
 
     def documents(self, found: Sequence[int | None]) -> int | None:
-        """How many documents are in scope of sources that have so many each; None where that cannot be told."""
+        """Return the number of documents in scope, given the number per source; None if it cannot be known."""
         known = [number for number in found if number is not None]
         if self.only or len(known) < len(found):
             return None
         return sum(known) if self.limit is None else min(self.limit, sum(known))
 
     def tasks_of(self, spec: JobSpec, source: DocumentSource) -> list[str]:
-        """The tasks that are asked of the documents of a source."""
+        """Return the tasks that are asked of the documents of a source."""
         asked = [task.id for task in spec.tasks_of(source)]
         return [name for name in asked if not self.tasks or name in self.tasks]
 
@@ -58,12 +58,12 @@ EVERYTHING = Scope()
 
 
 def names_document(wanted: str, key: str) -> bool:
-    """Whether a user who says `wanted` means a document: its key, the end of its path, or a pattern that fits it."""
+    """True if `wanted` means this document: its key, the end of its path, or a matching pattern."""
     return key == wanted or key.endswith(f"/{wanted}") or fnmatchcase(key, wanted)
 
 
 def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
-    """The documents that a user may have meant who says `wanted`, and means none: three at most."""
+    """Return up to three documents that a user may have meant by a name that matches no document."""
     having = [key for key in keys if wanted in key]
     by_name = {key.rpartition("/")[2]: key for key in keys} | {key: key for key in keys}
     return having[:3] or [by_name[name] for name in get_close_matches(wanted, by_name, 3, 0.5)]
@@ -80,15 +80,15 @@ class Selection:
 
     @property
     def is_over(self) -> bool:
-        """Whether as many documents were taken as may be."""
+        """True once the limit is reached."""
         return self._scope.limit is not None and self._taken >= self._scope.limit
 
     def may_hold(self, key: str, *, is_table: bool) -> bool:
-        """Whether a file is to be read: it is chosen, or rows of it may be."""
+        """True if a file must be read: it is chosen, or some of its rows may be."""
         return not self.is_over and (is_table or self._is_named(key, key))
 
     def takes(self, key: str, file: str) -> bool:
-        """Whether a document of this file is taken; it counts from then on."""
+        """Take a document of this file and count it, if it is in scope; True if taken."""
         if self.is_over or not self._is_named(key, file):
             return False
         self._taken += 1
@@ -104,7 +104,7 @@ class Selection:
         return bool(found)
 
     def check(self) -> None:
-        """Raises UsageError for a name that no document has, with the nearest that one has."""
+        """Raise UsageError for a name that matches no document, with the nearest names."""
         if self._unmatched and not self.is_over:
             name = min(self._unmatched)
             near = nearest(name, self._seen)

@@ -1,7 +1,7 @@
-"""Requests that are in flight in another job: a new job awaits their answers and does not ask again.
+"""Requests in flight in another job, whose answers a new job awaits instead of asking again.
 
-These are rows whose answers it would carry over if they were there: the same request, at a backend and model that it
-might ask. A request that asks for sampling, or whose task says `cache: false`, is asked for itself.
+A row is awaited if its answer could be carried over: the same request, at a backend and model that the new job might
+ask. A request with sampling, or of a task with `cache: false`, is always asked.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Sharing:
             if other is None or other.id == job.id or other.built_at is None:
                 continue
             is_superseded = other.options.get(SUPERSEDED_BY) == job.id
-            with suppress(ValueError):  # a job whose stored file is damaged shares nothing, and keeps no other one
+            with suppress(ValueError):  # a job with a damaged stored file shares nothing
                 self._sources[name] = _Source(models(other), other.series == job.series, is_superseded)
         self._is_in_time = cache(self._in_time)
 
     def of(self, made: list[Built]) -> dict[int, RowInFlight]:
-        """The row in flight that each of these requests may await, by its place."""
+        """Return the row in flight that each of these requests may await, by place."""
         if not self._sources:
             return {}
         rows = [one.row for one in made if one.row.problem is None and one.line]
@@ -85,7 +85,7 @@ class Sharing:
 
 
 def expected_at(store: Store, job_id: JobId, shard_id: ShardId) -> datetime | None:
-    """When a shard is forecast to have ended; None if nothing was forecast."""
+    """Return when a shard is forecast to end, or None without a forecast."""
     shard, seconds = store.shards.get(shard_id), store.forecasts.turnaround_p95(job_id, shard_id)
     if seconds is None:
         return None

@@ -1,4 +1,4 @@
-"""What `orch validate` finds: everything a submit would trip over, with nothing recorded and nothing sent."""
+"""Checks of `orch validate`: everything a submit would trip over, without recording or sending anything."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from orchestrator.documents import Document, UnreadableDocument
 
 MOST_KINDS = 1000
-"""So many mistakes are told apart; those of a table of a million bad rows are alike but for their numbers."""
+"""Most kinds of problems kept apart. A table of a million bad rows has problems that differ only in numbers."""
 MOST_NAMED = 3
 BAD_TEMPLATE = "template"
-"""The code of a request that its task's template cannot be made into."""
+"""Code of a request that cannot be made from its task's template."""
 
 
 @dataclass(slots=True)
 class ValidationProblem:
-    """Why documents would fail: `message` is that of the first of them, and `first` names some of `documents`."""
+    """Problem of some `documents`: `message` is the first document's, and `first` names some of them."""
 
     code: str
     message: str
@@ -56,7 +56,7 @@ class ValidationProblem:
     first: list[str] = field(default_factory=list)
 
     def add(self, document: str) -> None:
-        """One document more."""
+        """Count another document."""
         self.documents += 1
         if len(self.first) < MOST_NAMED:
             self.first.append(document)
@@ -68,9 +68,9 @@ class ValidationProblem:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedFile:
-    """A file that is sound; `problems` are why some of its documents would fail.
+    """A valid file; `problems` are reasons why some of its documents would fail.
 
-    `ignored` is what was not read, in numbers; None for a batch file. `not_read` names it, where that was wanted.
+    `ignored` counts what was not read, None for a batch file. `not_read` lists it, on request.
     """
 
     kind: JobKind
@@ -84,8 +84,9 @@ class ValidatedFile:
 
 @dataclass(slots=True)
 class _Read:
-    """What reading all documents came to; `expected` is how many there are, if that was known before. `known` are the
-    documents that known answers are of, as far as they were found; `names` are some that are there.
+    """Result of reading all documents; `expected` is their number, if known beforehand.
+
+    `known` has the documents with known answers that were found; `names` has some documents' names.
     """
 
     documents: int = 0
@@ -99,7 +100,7 @@ class _Read:
     ignored: Ignored = field(default_factory=Ignored)
 
     def failure(self, document: str, task: str, code: str, message: str) -> None:
-        """A request that cannot be made."""
+        """Note a request that cannot be made."""
         key = code, re.sub(r"\d+", "#", message)
         if key not in self.problems and len(self.problems) == MOST_KINDS:
             key = code, ""
@@ -113,10 +114,10 @@ def check_file(
     path: Path, config: Config, now: Callable[[], datetime], store: Store | None = None, *, scope: Scope = EVERYTHING,
     progress: builder.Progress = lambda documents, requests, expected: None, lists: bool = False,
 ) -> ValidatedFile:  # fmt: skip
-    """Read a job file and its documents, or a batch file, and try its output; `lists` names what was not read.
+    """Check a job file and its documents, or a batch file, and test its output. Raises OrchError with all mistakes.
 
-    Raises InputError or another OrchError with every mistake found. Without a `store`, nothing is known of what orch
-    wrote before. With a `scope`, only these documents and tasks; `progress` is called with how far it is.
+    Without a `store`, files that orch wrote before are unknown. `scope` limits the documents and tasks. `lists` names
+    what was not read.
     """
     kind = kind_of(path)
     home = "" if store is None else Home(config.home).identity()
@@ -183,7 +184,7 @@ def _fill(
 def _chosen(
     path: Path, spec: JobSpec, config: Config, scope: Scope, read: _Read
 ) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
-    """The documents that are meant, each with the tasks that are asked of it."""
+    """Yield the documents in scope, each with its tasks."""
     from orchestrator import documents
 
     selection = Selection(scope)
@@ -201,7 +202,7 @@ def _chosen(
 
 
 def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
-    """Tasks that can be asked of no document; where the documents are at fault, that is reported once."""
+    """Yield tasks that can be asked of no document; a fault of the documents is reported once."""
     never = [task.id for task in spec.tasks if task.id in read.failed and task.id not in read.asked]
     if never and all(read.failed[task].code != BAD_TEMPLATE for task in never):
         why = [*read.problems.values()][:MOST_NAMED]
@@ -223,7 +224,7 @@ def _mistake(path: Path, place: tuple[str | int, ...], text: str, why: Sequence[
 def _wrong_gold(
     path: Path, spec: JobSpec, known: Sequence[Gold], read: _Read, *, is_whole: bool
 ) -> Iterator[InputError]:
-    """Known answers that nothing could ever be compared with; of some documents only, those are not missed."""
+    """Yield known answers that can never match; a limited scope does not count documents as missing."""
     if not known:
         return
     file = path.parent / str(spec.gold)
@@ -246,7 +247,7 @@ def _wrong_gold(
 
 
 def _never_right(one: Gold, task: Task) -> str | None:
-    """Why no answer can be what a line expects; None where one may be."""
+    """Return why no answer can be what a line expects, or None."""
     schema = task.output_schema
     if isinstance(one.expect, str):
         return None
@@ -277,13 +278,13 @@ def _of_backends(config: Config) -> Iterator[str]:
 
 
 def _of_settings(config: Config, job: Job) -> Iterator[str]:
-    """Settings of tasks that models do not take, where another backend takes them or the task lets them go."""
+    """Yield settings of tasks that a model refuses, though another backend takes them or the task lets them go."""
     for backend, said in lost_settings(config, job).items():
         yield f"{backend}: {said}"
 
 
 def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
-    """Backends that an alias has a name for, and that orch.toml has not."""
+    """Yield backends that an alias names and orch.toml lacks."""
     for alias, ladder in spec.models.items() if config.backends else ():
         names = [ladder] if isinstance(ladder, (str, Mapping)) else ladder
         strange = {backend for one in names if isinstance(one, Mapping) for backend in one} - config.backends.keys()
@@ -293,7 +294,8 @@ def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
 
 
 def _of_vectors(spec: JobSpec, config: Config) -> Iterator[str]:
-    """Vectors that may come from models of several names: they can be compared only where these are one model."""
+    """Yield tasks whose vectors may come from differently named models, which are comparable only if they are the
+    same."""
     for index, task in enumerate(spec.tasks):
         names = {**config.models, **spec.models}.get(task.model)
         if task.kind == "embedding" and isinstance(names, Mapping) and len(set(names.values())) > 1:
@@ -312,7 +314,7 @@ def _tried(check: Callable[[], None]) -> Iterator[OrchError]:
 
 
 def _joined(mistakes: Sequence[OrchError]) -> OrchError:
-    """Several mistakes as one error: the first, and the others below it."""
+    """Join several mistakes into one error: the first, with the others below it."""
     first, *rest = mistakes
     first.message += "".join(f"\n{mistake}" for mistake in rest)
     return first
