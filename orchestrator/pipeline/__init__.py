@@ -1,17 +1,17 @@
-"""`advance(job)`: one idempotent step of a job through its stages, a folder each:
+"""Pipeline of a job: `advance(job)` is one idempotent step through its stages, a folder each:
 
     build     documents, or a ready batch file → request lines and rows
-    plan      which backend the rows go to, and when that is looked at again
+    plan      which backend gets the rows, and when to plan again
     submit    rows → shards (`rows_to_shards`) → batches (`batch_creation`, `unanswered_create`), as far as
               `admission` lets them go; one row goes before a batch of unproven requests (`preflight`, `asking`)
     collect   batches polled until they are over (`poll`, `track`), result files until they are whole (`fetch`),
               outcomes of rows (`settling`, `unanswered`, `reask`), the request about a long document's parts
-              (`reduce`), what is left at backends (`remote_cleanup`, `late_answers`)
-    finish    outcomes → one file in input order, put where the job file says
+              (`reduce`), clean-up at backends (`remote_cleanup`, `late_answers`)
+    finish    outcomes → one file in input order, delivered as the job file says
     gc        what is removed from the home, and when
 
-`shard_steps` takes one shard through submit and collect; what asks a provider goes by `provider_calls`.
-Whatever happened before, calling it again goes on from what the store and the backends say.
+`shard_steps` takes one shard through submit and collect; calls to a provider go through `provider_calls`. Whatever
+happened before, another call continues from the state of the store and the backends.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from orchestrator.store.home_evidence import require_own_place
 
 
 class Pipeline:
-    """Takes jobs of one home through their stages. `provider_calls` carries out what asks a provider."""
+    """Takes jobs of one home through their stages. `provider_calls` runs the calls to providers."""
 
     def __init__(
         self,
@@ -77,9 +77,8 @@ class Pipeline:
         may_act: Callable[[], bool] = lambda: True,
         builds: Builds | None = None,
     ) -> None:
-        """`may_act` says whether no other engine can have gone on with the home. Jobs are built by `builds`, or here.
-
-        Raises RefusedError for a copy."""
+        """`may_act` is true if no other engine can have taken over the home. `builds` builds jobs; without it, this
+        process does. Raises RefusedError for a copied home."""
         require_own_place(home)
         self._store = store
         self._home = home
@@ -95,27 +94,27 @@ class Pipeline:
         self.finisher = finisher.Finisher(store, home, now, may_act)
 
     def settings_changed(self) -> None:
-        """Every job is planned again at its next step, and rows that a backend refused may go there again."""
+        """Plan every job again at its next step, and let refused rows go to their backends again."""
         for job in self._store.jobs.unfinished(self._home.identity()):
             self._store.holds.lift(self._store.holds.of(job.id))
         self._replan_timer = ReplanTimer()
 
     @property
     def polls(self) -> track.PollSchedule:
-        """When batches are polled."""
+        """Schedule of batch polls."""
         return self._batches.polls
 
     @property
     def remote_cleanup(self) -> RemoteCleanup:
-        """What is left to do at backends for shards that are over."""
+        """Clean-up at backends for shards that are over."""
         return self._batches.remote_cleanup
 
     def unreachable(self, job: Job) -> str | None:
-        """Why nothing can be done about a job's batches now; None where something can."""
+        """Return why nothing can be done about a job's batches now, or None."""
         return self._batches.unreachable(job)
 
     def advance(self, job: Job) -> bool:
-        """One step; True where something moved. Raises OrchError, and then the job stands where the store says."""
+        """Take one step; True if something moved. After an OrchError, the job stands as the store says."""
         if job.built_at is None:
             return self._build(job)
         if job.cancel_requested_at is not None:
@@ -156,9 +155,9 @@ class Pipeline:
 
     def _build(self, job: Job) -> bool:
         is_cancelled, night = job.cancel_requested_at is not None, job.options.get(NIGHT)
-        is_ours = self._builds is None and is_cancelled  # at `orch cancel`, where nobody runs nights
+        is_ours = self._builds is None and is_cancelled  # at `orch cancel`, where no scheduler runs nights
         if night is not None and not is_ours and self._store.schedules.awaits_job(night):
-            return False  # whoever runs the night builds it
+            return False  # the runner of the night builds it
         if is_cancelled:
             return self._end_unbuilt(job)
         if (moved := prerequisites.waits(self._store, job, self._now())) is not None:
@@ -178,7 +177,7 @@ class Pipeline:
         return done is not None and done.value
 
     def _is_free(self, job: Job) -> bool:
-        """True if a job is to be built and no process is at it. A rehearsal that was cut off is forgotten."""
+        """True if a job is to be built and no process is building it. Discards a rehearsal that was cut off."""
         with builder.claim(self._home, job) as mine:
             is_rehearsal = bool(job.options.get("dry_run"))
             if mine and is_rehearsal:
@@ -186,7 +185,7 @@ class Pipeline:
             return mine and not is_rehearsal
 
     def _end_unbuilt(self, job: Job) -> bool:
-        """Let a job that nobody wants any more end without rows, unless another process builds it."""
+        """End an unwanted job without rows, unless another process builds it."""
         if self._builds is not None:
             self._builds.end(job.id)
         with builder.claim(self._home, job) as mine:
@@ -196,7 +195,7 @@ class Pipeline:
         return mine
 
     def _wind_down(self, job: Job, newer: Job) -> bool:
-        """Send no row of a superseded job, and cancel it once nothing is in flight that another job awaits."""
+        """Send no more rows of a superseded job, and cancel it once no other job awaits rows in flight."""
         if newer.built_at is None or job.cancel_requested_at is not None:
             return False
         store, reason = self._store, f"superseded by job {newer.id}"
@@ -219,7 +218,7 @@ class Pipeline:
         return done
 
     def _expired(self, job: Job, shards: list[Shard]) -> bool:
-        """Where a job gives up what its deadline leaves behind: whether any was given up now."""
+        """Give up the rows left at the deadline, if the job says so; True if any were given up now."""
         now = self._now()
         if job.deadline_at is None or job.deadline_at > now or not expires(job):
             return False
@@ -234,12 +233,12 @@ class Pipeline:
         )
 
     def _give_up(self, pending: list[Shard]) -> None:
-        """Let shards that were not sent come to an end; their rows get it from whoever calls this."""
+        """Give up unsent shards; the caller ends their rows."""
         for shard in pending:
             self._batches.give_up(shard)
 
     def _plan(self, job: Job, *, moved: bool) -> bool:
-        """Send rows that wait, and cancel and reroute batches that would be late, as the planner says."""
+        """Send waiting rows, and cancel and reroute batches that would be late, as the planner says."""
         if job.cancel_requested_at is not None:
             return False
         now = self._now()
@@ -255,7 +254,7 @@ class Pipeline:
         try:
             orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
         except (RefusedError, RequestRefused):
-            self._replan_timer.forget(job)  # what is in the way may be gone at the next step
+            self._replan_timer.forget(job)  # the obstacle may be gone at the next step
             raise
         if orders is None:
             return True
@@ -270,7 +269,7 @@ class Pipeline:
         return acted
 
     def _trouble(self, job: Job, now: datetime) -> frozenset[str]:
-        """The backends with rows of a job that do not get on."""
+        """Return the backends at which rows of a job make no progress."""
         shards = [shard for shard in self._store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED]
         at = {shard.backend for shard in shards}
         silent = {name for name in at if silence([one for one in shards if one.backend == name], now)}
@@ -280,7 +279,7 @@ class Pipeline:
         try:
             return self._batches.handle(shard).is_own
         except (BackendError, UsageError):
-            return False  # orch.toml has its backend no more
+            return False  # orch.toml no longer has its backend
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
         handle = self._handles.open(order.backend)
@@ -305,7 +304,7 @@ class Pipeline:
         return bool(first or added)
 
     def _reroute(self, job: Job, shard: Shard, reason: str) -> bool:
-        """Take the rows of a shard back: what is not done there goes on elsewhere."""
+        """Take the unfinished rows of a shard back, to go elsewhere; True if this is new."""
         if shard.rerouted_at is not None:
             return False
         if shard.state is ShardState.PENDING:
@@ -323,7 +322,7 @@ class Pipeline:
         return self._batches.advance(job, shard)
 
     def _cancel(self, job: Job) -> None:
-        """Rows that no backend holds end here; batches are asked to end when they are tracked."""
+        """End the rows that no backend holds; batches are asked to end when they are tracked."""
         self._give_up([one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING])
         code, reason = row_errors.cancelled(job)
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())

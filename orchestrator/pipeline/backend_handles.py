@@ -1,4 +1,4 @@
-"""A backend as the pipeline uses it, and the choice among backends for a job."""
+"""Backends as the pipeline uses them, and their health."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ Models = Mapping[str, str | dict[str, str]]
 
 
 class Prices(Protocol):
-    """What rows cost at a backend. Each raises UsageError where no price is known."""
+    """Prices of rows at a backend. Each method raises UsageError if no price is known."""
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
-        """A row that was asked for under this name of the model there; `expected` stands in for tokens not told."""
+        """Price a row asked under this model name; `expected` stands in for unreported tokens."""
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price | None:
-        """What sends of a row without an answer may have cost; None where they cost nothing beside the row."""
+        """Price sends of a row without an answer; None if they cost nothing beyond the row."""
 
     def of_time(self, seconds: float) -> Price:
-        """Seconds of upstream time; nothing where rows are paid by the token."""
+        """Price upstream seconds; nothing if rows are paid by the token."""
 
     def known(self, model: str, endpoint: str) -> str:
-        """What a model costs there, in words."""
+        """Describe what a model costs there."""
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
-        """Tokens that may be used, if none of them is cached; None where that cannot be known beforehand."""
+        """Price tokens as if none were cached; None if the price cannot be known beforehand."""
 
     def synchronous(self) -> Prices:
-        """What rows cost there that are asked one by one, outside a batch."""
+        """Return the prices of rows sent one by one, outside a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendHandle:
-    """A backend: its API, what it takes, and what a row costs there.
+    """A backend: its API, limits and prices.
 
-    `is_own` marks our own server: it is asked as often as we like, and tries rows again by itself. `upstreams` counts
-    the endpoints behind it that are paid by the hour. `recipient` says how requests are spelled there. `preflight`:
-    one row is asked at its synchronous endpoint before a batch of requests that it has never answered.
+    `is_own` marks our own server, which may be polled at will and retries rows itself. `upstreams` counts its
+    endpoints that are paid by the hour. `recipient` says how requests are spelled there. With `preflight`, one row is
+    asked synchronously before a batch of requests that it has never answered.
     """
 
     name: str
@@ -65,11 +65,11 @@ class BackendHandle:
 
 @dataclass(frozen=True, slots=True)
 class BackendHandles:
-    """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called.
+    """Every backend by name, opened at its first use, with the planner's view of a job and its models' names.
 
-    `shortage` says why nothing more may be stored, None where there is room; `down` names the backends none of whose
-    upstreams has taken a row for longer than their patience; `leaves` says why rows are to come back from a backend,
-    None where they may stay; `reading` what documents may take. `health` is what our server of a backend said last.
+    `shortage` returns why nothing more may be stored, or None. `down` returns backends with no upstream that has
+    taken a row within their patience. `leaves` returns why rows should leave a backend, or None. `reading` limits the
+    reading of documents. `health` returns the last report of a backend's own server.
     """
 
     open: Callable[[str], BackendHandle]
@@ -84,10 +84,10 @@ class BackendHandles:
 
 
 def last_to_fail(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The upstream that failed last, where all of a server's are down by what it says; None where one takes rows.
+    """Return the upstream that failed last if all of a server's upstreams are down, else None.
 
-    Engines that wait for a machine, or were given up on one, are no upstreams yet: where there are no others, the one
-    that waits for the shortest time counts as one that is down.
+    Engines that wait for a machine, or were given up, are not upstreams yet. If there are no others, the one that has
+    waited for the shortest time counts as down.
     """
     upstreams: list[Mapping[str, Any]] = health["upstreams"]
     if not upstreams:
@@ -108,8 +108,8 @@ def _without_machine(engines: list[Mapping[str, Any]]) -> Mapping[str, Any] | No
 
 
 def without_engine(health: Mapping[str, Any]) -> str | None:
-    """What the engines of a server do that has rows and no engine for them yet, for people; None where one takes rows
-    or there are none to come."""
+    """Describe the engines of a server that has rows but no engine for them yet; None if an engine takes rows, or
+    none is to come."""
     engines: list[Mapping[str, Any]] = health["engines"]
     if health["upstreams"] or not engines or not health["running_batches"]:
         return None
@@ -120,7 +120,7 @@ def without_engine(health: Mapping[str, Any]) -> str | None:
 
 
 def down_for(health: Mapping[str, Any]) -> dict[str, float]:
-    """For how many seconds no upstream of a backend has taken rows, by what its server says; those where one does
-    are left out."""
+    """Return for how many seconds no upstream of a backend has taken rows; backends with a working upstream are left
+    out."""
     last = {name: last_to_fail(told) for name, told in health.items()}
     return {name: float(one["problem_seconds"]) for name, one in last.items() if one is not None}

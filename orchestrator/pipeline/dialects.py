@@ -1,4 +1,4 @@
-"""The dialect of each backend of orch.toml: how the rows of a job are written for the model that a route asks."""
+"""Dialects of the backends in orch.toml: how a job's rows are written for the model of a route."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from orchestrator.settings.task_spec import Task
 
 UNNAMED = "other"
 Refused = Callable[[str, str, str], Collection[str]]
-"""The fields that a backend has refused, by its name, a model's there, and the endpoint."""
+"""Returns the fields that a backend has refused, by its name, a model's name there, and the endpoint."""
 
 
 def nothing_refused(backend: str, model: str, endpoint: str) -> Collection[str]:
-    """No field: nothing was learned."""
+    """Return no fields: nothing was learned."""
     return ()
 
 
 def recipient_of(backend: Backend) -> Recipient:
-    """A backend as the dialect sees it. Raises UsageError for an unknown profile."""
+    """Return a backend as the dialect sees it. Raises UsageError for an unknown profile."""
     return Recipient(_provider(backend), _structured(backend.structured), tuple(map(_own, backend.dialect)))
 
 
@@ -77,25 +77,25 @@ class LineWriter:
 
     @property
     def endpoint(self) -> str:
-        """The endpoint that the batch is of."""
+        """Endpoint of the batch."""
         return self.dialect.asked_at if self.is_ready else self.dialect.endpoint
 
     def line(self, task: str, line: bytes) -> bytes:
-        """The line of a row of this task, as it is sent."""
+        """Return the line of a row of this task, as it is sent."""
         return self.dialect.line(line, drop=task in self.dropping, is_ready=self.is_ready)
 
 
 def line_writer(
     job: Job, recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()
 ) -> LineWriter:
-    """How the rows of a job for one model at a recipient are written. A batch file's rows keep their values."""
+    """Return the writer of a job's rows for one model at a recipient. A batch file's rows keep their values."""
     dropping = frozenset(task.id for task in tasks_of(job) if task.unsupported == "drop")
     dialect = dialect_of(recipient, model, endpoint, refused)
     return LineWriter(dialect, dropping, job.kind is JobKind.BATCH)
 
 
 def losses(recipient: Recipient, model: str, task: Task, refused: Collection[str] = ()) -> tuple[Loss, ...]:
-    """What a task asks for that would be lost at a model, unless the task lets it go."""
+    """Return what a task asks for that would be lost at a model, unless the task allows that."""
     fields = msgspec.json.encode(fixed_fields(task))
     found = _losses(recipient, model, url_of(task), frozenset(refused), fields)
     return tuple(loss for loss in found if not (task.unsupported == "drop" and loss.may_be_dropped))
@@ -105,12 +105,12 @@ def losses(recipient: Recipient, model: str, task: Task, refused: Collection[str
 def _losses(
     recipient: Recipient, model: str, endpoint: str, refused: frozenset[str], fields: bytes
 ) -> tuple[Loss, ...]:
-    # The planner asks at each of its looks, and a schema takes a while.
+    # Cached: the planner asks at each look, and a schema takes a while.
     return dialect_of(recipient, model, endpoint, refused).losses(msgspec.json.decode(fields))
 
 
 def growth(job: Job, recipient: Recipient, model: str, alias: str) -> int:
-    """The bytes by which lines grow at most that a job asks of a model, known to it by the alias."""
+    """Return the most bytes by which lines for a model grow; the job knows it by the alias."""
     asking = (task for task in tasks_of(job) if rung_of(alias)[0] in task.aliases.values())
     return max((_growth(dialect_of(recipient, model, url_of(task)), task) for task in asking), default=0)
 

@@ -1,1 +1,1 @@
-"""Batches are polled until they are over; result files → outcomes; what is left goes on."""
+"""Stage that polls batches until they are over and turns result files into outcomes; unanswered rows go on."""

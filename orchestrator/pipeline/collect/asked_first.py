@@ -1,4 +1,4 @@
-"""The rows that one refused row speaks for: those of all tasks that ask its model with the same fields."""
+"""Refusal of a row that was asked first, applied to all tasks that ask its model with the same fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.store.records import InShard
 
 
 def refused_tasks(store: Store, home: Home, ended: EndedShard, rows: Iterable[InShard]) -> dict[str, CommonRefusal]:
-    """The refusal of a row that was asked first, for each task that it holds back; none if it was not refused."""
+    """Return the refusal of a row asked first, for each task that it holds back; empty if it was not refused."""
     shard = ended.shard
     if shard.refusal_code is None:
         return {}
@@ -28,7 +28,7 @@ def refused_tasks(store: Store, home: Home, ended: EndedShard, rows: Iterable[In
 
 
 def _alike(store: Store, home: Home, ended: EndedShard) -> Iterator[str]:
-    """The tasks whose requests to the shard's model have the fields of its row."""
+    """Yield the tasks whose requests to the shard's model have the fields of its row."""
     job, shard = ended.job, ended.shard
     refused = store.refused_fields.of(shard.backend, ended.model, shard.endpoint, shard.intended_at or ended.now)
     writer = line_writer(job, ended.handle.recipient, ended.model, shard.endpoint, refused)

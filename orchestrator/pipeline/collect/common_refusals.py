@@ -1,4 +1,4 @@
-"""Refusals that all rows of a kind get alike: their rows are held back instead of failing one by one.
+"""Refusals shared by all rows of a kind, which are held back instead of failing one by one.
 
 A kind is one task's rows for one model of a job at one backend. If it has no answer there and all of its rows are
 refused in the same way, the request, the model or the backend is at fault. The rows wait, and nothing is paid.
@@ -23,20 +23,20 @@ from orchestrator.store.records import InShard
 from orchestrator.store.refusal_holds import RefusalHold
 
 FIRST_PROBE, LONGEST_PROBE = timedelta(minutes=15), timedelta(hours=6)
-"""How long held rows wait before one of them is tried; each refusal doubles it."""
+"""Wait before one of the held rows is tried; each refusal doubles it."""
 OF_CONTENT = frozenset({"context_length_exceeded", "content_filter", "invalid_image", "larger_than_rate"})
-"""Rules about what one row says: rows that share one of them still fail one by one."""
+"""Rules about the content of one row: rows that share such a refusal still fail one by one."""
 OF_REQUEST = frozenset({"unsupported_parameter", "model_not_found", "unsupported_region"})
 """Rules about the request and the model: one row is enough to hold back the others."""
 FEWEST = 2
-"""Rows that must share any other refusal, since one row may be refused for what it says."""
+"""Rows that must share any other refusal, as the content of a single row may be the cause."""
 MOST_WORDS = 500
 FieldOf = Callable[[InShard, RowRefusal], RefusedField | None]
 
 
 @dataclass(frozen=True, slots=True)
 class CommonRefusal:
-    """The refusal that `rows` rows of a task got alike, and no other result: the provider's code and words.
+    """The refusal that `rows` rows of a task share, without any other result: the provider's code and message.
 
     `first` is the custom_id of one of them.
     """
@@ -54,14 +54,14 @@ class CommonRefusal:
 
     @property
     def is_single(self) -> bool:
-        """True if what is odd about one row may be the cause."""
+        """True if the content of a single row may be the cause."""
         return self.rows < FEWEST
 
 
 def in_files(paths: Iterable[Path], rows: Mapping[str, InShard], field_of: FieldOf) -> dict[str, CommonRefusal]:
-    """Return what all rows of a task were refused for, by task, as far as result files have lines for them.
+    """Return the refusal that all rows of a task share, by task, as far as result files have lines for them.
 
-    Files of a batch that went well are read no further than their first answers. Raises OSError.
+    Files of a batch that went well are read only up to their first answers. Raises OSError.
     """
     found: dict[str, tuple[tuple[object, ...], CommonRefusal]] = {}
     mixed: set[str] = set()
@@ -94,7 +94,7 @@ def _common(
     before: tuple[tuple[object, ...], CommonRefusal] | None,
     kind: tuple[object, ...],
 ) -> CommonRefusal | None:
-    """What the rows of a task share with one more of them; None if they do not."""
+    """Return the refusal that a task's rows share, including this row, or None if they differ."""
     if before is not None:
         first, known = before
         number = known.rows + int(row.custom_id != known.first)
@@ -105,7 +105,7 @@ def _common(
 
 
 def of_verdict(verdict: RowVerdict, code: str | None, message: str | None, rows: int = 1) -> CommonRefusal | None:
-    """A refusal as one that rows may share; None for what passes, and for an account, which stops its backend."""
+    """Return a refusal that rows may share; None if it may pass, or is about the account, which stops the backend."""
     if verdict.disposition not in (Disposition.NEVER, Disposition.ELSEWHERE):
         return None
     words = shortened(message or verdict.why, MOST_WORDS)
@@ -127,14 +127,14 @@ def is_unsent_and_held(store: Store, shard: Shard) -> bool:
 
 
 def apply(store: Store, shard: Shard) -> None:
-    """Let the rows of a dissolved shard keep away from its backend as the others do."""
+    """Hold back the rows of a dissolved shard like the others."""
     for hold in store.holds.of(shard.job_id):
         if is_about(hold, shard):
             store.holds.put(hold)
 
 
 def of_shard(store: Store, shard: Shard, common: Mapping[str, CommonRefusal]) -> dict[str, CommonRefusal]:
-    """Return the tasks of a shard whose rows are held back: all refused alike, and none ever answered there."""
+    """Return the tasks of a shard whose rows are held back: all refused alike, and never answered there."""
     if not common:
         return {}
     held = {hold.task for hold in store.holds.of(shard.job_id) if is_about(hold, shard)}
@@ -149,9 +149,9 @@ def of_shard(store: Store, shard: Shard, common: Mapping[str, CommonRefusal]) ->
 def hold_back(
     store: Store, job_id: JobId, backend: str, model: str, refused: Mapping[str, CommonRefusal], now: datetime
 ) -> None:
-    """Hold back the rows of tasks that a backend refuses, those that wait and those that will.
+    """Hold back present and future rows of tasks that a backend refuses.
 
-    `model` is the alias that the rows name. They keep away from the backend until `lift`.
+    `model` is the alias that the rows name. They avoid the backend until `lift`.
     """
     known = {(one.backend, one.model, one.task): one.times for one in store.holds.of(job_id)}
     for task, one in refused.items():
@@ -167,7 +167,7 @@ def is_about(hold: RefusalHold, shard: Shard) -> bool:
 
 
 def lift_answered(store: Store, shard: Shard) -> None:
-    """Let held rows follow one that was answered."""
+    """Release held rows once a row like them was answered."""
     holds = [hold for hold in store.holds.of(shard.job_id) if is_about(hold, shard)]
     answered = [one for one in holds if store.holds.has_answers(one.job_id, one.backend, one.model, one.task)]
     if answered:

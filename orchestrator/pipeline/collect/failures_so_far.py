@@ -1,9 +1,8 @@
-"""Which rows of a batch have failed while it still runs, where its results can be read so far.
+"""Failed rows of a running batch, from the results that can be read so far.
 
-A backend's own count knows only of requests that it refused. An answer that fails its check is found by reading it,
-so what a running batch has written is read a part at a time, from where the last look ended. Nothing is settled by
-it: the rows get their outcomes when the batch is collected. What was read is kept in memory, and read again after a
-start.
+A backend's own count includes only requests that it refused. An answer that fails its check is found only by reading
+it. So the results of a running batch are read in parts, each from the end of the last. Nothing is settled by this:
+rows get their outcomes when the batch is collected. The counts are kept in memory, and read anew after a restart.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from orchestrator.store.records import InShard
 
 EVERY = timedelta(seconds=15)
 MOST_BYTES = 4 << 20
-"""Read at one look; where there is more, the next look goes on at once."""
+"""Bytes read at one look; if there are more, the next look follows at once."""
 KINDS = ("output", "error")
 Failing = dict[str, dict[str, int]]
 
 
 @dataclass(slots=True)
 class _Read:
-    """How far a batch's files were read, what failed in them (by `new` or `known` and code), and when to go on."""
+    """How far a batch's files were read, failures by `new` or `known` and code, and when to read on."""
 
     due: datetime
     most: int = MOST_BYTES
@@ -48,7 +47,7 @@ class _Read:
 
 
 class FailuresSoFar:
-    """What running batches have written, as far as it was read."""
+    """Results of running batches, as far as they were read."""
 
     def __init__(self, store: Store, home: Home) -> None:
         self._store = store
@@ -58,16 +57,16 @@ class FailuresSoFar:
     def look(
         self, job: Job, shard: Shard, handle: BackendHandle, has_stronger: Callable[[], bool], now: datetime
     ) -> Failing | None:
-        """What has failed by now, None where nothing was examined: too soon, or the backend does not say.
+        """Return the failures so far, or None if it is too early or the backend does not show results.
 
-        `has_stronger` says whether a bad answer goes on with a stronger model.
+        `has_stronger` says if a row with a bad answer would go to a stronger model.
         """
         read = self._by_shard.setdefault(shard.id, _Read((shard.submitted_at or now) + EVERY))
         if shard.batch_id is None or now < read.due:
             return None
         read.due = now + EVERY
         for kind in KINDS:
-            with suppress(BackendError):  # the look itself was answered; the next one may read them
+            with suppress(BackendError):  # the last poll was answered; the next look may read them
                 part = handle.api.read_on(shard.batch_id, kind, read.ends[kind], read.most)
                 if part is None:
                     return None
@@ -76,13 +75,13 @@ class FailuresSoFar:
                 read.ends[kind] += len(whole)
                 if len(part) == read.most:
                     read.due = now
-                    # A line that is longer than that is read whole the next time.
+                    # A longer line is read whole next time.
                     read.most = MOST_BYTES if whole else read.most * 2
         is_behind = read.due == now
         return None if is_behind else {name: dict(sorted(codes.items())) for name, codes in read.failing.items()}
 
     def forget(self, shard: Shard) -> None:
-        """Its batch is over: what became of its rows is told by them."""
+        """Drop the counts of a batch that is over; from now on its rows have the outcomes."""
         self._by_shard.pop(shard.id, None)
 
     def _count(
@@ -112,7 +111,7 @@ def _failed(
 
 
 def _goes_on(row: InShard, outcome: Outcome, retries: Mapping[str, int], goes_up: bool) -> bool:
-    """Whether a row will be asked again for its bad answer, so that it has not failed yet."""
+    """True if a row will be asked again for its bad answer, so that it has not failed yet."""
     if outcome.error_code not in BAD_ANSWERS:
         return False
     return goes_up or (outcome.error_code in MENDABLE and row.again < retries.get(row.task, 0))

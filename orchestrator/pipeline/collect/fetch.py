@@ -1,6 +1,6 @@
-"""The result files of a batch that is over, read until they are whole, or until nothing more comes of them.
+"""Result files of a batch that is over, read until they are whole or no longer grow.
 
-What was read best is kept beside its place and put there when it is believed: a later reading may be shorter.
+The best reading is kept beside the file's place and moved there once accepted: a later reading may be shorter.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from orchestrator.settings.home import Home
 
 @dataclass(frozen=True, slots=True)
 class FetchedFiles:
-    """The files are there. `lost` are those that the backend has named and does not have; `short` is how many rows
-    they lack of those that it counts. `did_nothing`: the batch is completed and, by its backend's word, no row of it
-    ran."""
+    """The files are there. `lost` names files that the backend has named but lacks; `short` is the number of rows
+    missing from its count. `did_nothing`: the backend says that the batch is completed and that no row ran."""
 
     lost: tuple[str, ...] = ()
     short: int = 0
@@ -44,11 +43,10 @@ def fetch(
     now: datetime,
     nothing_until: Callable[[], datetime],
 ) -> FetchedFiles | str:
-    """Bring a batch's result files, or say what is waited for; `rows` gives the ids of the shard's rows.
+    """Download a batch's result files, or return what is waited for; `rows` returns the ids of the shard's rows.
 
-    `nothing_until` says until when a batch that did nothing is looked at.
-
-    Raises BackendError where our own server fails, AccountError, StorageError.
+    `nothing_until` returns when to stop looking at a batch that did nothing. Raises AccountError, StorageError, and
+    BackendError if our own server fails.
     """
     if handle.is_own:
         for kind, file_id in _wanted(home, shard):
@@ -76,7 +74,7 @@ def fetch(
 
 
 def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
-    """True if the backend says that no row of a completed batch ran; asked again, for counts lag."""
+    """True if the backend says that no row of a completed batch ran; asked again, as counts lag."""
     batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
     if batch is None or batch.status is not BatchStatus.COMPLETED or not batch.is_counted:
         return False
@@ -84,14 +82,14 @@ def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
 
 
 def expected_rows(shard: Shard) -> int:
-    """How many rows the files of a shard's batch must have: all of one that is completed, else those it counts."""
+    """Return how many rows the files must have: all of a completed batch, else the rows that the backend counts."""
     if shard.provider_status == BatchStatus.COMPLETED:
         return shard.rows
     return min(shard.rows, shard.provider_completed + shard.provider_failed)
 
 
 def discard(home: Home, shard: Shard) -> None:
-    """Forget what came and was not needed; a kill may have left more of it."""
+    """Delete readings that were not needed, including leftovers of a kill."""
     for kind in KINDS:
         path = home.results(shard.id, kind)
         for left in path.parent.glob(f"{path.name}.*"):
@@ -99,20 +97,20 @@ def discard(home: Home, shard: Shard) -> None:
 
 
 def _wanted(home: Home, shard: Shard) -> list[tuple[str, str]]:
-    """The files that are named and not there yet, by their kind."""
+    """Return the files that are named and not there yet, with their kind."""
     named = zip(KINDS, (shard.output_file_id, shard.error_file_id), strict=True)
     return [(kind, name) for kind, name in named if name is not None and not home.results(shard.id, kind).exists()]
 
 
 def _beside(path: Path) -> Path:
-    """Where a file lies that came and is not believed to be whole yet."""
+    """Return where a file lies that is not accepted as whole yet."""
     return path.with_name(f"{path.name}.came")
 
 
 def _read(
     home: Home, shard: Shard, handle: BackendHandle, rows: Collection[str], came: dict[str, Came], *, is_last: bool
 ) -> FileReading:
-    """Read each file once more, keep the best of each, and say what all of them have.
+    """Read each file once more, keep the best reading of each, and report their content.
 
     Raises AccountError, unless this is the last time.
     """
@@ -141,7 +139,7 @@ def _read(
 def _bring(
     handle: BackendHandle, file_id: str, path: Path, input_path: Path, rows: Collection[str], before: Came | None
 ) -> Came:
-    """Read a file; what came before stays where it has more rows. Raises BackendError, StorageError."""
+    """Read a file; the former reading stays if it has more rows. Raises BackendError, StorageError."""
     brought = path.with_name(f"{path.name}.next")
     download = _download(handle, file_id, brought, input_path)
     found = Came(download.bytes, len(results.survey([brought], rows).told), download.cut)
@@ -162,7 +160,7 @@ def _download(handle: BackendHandle, file_id: str, path: Path, input_path: Path)
 
 
 def _told(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:
-    """The size of files as their backend tells it, None where it does not."""
+    """Return the total size of files by their backend, or None if it does not say."""
     sizes = []
     for _, file_id in files:
         try:

@@ -1,4 +1,4 @@
-"""A batch that is over: its files are fetched, then its rows are settled."""
+"""Collection of a batch that is over: its files are fetched, then its rows are settled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATEST_FILES = timedelta(hours=1)
 
 
 class Gather:
-    """Collects batches that are over; `settled` is called for each that is done with."""
+    """Collects batches that are over; calls `settled` for each collected shard."""
 
     def __init__(self, work: ShardWork, settled: Callable[[Shard], None]) -> None:
         self._work = work
@@ -34,7 +34,7 @@ class Gather:
         self._lost: dict[ShardId, RefusedError] = {}
 
     def collect(self, job: Job, shard: Shard) -> bool:
-        """Bring the files, then settle the rows: the one is the provider's time, the other ours."""
+        """Fetch the files, which is the provider's time, then settle the rows, which is ours."""
         handle, now = self._work.handle(shard), self._work.now()
         if (lost := self._lost.get(shard.id)) is not None and not lost_answers.is_agreed(job, shard.submitted_at):
             raise lost
@@ -65,7 +65,7 @@ class Gather:
         return True
 
     def awaited_in_vain(self, job: Job) -> RefusedError | None:
-        """Return why rows of a job that await another job's rows wait in vain: the answers of these are gone."""
+        """Return the error if rows of a job wait for another job's rows whose answers are lost."""
         awaited = self._work.store.awaited
         for source in awaited.sources(job.id) if self._lost else ():
             for shard in awaited.shards_of(job.id, source):
@@ -76,7 +76,7 @@ class Gather:
     def _fetched(
         self, job: Job, shard: Shard, handle: BackendHandle
     ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | str:
-        """The files of a batch that is over, and why it failed; or what is waited for."""
+        """Return the files of a batch that is over and why it failed; or what is waited for."""
         now, until = self._work.now(), self._files_until(job, shard)
         if self._repaid(job, shard, handle):
             until = now
@@ -96,7 +96,7 @@ class Gather:
     def _repaid(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """True if the answers of a shard are gone and its rows may be paid again; RefusedError if they may not.
 
-        Files are late for minutes: if a batch was over an hour ago, before this process began, its are gone.
+        Files may be minutes late: those of a batch that ended over an hour ago, before this process began, are gone.
         """
         made, took = shard.submitted_at, shard.took_seconds
         if handle.is_own or made is None or took is None or shard.batch_id is None:
@@ -119,7 +119,7 @@ class Gather:
         return True
 
     def _files_until(self, job: Job, shard: Shard) -> datetime:
-        """The same for the files of a batch: as long as they were named late, they have a moment to be there."""
+        """Return until when to wait for a batch's files; files named late get some more time to appear."""
         ended = shard.ended_at or shard.created_at
         until = self._work.until(job, shard, shard.status_at or ended)
         return max(until, ended + evidence.FILES_APPEAR) if shard.output_file_id or shard.error_file_id else until
@@ -129,7 +129,7 @@ class Gather:
         return evidence.nothing_until(ended, self._work.store.shards.longest_file_wait(shard.backend))
 
     def _problems(self, shard: Shard, handle: BackendHandle, until: datetime) -> tuple[LineProblem, ...]:
-        """Why a backend refused a shard's batch; nothing where it did not, or does not say so in time."""
+        """Return why a backend refused a shard's batch; empty if it did not, or does not say so in time."""
         if shard.refusal_code is not None:
             return (LineProblem(shard.refusal_code, shard.refusal or ""),)
         if shard.provider_status != BatchStatus.FAILED or shard.batch_id is None:

@@ -1,7 +1,7 @@
-"""Answers that turn up after all: of a batch that was taken for gone, or of files that came too late.
+"""Late answers: of a batch that was taken for gone, or from files that came too late.
 
-Their rows were let go and perhaps asked again. What still waits for an answer takes this one; what has one by now
-keeps it, and this one is booked: it was paid for.
+Their rows were released and perhaps asked again. A row that still waits takes its late answer. If it has an outcome
+by now, that stays and the late answer is only booked, as it was paid for.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
 
 LATE = "late"
-"""The kind of the file in which a shard's late answers are kept."""
+"""Kind of the file in which a shard's late answers are kept."""
 CHUNK = 1000
 LONGEST_PAUSE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What came late: `taken` answers that rows still waited for, `booked` that were paid for in vain."""
+    """Late answers: `taken` by rows that still waited, `booked` for rows that did not."""
 
     taken: int = 0
     booked: int = 0
@@ -53,7 +53,7 @@ class Late:
 
 
 def is_waited_for(shard: Shard, now: datetime) -> bool:
-    """Whether answers of a shard that is over are still looked for."""
+    """True if late answers of a shard that is over are still looked for."""
     return shard.owed > 0 and now < _until(shard)
 
 
@@ -62,10 +62,10 @@ def _until(shard: Shard) -> datetime:
 
 
 def look(store: Store, home: Home, shard: Shard, handle: BackendHandle, now: datetime) -> Path | None:
-    """Look for the late answers of a shard; the file in which they are, or None while they are not all there.
+    """Look for a shard's late answers; return their file, or None while they are incomplete.
 
-    A batch that still runs is asked to end: its rows are asked for elsewhere. Files that it names by now are the
-    shard's, and are deleted with its others. The last look takes what there is. Raises BackendError.
+    A batch that still runs is cancelled: its rows are asked elsewhere. Files that it names by now are recorded, and
+    so deleted with the shard's others. The last look takes whatever is there. Raises BackendError.
     """
     path = home.results(shard.id, LATE)
     if path.exists():
@@ -117,7 +117,7 @@ def _brought(
 
 
 def _lacks_some(store: Store, home: Home, shard: Shard, batch: RemoteBatch, parts: Sequence[Path]) -> bool:
-    """Whether files lack answers that the shard is owed: they may be as short as they were."""
+    """True if the files still lack answers that the shard is owed."""
     named = {name for part in parts for name in results.custom_ids(part)}
     names = store.rows.named(shard, named, anywhere=True)
     before = results.survey([home.results(shard.id, kind) for kind in KINDS], names).executed
@@ -137,10 +137,10 @@ def take(
     checks: Mapping[str, AnswerCheck],
     now: datetime,
 ) -> Late:
-    """Give late answers to the rows that have none yet, and book them all. Doing it again changes nothing."""
+    """Give late answers to rows that have none yet, and book them all. Repeating it changes nothing."""
     for other in store.shards.of_job(job.id):
         if other.state is ShardState.PENDING:
-            # Some of its rows may be answered now: what is left of them is planned anew.
+            # Some of its rows may be answered now: the rest is planned anew.
             abandon(home, other)
             store.shards.dissolve(other, f"answers of {shard.id} arrived after all")
     before = [home.results(shard.id, kind) for kind in KINDS]
@@ -154,7 +154,7 @@ def take(
         names -= results.survey(before, names).executed
         rows = store.rows.named(shard, names, anywhere=True)
         answers = list(_answers(some, rows, checks, handle, model, sent))
-        # An answer that fails its check is booked: its row is asked again by somebody else already.
+        # An answer that fails its check is only booked: its row was already asked again elsewhere.
         good = [one for one in answers if one.outcome.state is RequestState.SUCCEEDED]
         taken += store.rows.settle(shard.id, job.id, shard.backend, good, now, model, anywhere=True)
         bad = {one.outcome.seq: one.price for one in answers if one not in good and one.price is not None}
@@ -184,5 +184,5 @@ def _answers(
 
 
 def next_look(times: int) -> timedelta:
-    """How long to wait until late answers are looked for again."""
+    """Return the pause before the next look for late answers."""
     return min(LONGEST_PAUSE, timedelta(minutes=5 * 2 ** min(times, 5)))

@@ -1,4 +1,4 @@
-"""What refusals of a batch teach: fields that its model does not take, and whether rows can do without them."""
+"""Lessons from a batch's refusals: fields that its model does not take, and if rows can do without them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Words = tuple[str, int | None, str | None, str | None, str | None, str | None]
 
 
 class Lessons:
-    """What the rows of one shard were refused for. Rows of one task with one refusal are examined once."""
+    """Refusals of one shard's rows. Rows of one task with the same refusal are examined once."""
 
     def __init__(
         self, store: Store, home: Home, job: Job, shard: Shard, handle: BackendHandle, model: str, now: datetime
@@ -76,7 +76,7 @@ class Lessons:
         return line_writer(self._job, self._handle.recipient, self._model, self._shard.endpoint, refused)
 
     def _body(self, row: InShard, writer: LineWriter) -> Mapping[str, Any]:
-        """The body of a row as a writer writes it; nothing if its line is gone."""
+        """Return the body of a row as a writer writes it; empty if its line is gone."""
         try:
             with self._lines.open("rb") as file:
                 file.seek(row.span.offset)

@@ -1,4 +1,4 @@
-"""What is done so far of a job that still runs: rows that are collected, and rows that its batches have finished."""
+"""Results of a running job so far: collected rows, and rows that its batches have finished."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from orchestrator.store import Store
 
 OpenHandle = Callable[[str], BackendHandle]
 PREVIEW = "#preview"
-"""What a shard's id is followed by where its copy of a running batch's results is meant."""
+"""Suffix of a shard's id that means its copy of a running batch's results."""
 
 
 @contextmanager
 def partial_lines(
     store: Store, home: Home, job: Job, checks: Mapping[str, AnswerCheck], handles: OpenHandle, *, style: str
 ) -> Iterator[Iterator[bytes]]:
-    """The merged lines of rows that have a result by now, in input order. Nothing is recorded."""
+    """Yield the merged lines of rows that have a result by now, in input order. Records nothing."""
     with tempfile.TemporaryDirectory(prefix="orch-partial-") as name:
         folder = Path(name)
         found: dict[int, tuple[Shard, Outcome]] = {}
@@ -38,7 +38,7 @@ def partial_lines(
                 found.update(_of_shard(store, home, shard, handles(shard.backend).api, checks, folder))
 
         def locate(shard_id: str, kind: str) -> Path:
-            # A row that settles meanwhile lies elsewhere in the collected file: the copy has a key of its own.
+            # A row that settles meanwhile has another place in the collected file: the copy needs its own key.
             return folder / f"{shard_id}.{kind}" if shard_id.endswith(PREVIEW) else home.results(shard_id, kind)
 
         def rows() -> Iterator[FinishedRow]:

@@ -1,4 +1,4 @@
-"""A batch while its backend has it: polled until it is over, cancelled where it has to be, or taken for gone."""
+"""Batches at their backend: polled until they are over, cancelled if necessary, or taken for gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy import evidence, poll_schedule
 
 ENOUGH_REFUSALS = 20
-"""Rows of our own server that are refused alike before the others are taken back."""
+"""Rows of our own server that must share a refusal before the others are rerouted."""
 
 
 class BatchPolling:
@@ -33,7 +33,8 @@ class BatchPolling:
         self._progress = FailuresSoFar(work.store, work.home)
 
     def patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard, BackendHandle], bool]) -> bool:
-        """A stage of a batch that is there: where its provider fails, it is done again later, and no other waits."""
+        """Run a stage of a batch at its backend; if the provider fails, retry later without holding up other
+        batches."""
         handle, now = self._work.handle(shard), self._work.now()
         if not self._work.is_asking(shard):
             ends = job.cancel_requested_at is not None or shard.rerouted_at is not None
@@ -66,7 +67,7 @@ class BatchPolling:
             return self._is_lost(job, current, handle) or self._work.hold_failed(job, current, error)
 
     def track(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Look at a batch that runs; whether it is over."""
+        """Poll a running batch; True if it is over."""
         now = self._work.now()
         shard = track.check_account(self._work.store, shard, handle)
         batch = self._retrieved(job, shard, handle)
@@ -102,7 +103,7 @@ class BatchPolling:
         return False
 
     def _failing(self, job: Job, shard: Shard, handle: BackendHandle) -> dict[str, object]:
-        """What has failed in a running batch by now, as a fact of its shard where that is news."""
+        """Return the failures of a running batch so far, as a fact of its shard, if they changed."""
 
         def has_stronger() -> bool:
             return self._work.handles.planning(job).standing(shard).step is not None
@@ -111,7 +112,7 @@ class BatchPolling:
         return {} if found is None or found == shard.failing else {"failing": found}
 
     def _refused_so_far(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> dict[str, object]:
-        """Take the rows of a running batch back if nothing but the same refusal comes of them."""
+        """Take the rows of a running batch back if they bring nothing but the same refusal."""
         if not handle.is_own or shard.rerouted_at is not None or batch.completed or not shard.failing:
             return {}
         codes = Counter[str]()
@@ -126,7 +127,7 @@ class BatchPolling:
         return {"rerouted_at": self._work.now(), "rerouted_for": why}
 
     def _retrieved(self, job: Job, shard: Shard, handle: BackendHandle) -> RemoteBatch | bool:
-        """The batch as its backend shows it; or, where it does not know it, whether the shard has moved for that."""
+        """Return the batch as its backend shows it; if unknown there, True if the shard moved because of that."""
         assert shard.batch_id is not None
         now, is_unlisted = self._work.now(), None
         try:
@@ -154,7 +155,7 @@ class BatchPolling:
         return self._lose(job, shard, "the backend no longer knows this batch")
 
     def _listed(self, shard: Shard, handle: BackendHandle) -> RemoteBatch | None:
-        """A batch as its backend's list shows it, where it could not be retrieved for some time."""
+        """Return a batch from its backend's list, if it could not be retrieved for some time."""
         now = self._work.now()
         failing_since = self._work.polls.of(shard, now).failing_since
         if handle.is_own or failing_since is None or now < failing_since + evidence.LISTED_AFTER:
@@ -165,7 +166,7 @@ class BatchPolling:
         return None
 
     def _is_lost(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Whether a batch is given up that its backend does not show, or does not end."""
+        """Give a batch up that its backend does not show or does not end; True if so."""
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
         may_leave = self._work.handles.planning(job).has_other_than(shard.backend)
@@ -176,7 +177,7 @@ class BatchPolling:
         return why is not None and self._lose(job, shard, why)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
-        """Take a batch for gone: its rows go on, and its answers are looked for for a while."""
+        """Take a batch for gone: its rows go on, and its answers are looked for a while longer."""
         now = self._work.now()
         facts = {"provider_status": BatchStatus.FAILED, "status_at": now, "refusal_code": BATCH_GONE, "refusal": why}
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, held=None, **facts)
@@ -185,7 +186,7 @@ class BatchPolling:
         return True
 
     def _asked_to_end(self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> str | None:
-        """Ask a batch to end that has to; why it does not, None where it does or need not."""
+        """Cancel a batch that has to end. Return why it does not end, or None."""
         now = self._work.now()
         watched = self._work.polls.of(shard, now)
         is_overdue = now >= track.life_of(job, shard, handle, watched, may_leave=False).overdue
@@ -207,7 +208,7 @@ class BatchPolling:
     def _over(
         self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch, facts: Mapping[str, object]
     ) -> str | None:
-        """What a batch that is over is waited for, None where it may be collected."""
+        """Return what a batch that is over is waited for, or None if it may be collected."""
         now = self._work.now()
         since = shard.status_at if shard.provider_status == batch.status else now
         seen = replace(shard, started_at=facts.get("started_at", shard.started_at))  # type: ignore[arg-type]

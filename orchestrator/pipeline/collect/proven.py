@@ -1,4 +1,4 @@
-"""The sets of fields that a batch's answers prove: a model there takes them, and needs no preflight for them."""
+"""Record of request fields that a batch's answers prove: the model takes them, so they need no preflight."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _decode = msgspec.json.Decoder(_Sent).decode
 
 
 def record(store: Store, home: Home, shard: Shard, model: str, answered: Mapping[str, str], now: datetime) -> None:
-    """Record what the rows asked for that `answered` names for each task; their lines are in the shard's input.
+    """Record the fields of the answered rows, one per task; their lines are read from the shard's input.
 
-    An input that is gone proves nothing.
+    Without the input nothing is recorded.
     """
     wanted, found = set(answered.values()), dict[str, set[str]]()
     try:

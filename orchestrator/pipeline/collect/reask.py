@@ -1,7 +1,7 @@
-"""Answers that failed their check go back to their model with what was wrong, as requests of their own.
+"""Re-asks: answers that failed their check go back to their model with what was wrong, as new requests.
 
-The new lines are put behind the job's others before the rows name them: a kill in between leaves lines that nobody
-names, and the same answers are found and asked about again.
+New lines are appended to the job's file before rows refer to them. A kill in between leaves unused lines; the same
+answers are then found and re-asked again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _decode_result = msgspec.json.Decoder(wire.ResultLine).decode
 
 
 def retries_of(job: Job) -> Mapping[str, int]:
-    """How often a model is shown what was wrong with its answer, by task."""
+    """Return how often each task's model is shown what was wrong with its answer."""
     return {task.id: task.retries for task in tasks_of(job)}
 
 

@@ -1,7 +1,7 @@
-"""Long documents: when every part has its answer, the request for the document's own answer is made of these.
+"""Long documents: once every part is answered, the request for the document's own answer is made from them.
 
-Its line is put behind the job's others before the row names it: a kill in between leaves a line that nobody names,
-and it is made again. A part without an answer ends the row too.
+Its line is appended to the job's file before the row refers to it. A kill in between leaves an unused line, and the
+request is made again. If a part has no answer, the row ends too.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _decode_result = msgspec.json.Decoder(wire.ResultLine).decode
 
 
 def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:
-    """Make the requests of documents whose parts are all there; whether any row moved.
+    """Make the requests of documents whose parts are complete; True if a row moved.
 
-    Raises JobFilesError, StorageError; then what was made so far stays made.
+    Raises JobFilesError, StorageError; requests made before that stay.
     """
     tasks = {task.id: task for task in tasks_of(job) if task.long is not None}
     if not tasks:
@@ -47,7 +47,7 @@ def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:
 
 
 def _made(store: Store, home: Home, job: Job, of: Unmade, task: Task) -> bytes | UnaskedRow:
-    """The request of a document, or why it has none."""
+    """Return the request of a document, or why it has none."""
     parts = list(store.stages.parts(job.id, of))
     for part in parts:
         if part.state is not RequestState.SUCCEEDED:
@@ -70,7 +70,7 @@ def _answers(home: Home, parts: Sequence[FinishedRow]) -> Iterator[str]:
 
 
 def _written(path: Path, lines: dict[int, bytes]) -> dict[int, Span]:
-    """Put request lines behind the others; where they lie."""
+    """Append request lines and return their places."""
     if not lines:
         return {}
     spans: dict[int, Span] = {}

@@ -1,7 +1,7 @@
-"""What is left to do at a backend for shards that are over: to delete their files, and to look for late answers.
+"""Clean-up at backends for shards that are over: deletes their files, and looks for late answers.
 
-A chore never holds up a job. It is done as soon as its shard is over, again later where that fails, and given up with
-a note after two days. It survives kills: a shard is unclean in the store until it is done.
+It never holds up a job. It runs as soon as the shard is over, again later after a failure, and is given up with a
+note after two days. It survives kills: the store keeps a shard as unclean until it is done.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 KEPT_AT = ANSWERS_KEPT + timedelta(days=1)
-"""Files are tried to be deleted for so long after their shard was collected; then they are left, and told of."""
+"""How long after collection to retry deleting files, before leaving them with a note."""
 EVERY = timedelta(minutes=1)
 AT_ONCE = 20
 
@@ -46,7 +46,7 @@ class _Due:
 
 
 class RemoteCleanup:
-    """A home's remote clean-up. `take` gives late answers to the rows of a job, `note` tells of what happened."""
+    """A home's remote clean-up. `take` gives late answers to a job's rows; `note` records events."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class RemoteCleanup:
         self._read_at: datetime | None = None
 
     def add(self, shard_id: ShardId) -> None:
-        """A shard is over: see to it as soon as may be."""
+        """Clean up a shard that is over, as soon as possible."""
         shard = self._shards[shard_id] = self._store.shards.get(shard_id)
         self._step(shard)
 
     def tick(self) -> bool:
-        """Do what is due; whether anything is left that may be done soon."""
+        """Run the clean-ups that are due; True if there were any."""
         now = self._now()
         if self._read_at is None or not self._read_at <= now < self._read_at + EVERY:
             self._shards = {one.id: one for one in self._store.shards.unclean(self._home.identity())}
@@ -88,7 +88,7 @@ class RemoteCleanup:
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is under way."""
+        """True if a clean-up is under way."""
         return any(self._provider_calls.is_busy(_key(shard)) for shard in self._shards.values())
 
     def _is_due(self, shard: Shard, now: datetime) -> bool:
@@ -115,14 +115,14 @@ class RemoteCleanup:
             self._settle(job, shard, handle, done.value)
 
     def _look(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
-        """Look for late answers: True where there are some, None where there are none yet."""
+        """Look for late answers; return True once they are complete, else None."""
         if late_answers.look(self._store, self._home, shard, handle, self._now()) is None:
             self._put_off(shard, late_answers.next_look(self._times(shard)))
             return None
         return True
 
     def _delete(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Delete the files of a shard at its backend. Raises BackendError; do it again then."""
+        """Delete the files of a shard at its backend. After a BackendError, run it again."""
         for file_id in _files_of(shard):
             try:
                 handle.api.forget_file(file_id)
@@ -133,7 +133,7 @@ class RemoteCleanup:
         return False
 
     def _settle(self, job: Job, shard: Shard, handle: BackendHandle, has_come: bool) -> None:
-        """What the last step brought: late answers, or all files are deleted."""
+        """Take the late answers that came, or mark the shard clean."""
         if not has_come:
             self._is_clean(shard)
             return
@@ -180,5 +180,5 @@ def _key(shard: Shard) -> str:
 
 
 def _files_of(shard: Shard) -> list[str]:
-    """The files of a shard at its backend."""
+    """Return the files of a shard at its backend."""
     return [name for name in (shard.input_file_id, shard.output_file_id, shard.error_file_id) if name is not None]

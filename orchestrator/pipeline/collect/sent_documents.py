@@ -1,4 +1,4 @@
-"""What the requests of a job had of their documents: the text in which the quotes of answers are looked for."""
+"""Document texts as sent in a job's requests, in which the quotes of answers are looked up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SentDocuments:
         self._job_id = job_id
 
     def of(self, row: InShard) -> SentDocument | None:
-        """The document of a row, None if its request is gone. A row that asks about answers has that of its parts."""
+        """Return a row's document, or None if its request is gone. A reduce row has its parts' documents, joined."""
         if row.text_at is not None:
             return self._read(row.span, row.text_at, row.part)
         if row.parts is None or row.part is not None:

@@ -1,9 +1,9 @@
-"""Stage 5: an ended batch's files become outcomes, by this one path whether it completed, failed, expired or
-was cancelled. `fetch` has brought the files.
+"""Stage 5: the fetched files of an ended batch become outcomes, whether it completed, failed, expired or was
+cancelled.
 
-Each row of the shard is ticked off once. What the files do not say of a row is decided here, with its reason: it goes
-on in a new shard, or it ends. A row whose answer fails its check is asked again with what was wrong, as often as its
-task says, and then goes on with the next model of its alias's list.
+Each row of the shard is handled once. For a row without a result, this stage decides with a reason: the row moves
+to a new shard, or ends. A row whose answer fails its check is re-asked as often as its task says, and then goes to
+the next model of its alias.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
-    """Settle, and decide on the rest. Doing it again after a crash changes nothing."""
+    """Settle the rows with results, and decide on the rest. Repeating it after a crash changes nothing."""
     shard, now = ended.shard, ended.now
     tally, step = ShardTally(lost=ended.fetched.lost), ended.standing.step
     tally.escalated_to = " or ".join(step.models) if step is not None else ""
@@ -105,7 +105,7 @@ def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
 def _common(
     store: Store, home: Home, ended: EndedShard, rows: Mapping[str, InShard], lessons: Lessons
 ) -> Mapping[str, common_refusals.CommonRefusal]:
-    """The refusals for which the rows of whole tasks are held back, by task."""
+    """Return the refusals for which the rows of whole tasks are held back, by task."""
     if ended.job.cancel_requested_at is not None:
         return {}
     if ended.shard.preflight is not None:
@@ -128,7 +128,7 @@ def _common_in_files(
 
 
 def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0) -> None:
-    """Have done with a collected shard, but for its files at its backend and the answers that are `owed`."""
+    """Close a collected shard. Its remote files and the `owed` answers are handled later."""
     if not owed:
         home.shard_input(shard.id).unlink(missing_ok=True)
     discard(home, shard)
@@ -136,14 +136,14 @@ def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0) 
 
 
 def abandon(home: Home, shard: Shard) -> None:
-    """Delete the files here of a shard that is not sent after all."""
+    """Delete the local files of a shard that is not sent after all."""
     path = home.shard_input(shard.id)
-    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made of it, too
+    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made from it
         left.unlink(missing_ok=True)
 
 
 def _book_rerouted(store: Store, ended: EndedShard, rest: Rest) -> None:
-    """Book what rows took that were in flight when their batch ended: time, or sends that may be billed."""
+    """Book the cost of rows in flight when their batch ended: time, or sends that may be billed."""
     shard, price = ended.shard, ended.handle.price
     spent, sent = {}, {}
     for row, said in rest.not_executed:
@@ -155,21 +155,21 @@ def _book_rerouted(store: Store, ended: EndedShard, rest: Rest) -> None:
 
 
 def _book_uncertain(store: Store, ended: EndedShard, rows: list[InShard]) -> None:
-    """Book what rows may cost of which their provider says that they did not run: its bill is not seen."""
+    """Book what rows may cost though their provider says that they did not run: its bill is not visible."""
     prices = {row.seq: ended.handle.price.of_uncertain(ended.model, 1, _expected(row)) for row in rows}
     known = {seq: price for seq, price in prices.items() if price is not None}
     store.ledger.book(ended.shard, "uncertain", known, ended.now)
 
 
 def _book_unfinished(store: Store, ended: EndedShard, rest: Rest) -> None:
-    """Book what answers cost that their server did not finish, and whose rows are sent again."""
+    """Book the cost of answers that their server did not finish; their rows are sent again."""
     prices = {one.outcome.seq: one.price for one in rest.unfinished if one.price is not None}
     usages = {one.outcome.seq: one.used or one.outcome.usage for one in rest.unfinished}
     store.ledger.book(ended.shard, "unfinished", prices, ended.now, usages)
 
 
 def _book_nobodys(store: Store, ended: EndedShard, rest: Rest) -> None:
-    """Book answers that were paid for and of which nobody can tell whose they are, with the rows that they may be."""
+    """Book paid answers that match no row, against the rows they could belong to."""
     prices = {}
     for row, (kind, found) in zip(rest.doubtful, rest.nobodys, strict=False):
         said = _outcome(ended, row, kind, found, rest)
@@ -179,7 +179,7 @@ def _book_nobodys(store: Store, ended: EndedShard, rest: Rest) -> None:
 
 
 def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
-    """The code of the check for which a row may be asked again, None where its outcome stands."""
+    """Return the failed check for which a row may be asked again, or None if its outcome stands."""
     job = ended.job
     late = job.deadline_at is not None and job.deadline_at <= ended.now and expires(job)
     if job.cancel_requested_at is not None or late:
@@ -192,11 +192,11 @@ def _settled(ended: EndedShard, row: InShard, outcome: Outcome) -> Settled:
 
 
 def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -> Settled:
-    """An outcome with what it costs at a backend that calls the model so."""
+    """Return an outcome with its cost at a backend that knows the model by this name."""
     if outcome.span is None:
         return Settled(outcome, None)
     price, expected = handle.price, _expected(row, outcome)
-    # Every row that reached the backend is booked, also one that failed there and one that cost nothing.
+    # Every row that reached the backend is booked, even if it failed there or cost nothing.
     cost, uncertain = price.of_row(model, outcome, expected), None
     if outcome.uncertain and (handle.is_own or handle.profile.is_orch):
         told = outcome.usage if outcome.usage.input_tokens else expected
@@ -206,8 +206,7 @@ def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -
 
 
 def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:
-    """What a row uses as far as we know it where nobody says: its prompt, and the most that its answer may have; of
-    an answer that is here, what its text has."""
+    """Estimate a row's usage if the backend does not say: its prompt, and its answer's text or greatest length."""
     output = row.max_output or 0
     if outcome is not None and outcome.answer_bytes:
         said = tokens.estimate(outcome.answer_bytes)
@@ -216,7 +215,7 @@ def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:
 
 
 def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: ShardTally, rest: Rest) -> Ends:
-    """One outcome for each row that ends here; the others are left without one, and `rest` says what of them."""
+    """Yield an outcome for each row that ends here; `rest` has the others."""
     told: set[str] = set()
     paths = {kind: home.results(ended.shard.id, kind) for kind in KINDS}
     survey = None if ended.handle.is_own else results.survey(paths.values(), rows)
@@ -232,7 +231,7 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
                 if len(rest.nobodys) < len(rows):
                     rest.nobodys.append((kind, found))
                 continue
-            # Of two lines an answer wins over a failure, whichever comes first: it is paid.
+            # If a row has two lines, an answer beats a failure in either order: it is paid.
             is_worse = survey is not None and row.custom_id in survey.answered and not results.is_success(found.line)
             if row.custom_id in told or is_worse:
                 tally.duplicates += 1
@@ -241,7 +240,7 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
             if isinstance(said, NotExecuted):
                 if said.upstream_seconds or said.uncertain:
                     rest.not_executed.append((row, said))
-                continue  # otherwise as if the file did not name it: decided below
+                continue  # otherwise as if missing from the file: decided below
             told.add(row.custom_id)
             if results.stands(said):
                 yield row, said
@@ -267,7 +266,7 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
 
 
 def _named(rest: Rest, row: InShard, refusal: RowRefusal, said: Outcome) -> Outcome:
-    """An outcome whose code says that a field was refused, where its status says something else."""
+    """Return the outcome with the code of a refused field, if its status says something else."""
     refused = rest.lessons.field_of(row, refusal)
     if refused is None:
         return said
@@ -281,9 +280,9 @@ def _id(found: FoundLine) -> str:
 
 
 def _outcome(ended: EndedShard, row: InShard, kind: str, found: FoundLine, rest: Rest) -> Outcome | NotExecuted:
-    """What a line says of its row. Whatever is odd about it is that row's error, and no other one's."""
+    """Return the outcome that a line gives its row. Anything odd about the line is an error of that row alone."""
     try:
-        # What a hosted model takes as its bound the dialect may have lowered.
+        # For hosted models, the dialect may have lowered the bound.
         bound = row.max_output if ended.handle.is_own else None
         sent = partial(rest.sent.of, row)
         return results.outcome(row.seq, kind, found, ended.checks.get(row.task), bound, sent)

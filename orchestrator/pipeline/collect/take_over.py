@@ -1,4 +1,4 @@
-"""Rows that await another job's rows: they take the answers over, or are asked after all."""
+"""Rows that await another job's rows: they take over the answers, or are asked after all."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 LOOK = timedelta(minutes=5)
-"""How long after one comparison with asking anew the next one is made."""
+"""Pause before waiting is again compared with asking anew."""
 SLACK = timedelta(minutes=10)
-"""What is left of the time to a deadline when awaited rows that are overdue are given up."""
+"""Overdue awaited rows are given up once asking anew would end this close to the deadline."""
 
 
 class TakeOver:
@@ -36,7 +36,7 @@ class TakeOver:
         self._looked: dict[JobId, datetime] = {}
 
     def advance(self, job: Job) -> bool:
-        """Take over what has come and release what will not come; True if a row moved."""
+        """Take over answers that came and release rows whose answers will not come; True if a row moved."""
         awaited = self._store.awaited
         if not (sources := awaited.sources(job.id)):
             return False
@@ -66,8 +66,10 @@ class TakeOver:
         return number
 
     def _give_up_late(self, job: Job, of: Job, deadline: datetime) -> int:
-        """Where waiting misses the deadline and asking anew keeps it: end the batches of a superseded job, whose
-        finished rows are kept, and release the rows of any other one."""
+        """If waiting misses the deadline and asking anew keeps it, stop waiting.
+
+        The batches of a job that this one supersedes are ended, with their finished rows kept. Of any other job, the
+        waiting rows are released."""
         now = self._now()
         if of.cancel_requested_at is not None or self._looked.get(job.id, now) > now:
             return 0

@@ -1,4 +1,4 @@
-"""Stage 4: batches that run are polled, as often as makes sense, until they are over and their files are there."""
+"""Stage 4: running batches are polled at sensible intervals until they are over and their files are there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = poll_schedule.Usual()
 SEEN_EVERY = timedelta(seconds=30)
 PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.COMPLETED)
 MOST_PUSHED = 10_000
-"""Batches that events named and that were not polled; they may be other programs', which use the same account."""
+"""Most pushed batches kept until polled; some may belong to other programs with the same account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,14 @@ class Came:
 
 @dataclass(slots=True)
 class PolledShard:
-    """What is known of a shard beside its row: when to look at it next, how far it was when we looked last, and since
-    when it has been so.
+    """Polling state of a shard: when it is due, how it was last `seen`, and since when it is so (`changed`).
 
-    `denied`: its backend does not know its batch. `asked_at`: it was first asked to end then. `failing_since`: what
-    it needs next fails since then, `busy_since`: its backend has had no room since then. `came` is the best that was
-    read of each of its files, `reading` of them all, and `unchanged_since` when that was first so; `least_told` is
-    the smallest size that its backend has told of them. `uploads` counts those of its input that could not be used,
-    `unseen` the lists that did not show its batch, `refused_since` is when the first was told of the present upload,
-    `uploaded_at` when it was first seen to be there. `strays` counts uploads answered with a file that is not ours.
+    `denied`: its backend does not know the batch. `asked_at`: when it was first asked to end. `failing_since`: since
+    when its calls fail. `busy_since`: since when the backend has no room. `came` is the best reading of each file,
+    `reading` of all together, first read at `unchanged_since`. `least_told` is the smallest size that the backend has
+    reported. `uploads` counts inputs that could not be used, and `strays` uploads answered with a foreign file.
+    `unseen` counts lists without its batch. `refused_since` is when the present upload was first refused,
+    `uploaded_at` when it was first visible.
     """
 
     due: datetime
@@ -64,7 +63,7 @@ class PolledShard:
     strays: int = 0
 
     def has_grown(self, told: int | None) -> bool:
-        """Whether its files are told as larger than before."""
+        """True if its backend reports a larger size than before."""
         if told is not None and (self.least_told is None or told < self.least_told):
             self.least_told = told
         return told is not None and told != self.least_told
@@ -72,7 +71,7 @@ class PolledShard:
 
 @dataclass(slots=True)
 class PollSchedule:
-    """When each shard is due for a poll. Kept in memory: after a start, everything is polled once."""
+    """When each shard is due for a poll. Kept in memory: after a restart, everything is polled once."""
 
     _by_shard: dict[str, PolledShard] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -80,9 +79,9 @@ class PollSchedule:
     _hurried: set[str] = field(default_factory=set)
 
     def push(self, batch_id: str) -> None:
-        """The provider says that a batch has changed: look at once. May be called from any thread.
+        """Note a provider's event that a batch changed, for an immediate poll. Callable from any thread.
 
-        It may be told before the shard knows its batch's id, so it is kept until then.
+        The event may come before the shard has its batch's id, so it is kept until then.
         """
         with self._lock:
             self._pushed[batch_id] = None
@@ -90,21 +89,21 @@ class PollSchedule:
                 del self._pushed[next(iter(self._pushed))]
 
     def of(self, shard: Shard, now: datetime) -> PolledShard:
-        """What is known of a shard."""
+        """Return what is known of a shard."""
         return self._by_shard.setdefault(shard.id, PolledShard(now, None, now))
 
     def is_due(self, shard: Shard, handle: BackendHandle, now: datetime) -> bool:
-        """Whether to look at a shard now; our own server may always be asked."""
+        """True if a shard is due for a poll; our own server always is."""
         if handle.is_own:
             return True
         look = self._by_shard.get(shard.id)
-        # What is told from here on may be news that the look does not bring: it counts for another one.
+        # Taken before the poll: a later event may be about something that this poll misses, and counts for the next.
         if self._take(shard) and look is not None:
             look.due = now
         return look is None or now >= look.due
 
     def _take(self, shard: Shard) -> bool:
-        """Whether the provider has told of the shard's batch since this was asked last."""
+        """Take an event about the shard's batch; True if there was one."""
         with self._lock:
             if shard.batch_id not in self._pushed:
                 return False
@@ -120,7 +119,7 @@ class PollSchedule:
         seen: object = None,
         usual: poll_schedule.Usual = UNKNOWN,
     ) -> datetime:
-        """A shard was polled, and was `seen` like this; gives since when it has been so."""
+        """Note a poll and what it saw; return since when the shard has looked like this."""
         look = self.of(shard, now)
         look.failing_since = look.busy_since = None
         if look.seen != seen:
@@ -145,9 +144,9 @@ class PollSchedule:
         *,
         is_busy: bool = False,
     ) -> None:
-        """A look brought an error: the next one comes as if it had shown nothing new, or when it was asked for.
+        """Note a failed poll. The next comes as after a poll without news, or when the backend asked for it.
 
-        A backend that `is_busy` has answered: it does not fail.
+        `is_busy` means that the backend answered: it is not failing.
         """
         look = self.of(shard, now)
         look.polls += 1
@@ -159,21 +158,21 @@ class PollSchedule:
         look.due = now + timedelta(seconds=max(wait, retry_after or 0.0))
 
     def hurry(self, shard: Shard, now: datetime) -> None:
-        """Look at once, for a reason of our own: once, however often it is said."""
+        """Poll a shard at once for a reason of our own; repeated calls have no effect."""
         if shard.id not in self._hurried and (look := self._by_shard.get(shard.id)) is not None:
             look.due = now
         self._hurried.add(shard.id)
 
     def forget(self, shard: Shard) -> None:
-        """What comes next for the shard is something else, and due at once."""
+        """Forget a shard: its next stage is due at once."""
         self._by_shard.pop(shard.id, None)
 
 
 def check_account(store: Store, shard: Shard, handle: BackendHandle) -> Shard:
-    """The shard, with the account whose key is set now, where that is its own or sees the same batches.
+    """Return the shard with the account of the present key, if that is its own or sees the same batches.
 
-    A key of the same organisation is of the same account. Another key of which nobody says whose it is is believed
-    once it shows one of our batches. Raises UsageError where it does not.
+    Keys of the same organisation are of the same account. A key with no stated owner is accepted once it can see one
+    of our batches. Otherwise raises UsageError.
     """
     if shard.account is None:
         return shard
@@ -193,7 +192,7 @@ def check_account(store: Store, shard: Shard, handle: BackendHandle) -> Shard:
 
 
 def _sees_the_same(store: Store, shard: Shard, handle: BackendHandle) -> bool:
-    """Whether the key that is set now shows a batch that the shard's account has made."""
+    """True if the present key shows a batch that the shard's account has made."""
     assert shard.account is not None
     for other in [shard, *store.shards.of_account(handle.name, shard.account)]:
         if other.batch_id is None:
@@ -210,14 +209,14 @@ def _sees_the_same(store: Store, shard: Shard, handle: BackendHandle) -> bool:
 
 
 def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, object]:
-    """What a look tells of a shard, by column; only what differs from what is recorded."""
+    """Return what a poll says of a shard, by column, without what is already recorded."""
     facts: dict[str, object] = {
         "provider_status": batch.status,
         "provider_completed": batch.completed,
         "provider_failed": batch.failed,
         "provider_input_tokens": batch.input_tokens,
         "provider_output_tokens": batch.output_tokens,
-        # A batch that is over is told without its seconds: what was seen last stands until its rows are booked.
+        # The end of a batch comes without its seconds: keep the last value until its rows are booked.
         "provider_seconds": max(batch.upstream_seconds, shard.provider_seconds),
     }
     if batch.status != shard.provider_status:
@@ -230,14 +229,14 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
     if batch.status.is_final and batch.created_at is not None and batch.over_at is not None:
         facts["took_seconds"] = max(0.0, (batch.over_at - batch.created_at).total_seconds())
     found = {name: value for name, value in facts.items() if getattr(shard, name) != value}
-    # Our own server is asked many times a minute: that it answers need not be written each time.
+    # Our own server is polled many times a minute, which need not be recorded each time.
     if found or shard.seen_at is None or now - shard.seen_at >= SEEN_EVERY:
         found["seen_at"] = now
     return found
 
 
 def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard, *, may_leave: bool) -> BatchLife:
-    """A batch's life so far; `may_leave` says whether another backend takes its rows."""
+    """Return a batch's life so far; `may_leave` says if another backend takes its rows."""
     made = shard.submitted_at or shard.created_at
     ends = [at for at in (job.cancel_requested_at, shard.rerouted_at) if at is not None]
     return BatchLife(
@@ -253,7 +252,7 @@ def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard,
 
 
 def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> Denied:
-    """Its backend has said once more that it does not know a batch."""
+    """Note once more that the backend does not know a batch."""
     known = watched.denied
     if known is None:
         watched.denied = Denied(now, is_unlisted=is_unlisted)
@@ -264,7 +263,7 @@ def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> 
 
 
 def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Whether a batch that is over may be collected: its files may be named some time later."""
+    """Decide if a batch that is over may be collected: its files may be named some time later."""
     since = shard.status_at if shard.provider_status == batch.status else now
     named = EndedBatch(
         batch.status,
@@ -286,7 +285,7 @@ def waits_for(
     usual: poll_schedule.Usual,
     now: datetime,
 ) -> str | None:
-    """What about a batch takes longer than is usual, for people; `moved_at` is when it was last seen to get on."""
+    """Describe what takes unusually long about a batch; `moved_at` is when it last progressed."""
     if handle.is_own or shard.submitted_at is None:
         return None
     since = shard.status_at if batch.status == shard.provider_status else now

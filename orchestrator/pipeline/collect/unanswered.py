@@ -1,5 +1,4 @@
-"""What becomes of the rows of an ended batch that its files say nothing final of: they go on in a new shard, here or
-elsewhere, or they end; each with its reason."""
+"""Rows that an ended batch left unanswered: retry, reroute or end each of them, with a reason."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from orchestrator.store.records import InShard, Settled
 CHUNK = 1000
 MAX_ATTEMPTS = 3
 BLAMELESS_FOR = timedelta(days=7)
-"""So long a row goes on that is refused for no fault of its own: behind this, each try counts."""
+"""How long to retry a row refused for reasons outside its control. After that, every try counts."""
 ODD = 9
 
 Ends = Iterator[tuple[InShard, Outcome]]
@@ -39,15 +38,13 @@ Ends = Iterator[tuple[InShard, Outcome]]
 
 @dataclass(slots=True)
 class ShardTally:
-    """What a shard's files held, for the event log; and what they taught of the backend.
+    """Contents of a shard's files for the event log, and lessons about the backend.
 
-    `reasked` are rows whose model is shown what was wrong with its answer, by what that was; `escalated` those that
-    go on with a stronger model, `escalated_to` its name.
-    `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refused_alike` why nothing of
-    whole tasks, `refusal` what the batch was
-    refused for, `lost` the files that are no longer there, `odd` an id that no row has. `open` are the rows that got
-    no outcome from the files, `owed` how many of them may be answered at the backend all the same. `answered` names a
-    row of each task that got an answer, whatever its check says.
+    `reasked` and `escalated` rows are counted by the fault of their answer; `escalated_to` is the stronger model.
+    `stop` says why the backend gets no more rows now, `wait` why this model gets none, `refused_alike` why whole
+    tasks get none. `refusal` is the batch's own refusal. `lost` are files no longer there, `odd` an id that
+    no row has. `open` are rows without an outcome in the files; `owed` of them may still be answered at the backend.
+    `answered` names a row of each task that got an answer, good or bad.
     """
 
     settled: Counter[str] = field(default_factory=Counter)
@@ -98,12 +95,12 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class EndedShard:
-    """A shard that has ended, with all that its collection needs.
+    """An ended shard, with everything that its collection needs.
 
-    `model` is what its model is called there, `problems` what its backend says of a batch that failed, `elsewhere`
-    whether another backend may take rows, `standing` where the rows are on their alias's list of models, `retries`
-    how often each task's model is shown what was wrong, `fetched` what there is of its files. `blames_input` says
-    that an input file which the backend cannot find has cost its rows enough tries already.
+    `model` is its model's name there. `problems` is what the backend says of a failed batch. `elsewhere` says if
+    another backend may take rows, `standing` where the rows are on their alias's list of models. `retries` limits
+    re-asks per task. `fetched` describes its files. `blames_input` says if an input file that the backend cannot find
+    has cost its rows enough tries.
     """
 
     job: Job
@@ -121,22 +118,20 @@ class EndedShard:
 
     @property
     def may_leave(self) -> bool:
-        """Whether a row that this backend will never do has somewhere to go."""
+        """True if a row that this backend will never do has somewhere to go."""
         return self.elsewhere and not self.standing.is_alone
 
 
 @dataclass(slots=True)
 class Rest:
-    """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
+    """Rows without an outcome here: sent when their batch ended (`not_executed`), or going on as follows.
 
-    `lessons` says what refusals teach of the model's fields, `sent` what was sent of the rows' documents.
-
-    Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
-    refused for what is not a fault of theirs, those in `elsewhere` go on at another backend, and so do those in
-    `rerouted`, which were rerouted for the deadline. Those in `held` wait because all of their task are refused, as
-    `common` says by task. `unfinished` are answers that were billed and are not answers; their rows go on as any that
-    failed. `nobodys` are lines, by the kind of their file, of which nobody
-    can tell whose they are; they may be about the `doubtful` rows.
+    `failed` rows ran and are tried again, which always counts as a try. `waiting` rows were refused for reasons
+    outside their control. `elsewhere` rows go to another backend, and so do `rerouted` rows, for the deadline. `held`
+    rows wait because all rows of their task are refused, for the reasons in `common`. `unfinished` are billed but
+    incomplete answers, whose rows go on as failed. `nobodys` are lines, with their file's kind, that match no row;
+    they may belong to the `doubtful` rows. `lessons` has what refusals teach of the model's fields, `sent` the
+    documents as sent.
     """
 
     lessons: Lessons
@@ -154,7 +149,7 @@ class Rest:
 
 
 def unrecognised(ended: EndedShard, untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
-    """The ends of rows whose batch came back with ids that none of them has: it would again."""
+    """Move or end rows whose batch came back with unknown ids: it would do so again."""
     for row in untold:
         if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
             rest.elsewhere.append(row.seq)
@@ -178,7 +173,7 @@ def goes_on(ended: EndedShard, row: InShard, said: RowRefusal, tally: ShardTally
         rest.held.append(row.seq)
         tally.again[rest.common[row.task].code] += 1
         return True
-    # Our own server has tried all that there is to try; a request that it does not take may be taken elsewhere.
+    # Our own server has already retried; but a request that it does not take may be taken elsewhere.
     if is_last or (ended.handle.is_own and refused is None):
         return False
     if not _is_tried_again(ended, row, verdict, tally, rest):
@@ -209,7 +204,7 @@ def _is_tried_again(ended: EndedShard, row: InShard, verdict: RowVerdict, tally:
 
 
 def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
-    """The ends of rows that have no result line; a row that is not given one here goes on."""
+    """Yield the ends of rows that have no result line; the other rows go on."""
     job, shard = ended.job, ended.shard
     if job.cancel_requested_at is not None:
         code, reason = row_errors.cancelled(job)
@@ -225,14 +220,14 @@ def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally:
         tally.again["its batch"] += len(untold)
         return
     if shard.rerouted_at is not None:
-        # An engine that did not keep up may do some of them all the same, and they avoid what they did before;
-        # another batch would be as slow.
+        # An engine that was too slow may still do some of the rows, which keep avoiding the same backends; another
+        # batch would be as slow.
         if not ended.handle.is_own:
             rest.rerouted.extend(row.seq for row in untold)
         tally.again["the deadline"] += len(untold)
         return
     if shard.provider_status == BatchStatus.EXPIRED:
-        # A deadline that was put off since leaves its rows time: they go on.
+        # If the deadline was put off since, the rows have time and go on.
         late = job.deadline_at is None or job.deadline_at <= ended.now
         if late and expires(job):
             for row in untold:
@@ -256,7 +251,7 @@ def is_refused(ended: EndedShard) -> bool:
 
 
 def common_of_batch(ended: EndedShard, rows: Collection[InShard]) -> dict[str, CommonRefusal]:
-    """Return what a batch was refused for, by the tasks of its rows, if that is about all of them alike."""
+    """Return what a batch was refused for, by task, if that concerns all of its rows alike."""
     if not is_refused(ended) or ended.job.cancel_requested_at is not None:
         return {}
     first = ended.problems[0]
@@ -265,7 +260,7 @@ def common_of_batch(ended: EndedShard, rows: Collection[InShard]) -> dict[str, C
     is_each = verdict.kind is BatchFault.LINE and len(named) >= ended.shard.rows
     is_whole = verdict.kind is BatchFault.WHOLE or is_each
     if not is_whole or verdict.code in (NOT_SENT, STRAY_UPLOADS):
-        return {}  # nobody has refused them: they could not be sent
+        return {}  # not a refusal: the rows could not be sent
     number = FEWEST if verdict.kind is BatchFault.WHOLE else len(rows)
     said = row_errors.classify(400, first.code, None, first.message)
     common = of_verdict(replace(said, disposition=verdict.disposition), first.code, first.message, number)
@@ -273,7 +268,7 @@ def common_of_batch(ended: EndedShard, rows: Collection[InShard]) -> dict[str, C
 
 
 def _without_respelled(ended: EndedShard, untold: list[InShard], tally: ShardTally, rest: Rest) -> list[InShard]:
-    """Let rows of a refused batch go on that can be asked without the field it was refused for; the others."""
+    """Let rows of a refused batch go on that can be asked without the refused field; return the others."""
     first, others = ended.problems[0], list[InShard]()
     said = RowRefusal(400, first.code, None, first.message)
     for row in untold:
@@ -287,9 +282,9 @@ def _without_respelled(ended: EndedShard, untold: list[InShard], tally: ShardTal
 
 
 def _refused(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
-    """A batch that failed its validation: the lines it names fail, the others go on without them.
+    """Handle a batch that failed its validation: the named lines fail, and the other rows go on.
 
-    Where it was refused as a whole, all of its rows end or go on alike, and `tally` says what was learned.
+    If it was refused as a whole, all of its rows end or go on alike, and `tally` notes what was learned.
     """
     first = ended.problems[0]
     verdict = batch_errors.classify_batch(first.code, first.message, first.line)
@@ -314,10 +309,10 @@ def _refused(ended: EndedShard, rows: list[InShard], untold: list[InShard], tall
 
 
 def _goes_elsewhere(ended: EndedShard, row: InShard, verdict: BatchVerdict, rows: int, rest: Rest) -> bool:
-    """Whether a row of a batch that was refused as a whole goes on in another batch; `rest` says where."""
+    """True if a row of a batch that was refused as a whole is sent in another batch; `rest` notes where."""
     match verdict.disposition:
         case Disposition.WAIT:
-            # One row that is too large for a batch of its own, or for all that may wait, is that row's fault.
+            # A single row that is too large for a batch or for the queue limit is itself at fault.
             fits = verdict.limit is None or ended.shard.tokens <= verdict.limit
             return rows > 1 or (verdict.kind is not BatchFault.TOO_LARGE and fits)
         case Disposition.STOP:
@@ -334,13 +329,13 @@ def _goes_elsewhere(ended: EndedShard, row: InShard, verdict: BatchVerdict, rows
 
 
 def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> int:
-    """Let the rows without an outcome go on; how many."""
+    """Let the rows without an outcome go on; return their number."""
     shard = ended.shard
-    # A few rows that are refused for want of room where all others were answered have something else about them: a
-    # batch of theirs would come back like this for ever. So would any that has for days.
+    # If most rows were answered, something else is wrong with the few refused for want of room: their batch would
+    # come back like this for ever. The same holds for rows refused for days.
     is_long = ended.now >= max(ended.job.created_at, ended.job.deadline_at or ended.job.created_at) + BLAMELESS_FOR
     odd = is_long or tally.settled[RequestState.SUCCEEDED] > ODD * len(rest.waiting)
-    # What one backend will never do counts, or two of them would pass a row to and fro.
+    # A refusal for ever counts as a try; otherwise two backends would pass a row back and forth.
     lacks = ended.standing.lacks
     stays, leaves = tuple(sorted(lacks)), tuple(sorted({shard.backend, *lacks}))
     rerouted = stays if ended.standing.is_alone else leaves
@@ -352,7 +347,7 @@ def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> i
     for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):
             store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
-    # No row of a batch that expired, was rerouted, or was refused as a whole, is to blame for it.
+    # Rows of a batch that expired, was rerouted, or was refused as a whole are not to blame.
     is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.rerouted_at is not None
     is_innocent = is_innocent or shard.preflight is not None
     refusal = tally.refusal

@@ -1,1 +1,1 @@
-"""Outcomes → one file in input order, put where the job file wants it."""
+"""Stage that merges outcomes into one file in input order, and delivers it as the job file says."""

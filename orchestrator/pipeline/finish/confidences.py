@@ -1,7 +1,7 @@
-"""The checks by which a job's rows are merged: those of its tasks, with what known answers say of labels.
+"""Checks for merging a job's rows: its tasks' checks, with the confidence of labels by known answers.
 
-A task of labels that asks for log probabilities has a curve through its known answers, made anew whenever rows are
-merged: from the rows themselves and the file of known answers as it is now.
+A task of labels with log probabilities gets a calibration curve. Each merge computes it anew, from the rows and the
+current file of known answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHUNK = 500
 
 
 class _Of:
-    """A job's tasks as a cache key: schemas are compiled once a job."""
+    """A job's tasks as a cache key: schemas are compiled once per job."""
 
     __slots__ = ("id", "tasks")
 
@@ -45,7 +45,7 @@ class _Of:
 
 
 def checks_of(job: Job) -> Mapping[str, AnswerCheck]:
-    """What the answers to each task of a job must be; a ready batch file asks for nothing."""
+    """Return the checks of a job's answers, by task; a ready batch file has none."""
     return _checks(_Of(job))
 
 
@@ -55,7 +55,7 @@ def _checks(of: _Of) -> Mapping[str, AnswerCheck]:
 
 
 def merging_checks(store: Store, home: Home, job: Job) -> Mapping[str, AnswerCheck]:
-    """The same, with the confidence of labels where known answers tell it."""
+    """Return the checks, with the confidence of labels if known answers give it."""
     checks = checks_of(job)
     wanted = {task.id: task for task in tasks_of(job) if task.logprobs}
     spec = spec_of(job)
@@ -78,7 +78,7 @@ def merging_checks(store: Store, home: Home, job: Job) -> Mapping[str, AnswerChe
 
 
 def _labels(store: Store, home: Home, job: Job, names: list[str]) -> list[tuple[str, float, str]]:
-    """Rows that have a label and its probability."""
+    """Return rows with a label and its probability."""
     rows = [row for row in store.rows.finished(job.id, names) if row.state is RequestState.SUCCEEDED]
     found = []
     try:

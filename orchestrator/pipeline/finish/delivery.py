@@ -1,5 +1,6 @@
-"""Where a job file wants its rows: whether they can be put there is known before a row is paid, and nothing of
-somebody else is overwritten unasked.
+"""Delivery of a job's rows to the place that its job file names.
+
+The place is tested before any row is paid, and foreign files are not overwritten unasked.
 """
 
 from __future__ import annotations
@@ -23,37 +24,37 @@ from orchestrator.store import Store
 from orchestrator.store.outputs import WrittenOutput
 
 PROBE_SECONDS = 30.0
-"""So long an output may take to say whether it can be written."""
+"""How long to wait for an output to say if it can be written."""
 PATIENCE = timedelta(hours=1)
-"""So long a job waits, before a row of it is asked, for an output that may be well again by itself."""
+"""How long a job waits, before its first row is asked, for an output whose fault may pass."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(minutes=15)
 OVERWRITE = "overwrite"
-"""The option of a job whose user said that what is in the place of its output may go."""
+"""Option of a job whose user allows overwriting what is in the place of its output."""
 BY_HAND = ""
-"""The series of what `-o` wrote: what one command wrote there says nothing of the next."""
+"""Series of what `-o` wrote: commands are unrelated to each other."""
 WRITING = "writing"
-"""The mark of a place that is being written to, or was when its writer was killed."""
+"""Mark of a place that is being written to, or whose writer was killed."""
 Result = TypeVar("Result")
 
 
 def output_of(job: Job) -> Output | None:
-    """Where a job's file wants its rows; None where it says nothing.
+    """Return the output that a job's file names, or None.
 
-    Rows of a limited run are put nowhere: they would take the place of a whole night's.
+    A limited run has no output: it would replace a whole night's.
     """
     spec = None if job.is_limited else spec_of(job)
     return None if spec is None else spec.output
 
 
 def night_of(job: Job) -> date:
-    """The night that a job's output is of, where it is partitioned."""
+    """Return the night that names the partition of a job's output."""
     return job.created_at.astimezone().date()
 
 
 def require(store: Store | None, job: Job) -> None:
-    """Raises OutputError where a job's rows could not be put where its file wants them, or may not.
+    """Raise OutputError if a job's rows cannot or must not be put where its file says.
 
-    Without a store, any file that is there is somebody else's.
+    Without a store, any existing file counts as foreign.
     """
     output = output_of(job)
     if output is None:
@@ -80,7 +81,7 @@ def _refuse_foreign(store: Store | None, job: Job, output: Output, place: str | 
 
 
 def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -> bool:
-    """Whether a place has something that orch did not write; what runs of the job file wrote there may have changed.
+    """True if a place has something that orch did not write; what runs of the job file wrote may have changed.
 
     `home` is the home's id, `series` the job file's, or BY_HAND. Raises OutputError.
     """
@@ -98,23 +99,23 @@ def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -
 
 @contextmanager
 def writing(store: Store, home: str, job_id: JobId, place: str | Path, now: Callable[[], datetime]) -> Iterator[None]:
-    """Around writing to a place that somebody named by hand; what a kill leaves of it is known as orch's own."""
+    """Mark a place named by hand while writing to it, so that leftovers of a kill are known as orch's own."""
     store.outputs.note(home, WrittenOutput(places.name_of(place), BY_HAND, job_id, WRITING, now()))
     yield
     remember(store, home, BY_HAND, job_id, place, now())
 
 
 def remember(store: Store, home: str, series: str, job_id: JobId, place: str | Path, now: datetime) -> None:
-    """Keep that orch wrote to a place just now, for a job or for none ("")."""
+    """Record that orch wrote to a place just now, for a job or for none ("")."""
     try:
         mark = places.mark_of(place)
     except OutputError:
-        mark = None  # a storage that may be written and not read
+        mark = None  # a storage that may be written but not read
     store.outputs.note(home, WrittenOutput(places.name_of(place), series, job_id, mark, now))
 
 
 def deliver(store: Store, job: Job, lines: Callable[[str], Iterable[bytes]], now: datetime) -> str:
-    """Put a job's rows where its file wants them; where that is. `lines` gives them in a style.
+    """Put a job's rows where its file says, and return that place. `lines` returns them in a style.
 
     Raises OutputError, and what `lines` raises.
     """
@@ -134,7 +135,7 @@ def deliver(store: Store, job: Job, lines: Callable[[str], Iterable[bytes]], now
 
 
 def begun(work: Callable[[], Result], name: str) -> Future[Result]:
-    """Do something in a thread of its own, which ends with the process."""
+    """Run work in a thread of its own, which ends with the process."""
     future: Future[Result] = Future()
 
     def run() -> None:
@@ -148,20 +149,20 @@ def begun(work: Callable[[], Result], name: str) -> Future[Result]:
 
 
 def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
-    """What something gives that may hang. Raises OutputError where it takes longer."""
+    """Return the result of work that may hang. Raises OutputError after `seconds`."""
     future = begun(work, "output")
     try:
         return future.result(seconds)
     except TimeoutError:
         if future.done():
-            raise  # its own, of a storage
+            raise  # the storage's own timeout
         said = f"{place} has not answered for {seconds:.0f} s"
         raise OutputError(OutputFault.UNREACHABLE, said, hint="check that it exists and responds") from None
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A job whose output was not well: since when, when it is tried again, and what was wrong."""
+    """A job that waits for its faulty output: since when, the next try, and the error."""
 
     since: datetime
     next_at: datetime
@@ -170,7 +171,7 @@ class _Waiting:
 
 
 class Gate:
-    """Lets no row of a job be asked for the first time while its output cannot be written."""
+    """Keeps jobs from asking their first row while their output cannot be written."""
 
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
@@ -178,7 +179,7 @@ class Gate:
         self._waiting: dict[JobId, _Waiting] = {}
 
     def hold(self, job: Job) -> OutputError | None:
-        """What keeps a job from being begun, None where nothing does; raised where it will not pass by itself."""
+        """Return what keeps a job from starting, or None; raise it if it will not pass by itself."""
         now = self._now()
         known = self._waiting.get(job.id)
         if known is not None and now < known.next_at:
@@ -201,5 +202,5 @@ class Gate:
         return error
 
     def forget(self, job: Job) -> None:
-        """A job has begun, or is over."""
+        """Forget a job that has started or is over."""
         self._waiting.pop(job.id, None)

@@ -1,6 +1,6 @@
-"""The end of a job: its rows merged and put where its job file says, what was forecast held against what came.
+"""End of a job: merges its rows, delivers them as its job file says, and compares forecasts with what happened.
 
-Where the job file names known answers, the job's are compared with them first; too few that are right, and the rows
+If the job file names known answers, the job's answers are compared with them first. If too few are right, the rows
 are merged but not delivered. Rows that cannot be delivered stay in the home, and the job ends with the reason's code.
 """
 
@@ -44,17 +44,17 @@ log = logging.getLogger(__name__)
 
 CHUNK = 500
 PROMPT_SECONDS, POLL_SECONDS = 1.0, 0.05
-"""So long a job's delivery is waited for at first, and whenever it is tried again."""
+"""How long to wait for a new delivery, and for one at each later step."""
 LONGEST_DELIVERY = timedelta(hours=2)
-"""A storage that has not taken the rows by then is taken for one that hangs."""
+"""A storage that has not taken the rows by then counts as hanging."""
 KEPT = timedelta(days=1)
-"""So long a delivery that failed is tried again by itself."""
+"""How long a failed delivery is retried automatically."""
 ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended: where its rows are, and why not where its file wants them, where they are not."""
+    """End of a job: where its rows are, and the error if that is not where its file wants them."""
 
     place: str
     error: OutputError | None = None
@@ -65,21 +65,23 @@ class JobEnd:
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    """Rows on their way, since when."""
+    """A delivery under way, since when."""
 
     future: Future[str]
     since: datetime
 
 
 class Finisher:
-    """Ends jobs that have an outcome for every row. Deliveries go in threads of their own: a storage that does not
-    answer keeps no other job waiting, and what cannot be delivered keeps no job from its end.
+    """Ends jobs that have an outcome for every row.
+
+    Deliveries run in threads: a storage that does not answer delays no other job, and rows that cannot be delivered
+    do not keep a job from ending.
     """
 
     def __init__(
         self, store: Store, home: Home, now: Callable[[], datetime], may_act: Callable[[], bool] = lambda: True
     ) -> None:
-        """`may_act` says whether no other engine can have gone on with the home."""
+        """`may_act` is true if no other engine can have taken over the home."""
         self._may_act = may_act
         self._store = store
         self._home = home
@@ -88,9 +90,9 @@ class Finisher:
         self._again: dict[JobId, tuple[datetime, timedelta]] = {}
 
     def step(self, job: Job) -> JobEnd | None:
-        """Merge a job, put its rows where its file says, and end it; None while they are on their way.
+        """Merge a job, deliver its rows and end it; None while they are on their way.
 
-        Raises JobFilesError where the job's own files are gone or cannot be written; then it is not ended.
+        Raises JobFilesError if the job's own files are gone or cannot be written; the job then stays open.
         """
         delivery, wait = self._under_way.get(job.id), POLL_SECONDS
         if delivery is None:
@@ -109,14 +111,14 @@ class Finisher:
             hangs = self._now() - delivery.since >= LONGEST_DELIVERY
             if job.cancel_requested_at is None and not hangs:
                 return None
-            # It is not begun once more while it hangs; should it come to an end, that counts.
+            # Not started again while it hangs; if it ends later, that counts.
             said = f"{_wanted(job)} has not taken the rows since {delivery.since:%H:%M} UTC"
             return self._end(job, JobEnd(str(self._path(job)), OutputError(OutputFault.UNREACHABLE, said)))
         del self._under_way[job.id]
         return self._end(job, ended)
 
     def deliver_again(self) -> None:
-        """Try again what could not be delivered and may be well by now; for a day, ever more rarely."""
+        """Retry failed deliveries whose fault may have passed: for a day, ever more rarely."""
         now, codes = self._now(), [fault for fault in OutputFault if fault.may_pass]
         for job in self._store.jobs.undelivered(self._home.identity(), codes, now - KEPT):
             due, pause = self._again.get(job.id, (now, FIRST_PAUSE))
@@ -128,7 +130,7 @@ class Finisher:
             elif delivery.future.done():
                 del self._under_way[job.id]
                 self._again[job.id] = now + pause, min(LONGEST_PAUSE, 2 * pause)
-                with suppress(StateConflict):  # somebody has opened the job once more
+                with suppress(StateConflict):  # the job was reopened meanwhile
                     self._tried_again(job, delivery.future)
 
     def _tried_again(self, job: Job, delivery: Future[str]) -> None:
@@ -144,13 +146,13 @@ class Finisher:
         self._note(job, EventKind.DELIVERED, f"its rows are in {place} now")
 
     def _has_nothing(self, job: Job) -> bool:
-        """Whether a job was ended before a row of it was: what an earlier one delivered stays."""
+        """True if a job was cancelled before any row succeeded; an earlier delivery then stays."""
         return job.cancel_requested_at is not None and not self._store.jobs.counts([job.id])[job.id].succeeded
 
     def _begun(self, job: Job) -> _Delivery:
         def lines(style: str) -> Iterator[bytes]:
             yield from merged_lines(self._store, self._home, job, style=style)
-            if not self._may_act():  # this process was paused: by now newer rows may be there
+            if not self._may_act():  # this process was paused; newer rows may be there
                 raise OutputError(OutputFault.UNREACHABLE, "another engine may have gone on with this home")
 
         def work() -> str:
@@ -160,7 +162,7 @@ class Finisher:
                 raise
             except (StorageError, InputError, UsageError) as error:
                 raise OutputError(OutputFault.FAILED, error.message, hint=error.hint) from error
-            except Exception as error:  # a defect here, or in what writes there: reported by its code all the same
+            except Exception as error:  # a defect here or in a library is also reported by code
                 log.exception("the rows of %s could not be delivered", job.id)
                 raise OutputError(OutputFault.FAILED, f"{type(error).__name__}: {error}") from error
 
@@ -168,7 +170,7 @@ class Finisher:
         return delivery
 
     def _merged(self, job: Job) -> tuple[Path, bool]:
-        """Where the merged rows are, and whether they are too bad to be delivered."""
+        """Merge the rows; return their path, and True if they are too bad to be delivered."""
         style = "batch" if job.kind is JobKind.BATCH else "jsonl"
         merge.write(self._path(job), merged_lines(self._store, self._home, job, style=style))
         found = _compared(self._store, self._home, job, self._now())
@@ -181,7 +183,7 @@ class Finisher:
         store, now, error = self._store, self._now(), ended.error
         forecast_outcomes.job_over(store, job, now)
         if error is None or job.cancel_requested_at is not None:
-            store.jobs.finish(job.id, ended.place, now)  # who ended a job themselves need not hear that it failed
+            store.jobs.finish(job.id, ended.place, now)  # the user who ended the job need not hear of it
         else:
             store.jobs.finish(job.id, ended.place, now, error=str(error), code=error.code)
         if error is not None:
@@ -199,7 +201,7 @@ def _wanted(job: Job) -> str:
 
 
 def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | None:
-    """How the job's answers compare with the known ones, kept and told; None where its file names none."""
+    """Compare the job's answers with the known answers, record and report the result; None without known answers."""
     spec = spec_of(job)
     if spec is None or spec.gold is None:
         return None
@@ -222,7 +224,7 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
 
 
 def _unjudged(store: Store, job: Job, spec: JobSpec, why: str, now: datetime) -> Quality:
-    """A job whose answers nothing can be said of: where they have to be good enough, that keeps them back."""
+    """Record a job whose answers cannot be judged; with a quality threshold, they are withheld."""
     found = Quality(0, 0, 0, 0, None if spec.quality_threshold is None else why)
     store.checked.note_quality(job.id, found, now)
     store.jobs.note(job.id, EventKind.QUALITY, why, now)
@@ -230,7 +232,7 @@ def _unjudged(store: Store, job: Job, spec: JobSpec, why: str, now: datetime) ->
 
 
 def _answers(store: Store, home: Home, job: Job, custom_ids: list[str]) -> Iterator[tuple[str, Any]]:
-    """What rows that were asked answered, None where that failed; by custom_id."""
+    """Yield the answers of rows that were asked, by custom_id; None for a failed row."""
     for start in range(0, len(custom_ids), CHUNK):
         rows = [row for row in store.rows.finished(job.id, custom_ids[start : start + CHUNK]) if row.state in ASKED]
         for row, line in zip(rows, merge.lines(home.results, rows, checks_of(job), style="jsonl"), strict=True):
@@ -238,6 +240,6 @@ def _answers(store: Store, home: Home, job: Job, custom_ids: list[str]) -> Itera
 
 
 def merged_lines(store: Store, home: Home, job: Job, *, style: str) -> Iterator[bytes]:
-    """The merged rows of a job, in input order; rows without outcome are told as pending."""
+    """Return the merged rows of a job, in input order; rows without outcome appear as pending."""
     checks = {} if style == "batch" else merging_checks(store, home, job)
     return merge.lines(home.results, store.rows.finished(job.id), checks, style=style)

@@ -1,4 +1,4 @@
-"""Stage 6: every row, in input order, into one file; written beside its place and moved there whole."""
+"""Stage 6: all rows, in input order, in one file that appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Locate = Callable[[str, str], Path]
 
 
 class ResultLines:
-    """Reads result lines by their place; keeps the newest few files open."""
+    """Reads result lines by their place; keeps the files used last open."""
 
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
         self._open: OrderedDict[tuple[str, str], BinaryIO] = OrderedDict()
 
     def read(self, row: FinishedRow) -> bytes | None:
-        """The result line of a row, None where it has none. Raises StorageError where its file is gone or cut."""
+        """Return the result line of a row, or None. Raises StorageError if its file is gone or cut."""
         if row.result is None:
             return None
         shard, kind, span = row.result
@@ -65,9 +65,9 @@ def lines(
     style: str,
     partial: bool = False,
 ) -> Iterator[bytes]:
-    """The merged lines, without newlines; with `partial`, only of rows that have an outcome.
+    """Yield the merged lines, without newlines; with `partial`, only of rows that have an outcome.
 
-    `locate(shard, kind)` says where a result file lies.
+    `locate(shard, kind)` returns the path of a result file.
     """
     reader = ResultLines(locate)
     try:
@@ -81,7 +81,7 @@ def lines(
 
 
 def check_output(path: Path, source: Path | None) -> None:
-    """Raises UsageError where `write` could not, or must not, put rows. `source` is what the job is made of."""
+    """Raise UsageError if `write` could not, or must not, write to `path`. `source` is the job's input."""
     try:
         fault = _fault(path, source)
     except OSError as error:
@@ -91,7 +91,7 @@ def check_output(path: Path, source: Path | None) -> None:
 
 
 def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
-    """What is wrong with an output's name, and what to do about it."""
+    """Return what is wrong with an output's name and what to do about it, or None."""
     target = resolved(path)
     if target.is_dir():
         return "is a folder", "name a file in it"
@@ -103,12 +103,12 @@ def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
         return "is not a regular file", "name another file; `orch fetch` without -o writes to stdout"
     if source is not None and target.exists() and source.exists() and target.samefile(source):
         return "is the job's own input file", "name another file"
-    beside_name(target).exists()  # raises OSError where the name is too long
+    beside_name(target).exists()  # raises OSError if the name is too long
     return None
 
 
 def write(path: Path, merged: Iterable[bytes]) -> int:
-    """Write lines to a file, whole or not at all; how many. Where it is a link, to what that names.
+    """Write lines to a file, whole or not at all; return their number. Symbolic links are followed.
 
     Raises StorageError.
     """

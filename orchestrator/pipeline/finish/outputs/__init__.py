@@ -1,6 +1,6 @@
-"""Merged rows as people use them: JSONL, CSV, Parquet, in a file, a folder of nights, a bucket, or a SQL table.
+"""Output formats and places of merged rows: JSONL, CSV, Parquet; a file, a folder of nights, a bucket, a SQL table.
 
-It reads the merged lines that `results.merged_row` writes and does not know the store: its callers have the lines.
+Reads the merged lines that `results.merged_row` writes; callers supply them, as this package does not know the store.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENDINGS: Mapping[Format, str] = {"jsonl": "jsonl", "batch": "jsonl", "csv": "csv
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written and where: `bytes` of the file (None for a SQL table), `jsonl_bytes` as JSONL."""
+    """A written output: `bytes` of the file (None for a SQL table), `jsonl_bytes` as JSONL."""
 
     place: str
     rows: int
@@ -56,7 +56,7 @@ def _size(number: int) -> str:
 
 
 def schemas_of(job: Job) -> Tasks:
-    """The tasks of a job and what their answers are; a ready batch file has none."""
+    """Return the tasks of a job with the kind of their answers; empty for a ready batch file."""
     return {task.id: _answers_of(task) for task in tasks_of(job)}
 
 
@@ -73,8 +73,8 @@ def _answers_of(task: Task) -> Mapping[str, Any] | VectorOf | None:
 def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> Written:
     """Write a job's lines to a path or an address, whole or not at all.
 
-    `lines` are merged lines, for `batch` OpenAI's result lines. Raises OutputError, and UsageError where nothing here
-    writes such a format.
+    `lines` are merged lines, for `batch` OpenAI's result lines. Raises OutputError, and UsageError if no installed
+    library writes the format.
     """
     check_format(form, str(place))
     counted = CountedLines(lines)
@@ -85,10 +85,10 @@ def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> 
 
 
 def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Written:
-    """Put a job's lines where its job file says. `night` names the partition, where it is partitioned.
+    """Deliver a job's lines as its job file says. `night` names the partition, if there is one.
 
-    Raises OutputError, and InputError or UsageError where a variable that holds an address is not set any more, or
-    what writes the format is not installed.
+    Raises OutputError, and InputError or UsageError if a variable with an address is no longer set, or the format's
+    library is not installed.
     """
     if (place := place_of(output, job, night)) is not None:
         return write(place, output.format, job, lines)
@@ -102,9 +102,9 @@ def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Wr
 
 
 def probe(output: Output, job: Job, night: date) -> None:
-    """Find out whether `deliver` could do it now, and leave everything as it is.
+    """Test if `deliver` would work now, without changing anything.
 
-    Raises OutputError, and InputError where a variable that holds an address is not set.
+    Raises OutputError, and InputError if a variable with an address is not set.
     """
     if (place := place_of(output, job, night)) is not None:
         places.probe(place)
@@ -116,12 +116,12 @@ def probe(output: Output, job: Job, night: date) -> None:
 
 
 def place_of(output: Output, job: Job, night: date) -> str | Path | None:
-    """The file or the address that a job's rows go to; None where they go into a table."""
+    """Return the file or address that a job's rows go to; None for a SQL table."""
     path = output.path
     if path is None:
         return None
     if output.partition is not None:
-        # The job's name, not its id: a night that is run again replaces what it wrote.
+        # The job's name, not its id: a repeated night replaces its output.
         path = f"{path.rstrip('/')}/night={night.isoformat()}/{job.name}.{ENDINGS[output.format]}"
     return places.located(path, Path(job.source).parent)
 
@@ -141,7 +141,7 @@ def _url(output: Output) -> str:
 
 
 def check(output: Output) -> None:
-    """Raises UsageError or InputError for an output that nothing here could write; nothing is opened."""
+    """Raise UsageError or InputError for an output that cannot be written; opens nothing."""
     check_format(output.format, "output")
     if output.path is None:
         _url(output)
@@ -150,6 +150,6 @@ def check(output: Output) -> None:
 
 
 def check_format(form: Format, what: str) -> None:
-    """Raises UsageError where `what` asks for a format that nothing here writes."""
+    """Raise UsageError if no installed library writes this format."""
     if form == "parquet":
         require_parquet(what)

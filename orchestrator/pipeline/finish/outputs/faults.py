@@ -1,4 +1,4 @@
-"""Why something could not be written, as a code: by error numbers, SQLSTATEs and types, never by words."""
+"""Classification of write errors by error number, SQLSTATE or type, never by words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ERRNO: Mapping[int, OutputFault] = {
     ),
 }  # fmt: skip
 _TYPES: Mapping[str, OutputFault] = {
-    # botocore's, by name: it is there only where s3fs is.
+    # botocore's, by name: it is only installed with s3fs.
     "EndpointConnectionError": OutputFault.UNREACHABLE,
     "ConnectTimeoutError": OutputFault.UNREACHABLE,
     "ReadTimeoutError": OutputFault.UNREACHABLE,
@@ -43,7 +43,7 @@ _TYPES: Mapping[str, OutputFault] = {
     # paramiko's.
     "NoValidConnectionsError": OutputFault.UNREACHABLE,
     "SSHException": OutputFault.UNREACHABLE,
-    # SQLAlchemy's, of an address that it cannot read.
+    # SQLAlchemy's, for an address that it cannot read.
     "NoSuchModuleError": OutputFault.NOT_INSTALLED,
 }
 _SQLITE: Mapping[str, OutputFault] = {
@@ -58,25 +58,25 @@ _SQLITE: Mapping[str, OutputFault] = {
     "CORRUPT": OutputFault.NOT_A_FILE,
 }
 _SQLSTATES: Mapping[str, OutputFault] = {
-    "3D000": OutputFault.NOT_FOUND,  # there is no such database
-    "3F000": OutputFault.NOT_FOUND,  # ... or schema
+    "3D000": OutputFault.NOT_FOUND,  # no such database
+    "3F000": OutputFault.NOT_FOUND,  # no such schema
     "42501": OutputFault.NO_PERMISSION,
-    "25006": OutputFault.NO_PERMISSION,  # a transaction that may only read: a replica
-    "28": OutputFault.NO_PERMISSION,  # who it is was not believed
+    "25006": OutputFault.NO_PERMISSION,  # a read-only transaction: a replica
+    "28": OutputFault.NO_PERMISSION,  # authentication failed
     "53100": OutputFault.NO_ROOM,
     "53": OutputFault.UNREACHABLE,  # too many connections, out of memory
     "08": OutputFault.UNREACHABLE,
-    "57": OutputFault.UNREACHABLE,  # it is starting, or shutting down
-    "55": OutputFault.UNREACHABLE,  # somebody holds a lock
+    "57": OutputFault.UNREACHABLE,  # starting or shutting down
+    "55": OutputFault.UNREACHABLE,  # locked by another session
     "40": OutputFault.UNREACHABLE,
     "22": OutputFault.DIFFERS,  # a value that does not fit its column
-    "23": OutputFault.DIFFERS,  # a constraint of the table forbids it
+    "23": OutputFault.DIFFERS,  # violates a constraint of the table
     "42": OutputFault.DIFFERS,
 }
 
 
 def fault_of(error: BaseException) -> OutputFault:
-    """Why a write failed, by the error or those that it was made of."""
+    """Return why a write failed, by the error or its causes."""
     for one in _chain(error):
         if (found := _known(one)) is not None:
             return found
@@ -84,13 +84,13 @@ def fault_of(error: BaseException) -> OutputFault:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and what it was made of, the outermost first."""
+    """Yield an error and its causes, the outermost first."""
     seen: set[int] = set()
     here: BaseException | None = error
     while here is not None and id(here) not in seen:
         seen.add(id(here))
         yield here
-        original = getattr(here, "orig", None)  # a driver's error inside one of SQLAlchemy
+        original = getattr(here, "orig", None)  # a driver's error inside SQLAlchemy's
         if isinstance(original, BaseException):
             yield original
         here = here.__cause__ or here.__context__
@@ -109,7 +109,7 @@ def _known(error: BaseException) -> OutputFault | None:
         state = error.sqlstate
         if state is not None:
             return _SQLSTATES.get(state) or _SQLSTATES.get(state[:2])
-        # A connection that did not come about has no state.
+        # A failed connection has no state.
         return OutputFault.UNREACHABLE if _is_a(error, "OperationalError") else None
     # Storages raise these two without a number.
     if isinstance(error, PermissionError) or is_refusal(error):

@@ -1,4 +1,4 @@
-"""Merged lines -> the bytes of a file: JSONL as it is, CSV, Parquet. A few thousand rows are in memory at a time."""
+"""Encoding of merged lines as JSONL, CSV or Parquet. Holds at most a few thousand rows in memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 Format = Literal["jsonl", "batch", "csv", "parquet"]
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32_000_000
-"""Of a Parquet row group, in JSONL: long answers make it shorter than `GROUP_ROWS`."""
+"""JSONL bytes of a Parquet row group: long answers make it shorter than `GROUP_ROWS`."""
 _QUOTED = frozenset('",\r\n')
 
 
 class CountedLines:
-    """Lines as they pass by: how many, and their bytes as JSONL."""
+    """Lines that are counted as they pass, with their bytes as JSONL."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
@@ -39,7 +39,7 @@ class CountedLines:
 
 
 def encode(file: BinaryIO, lines: Iterable[bytes], form: Format, job: str, tasks: Tasks) -> None:
-    """Write merged lines into a file. `tasks` are the job's tasks and what their answers are. Raises OSError."""
+    """Write merged lines to a file. `tasks` maps the job's tasks to the kind of their answers. Raises OSError."""
     match form:
         case "jsonl" | "batch":
             file.writelines(line + b"\n" for line in lines)
@@ -51,7 +51,7 @@ def encode(file: BinaryIO, lines: Iterable[bytes], form: Format, job: str, tasks
 
 
 def _write_csv(file: BinaryIO, lines: Iterable[bytes], layout: Layout) -> None:
-    """RFC 4180, UTF-8. Nothing at all is null, `""` the empty text: the csv module cannot tell them apart."""
+    """Write RFC 4180 in UTF-8. An empty cell is null, `""` an empty text: the csv module cannot tell them apart."""
     file.write(_csv_line(column.name for column in layout.columns))
     file.writelines(_csv_line(layout.cells(line)) for line in lines)
 
@@ -91,7 +91,7 @@ def _write_parquet(file: BinaryIO, lines: Iterable[bytes], layout: Layout) -> No
 
 
 def _groups(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Lines in portions of a row group each."""
+    """Group lines into row groups."""
     group: list[bytes] = []
     size = 0
     for line in lines:

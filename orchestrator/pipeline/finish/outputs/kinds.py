@@ -1,6 +1,6 @@
-"""JSON Schema -> what a column holds, and whether a value fits in. Pure.
+"""Column types for JSON Schemas, and the fit of values. Pure.
 
-A schema says more than a column can (unions, patterns, `allOf`); what has no plain type is kept as JSON text.
+A schema can say more than a column (unions, patterns, `allOf`); anything without a plain type is kept as JSON text.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Any
 import msgspec
 
 MAX_DEPTH = 16
-"""Deeper than this a schema's parts are JSON text: no reader of tables shows such columns."""
+"""Deepest nesting with columns of its own; deeper parts are JSON text, as no table reader shows them."""
 INT64 = range(-(2**63), 2**63)
 
 
 class Plain(StrEnum):
-    """What one cell holds."""
+    """Type of one cell."""
 
     TEXT = "text"
     INTEGER = "integer"  # 64 bits
     NUMBER = "number"  # a double
     BOOLEAN = "boolean"
-    JSON = "json"  # text: anything that has no type of its own
-    MONEY = "money"  # US dollars, twelve digits behind the point
+    JSON = "json"  # text: anything without a type of its own
+    MONEY = "money"  # US dollars, with twelve decimal places
     INSTANT = "instant"  # aware UTC
 
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """Any number of one kind."""
+    """A list of one kind."""
 
     item: Kind
 
@@ -45,7 +45,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class VectorOf:
-    """So many numbers, which are kept with the 32 bits that models compute them with; None: as many as they are."""
+    """A vector of `size` numbers (None: any), with the 32 bits in which models compute them."""
 
     size: int | None = None
 
@@ -58,7 +58,7 @@ class Unfit(Exception):
 
 
 def kind_of(schema: Any) -> Kind:
-    """What values of a JSON Schema are as a column."""
+    """Return the column kind for values of a JSON Schema."""
     return _kind(schema, schema, frozenset(), 0)
 
 
@@ -67,7 +67,7 @@ def _kind(schema: Any, root: Any, seen: frozenset[str], depth: int) -> Kind:
         return Plain.JSON
     reference = schema.get("$ref")
     if reference is not None:
-        # One that leads back to itself has no end as a column.
+        # A recursive schema has no end as a column.
         target = None if reference in seen else _at(root, reference)
         return _kind(target, root, seen | {reference}, depth)
     for union in ("anyOf", "oneOf"):
@@ -92,14 +92,15 @@ def _kind(schema: Any, root: Any, seen: frozenset[str], depth: int) -> Kind:
 
 
 def _struct(properties: Mapping[str, Any], root: Any, seen: frozenset[str], depth: int) -> Kind:
-    # DuckDB takes names that differ by case alone for one, and none that is empty.
+    # DuckDB treats names that differ only by case as one, and refuses empty names.
     if not properties or "" in properties or len({name.casefold() for name in properties}) < len(properties):
         return Plain.JSON
     return Struct(tuple((name, _kind(part, root, seen, depth + 1)) for name, part in properties.items()))
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """The types that a schema names, or that its `enum` or `const` show; without null, which any column may be."""
+    """Return the types that a schema names, or its `enum` or `const` implies, without null: any column may be
+    null."""
     said = schema.get("type")
     if said is not None:
         found = {said} if isinstance(said, str) else set(said)
@@ -119,7 +120,7 @@ def _is_null(schema: Any) -> bool:
 
 
 def _at(root: Any, reference: str) -> Any:
-    """What a `$ref` inside the schema points to; None for any other, and for one that leads nowhere."""
+    """Resolve a `$ref` within the schema; None for any other reference, or one that leads nowhere."""
     if reference == "#":
         return root
     if not reference.startswith("#/"):
@@ -132,7 +133,7 @@ def _at(root: Any, reference: str) -> Any:
 
 
 def flattened(kind: Kind) -> Kind:
-    """The kind without lists, for formats that have none: they are JSON text there. A vector stays one."""
+    """Return the kind for formats without lists, where they become JSON text. Vectors stay."""
     match kind:
         case ListOf():
             return Plain.JSON
@@ -143,9 +144,9 @@ def flattened(kind: Kind) -> Kind:
 
 
 def fit(value: Any, kind: Kind) -> Any:
-    """A decoded JSON value as its column takes it; a field that is missing is None.
+    """Convert a decoded JSON value for its column; a missing field becomes None.
 
-    Raises Unfit where something of it would be lost.
+    Raises Unfit if part of the value would be lost.
     """
     if value is None:
         return None
@@ -184,7 +185,7 @@ def _of(value: Any, wanted: type) -> Any:
 
 
 def _integer(value: Any) -> int:
-    # JSON Schema takes 3.0 for an integer as well.
+    # JSON Schema also accepts 3.0 as an integer.
     if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
         raise Unfit
     whole = int(value)

@@ -1,7 +1,7 @@
-"""Merged rows -> cells: which columns a job's table has, and what a row has in them. Pure.
+"""Table layout of merged rows: the columns of a job's table, and the cells of each row. Pure.
 
-One row of the table per merged row, whatever the task. The answer to a task with a schema has a column per field,
-`TASK.FIELD`; an answer that has no such columns, or does not fit them whole, is in the column `answer`.
+Each merged row becomes one table row, whatever its task. A task with a schema gets a column per field, `TASK.FIELD`.
+An answer that has no such columns, or does not fit them whole, is in the column `answer`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from orchestrator.pipeline.finish.outputs.kinds import (
 )
 
 WHOLE, VECTOR = "answer", "vector"
-"""What stands for the field where an answer is not an object with named fields."""
+"""Column names in place of a field, for answers that are not an object with named fields."""
 Tasks = Mapping[str, Mapping[str, Any] | VectorOf | None]
-"""Tasks with the schemas of their answers; None where these are texts."""
+"""Tasks with the schemas of their answers; None for plain text."""
 
 
 class _Tokens(msgspec.Struct):
@@ -83,12 +83,12 @@ _decode = msgspec.json.Decoder(_Merged).decode
 
 
 def _read(line: bytes) -> tuple[_Merged, Any, bytes]:
-    """A merged line, its output decoded, and the same as JSON."""
+    """Return a merged line, its output decoded, and its output as JSON."""
     try:
         row = _decode(line)
         return row, msgspec.json.decode(row.output), bytes(row.output)
-    except RecursionError:  # a body nested too deeply to be read: it is shown as it came
-        # No text has these bytes in it: the quotes of a text are escaped.
+    except RecursionError:  # nested too deeply to decode: shown as received
+        # These bytes cannot occur in a text, where quotes are escaped.
         start = line.index(b'"output":') + len(b'"output":')
         end = line.rindex(b',"error":')
         return _decode(line[:start] + b"null" + line[end:]), _DEEP, line[start:end]
@@ -113,7 +113,7 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """One column: a name that no other has, in whatever case, and what it holds."""
+    """A column with a name that is unique ignoring case, and its type."""
 
     name: str
     kind: Kind
@@ -129,9 +129,9 @@ class _TaskColumns:
 
 
 class Layout:
-    """The columns of a job's table, and a merged line as its cells.
+    """The columns of a job's table, and its merged lines as cells.
 
-    `tasks` are ids and what their answers are. `flat` is for formats that nest nothing (CSV, SQL): an object becomes
+    `tasks` maps ids to the kind of their answers. `flat` is for formats without nesting (CSV, SQL): an object becomes
     a column per leaf, a list JSON text.
     """
 
@@ -154,7 +154,7 @@ class Layout:
         self.columns = tuple(OutputColumn(name, kind) for name, (_, kind) in zip(names, every, strict=True))
 
     def cells(self, line: bytes) -> list[Any]:
-        """The cells of a merged line, one for each column; None where there is nothing."""
+        """Return the cells of a merged line, one per column; None for an empty cell."""
         row, output, raw = _read(line)
         error, origin, tokens = row.error, row.provenance, row.provenance.tokens
         whole, answers = self._answer(row, output, raw)
@@ -170,10 +170,10 @@ class Layout:
         ]  # fmt: skip
 
     def _answer(self, row: _Merged, output: Any, raw: bytes) -> tuple[str | None, list[Any]]:
-        """What is in `answer`, and the cells of the answer columns."""
+        """Return the text for `answer`, and the cells of the answer columns."""
         cells: list[Any] = [None] * self._answers
         columns = self._tasks.get(row.task)
-        # An answer that failed its check is shown as it came.
+        # An answer that failed its check is shown as received.
         if columns is None or output is _DEEP or row.status != "succeeded":
             return _text(output, raw), cells
         values, fits = _fields(output, columns.kind)
@@ -198,7 +198,7 @@ def _named(task: str, kind: Kind, *, flat: bool) -> Iterator[tuple[str, Kind]]:
 
 
 def _fields(output: Any, kind: Kind) -> tuple[list[Any], bool]:
-    """The answer's fields, as far as they fit their columns, and whether they all do."""
+    """Return the answer's fields that fit their columns, and True if all of them do."""
     if not isinstance(kind, Struct):
         return _fitted([(output, kind)])
     given = output if isinstance(output, dict) else {}
@@ -217,7 +217,7 @@ def _fitted(parts: list[tuple[Any, Kind]]) -> tuple[list[Any], bool]:
 
 
 def _leaves(kind: Kind, values: list[Any]) -> Iterator[Any]:
-    """The values as the columns of a flat table have them, in the order of `_named`."""
+    """Yield the values of a flat table's columns, in the order of `_named`."""
     kinds = [inner for _, inner in kind.fields] if isinstance(kind, Struct) else [kind]
     for value, inner in zip(values, kinds, strict=True):
         if isinstance(inner, Struct):
@@ -227,7 +227,7 @@ def _leaves(kind: Kind, values: list[Any]) -> Iterator[Any]:
 
 
 def unique(names: Iterable[str], most: int | None = None) -> list[str]:
-    """The names, of at most so many UTF-8 bytes, and a number behind one that was there before, in whatever case."""
+    """Make names unique ignoring case, by a number at the end, each at most `most` UTF-8 bytes long."""
     taken: set[str] = set()
     found = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Where a table goes: a file beside its name and then moved there whole, or an address that fsspec knows."""
+"""Places of an output: a file that appears whole, or an address that fsspec knows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 
 PROBE_BYTES = 65_536
-"""What a probe writes: a full disk often has room for an empty file."""
+"""Bytes that a probe writes: a full disk often has room for an empty file."""
 PROBE = ".orch-check"
-"""How the name of an object ends that a probe writes to a storage, and removes."""
+"""Suffix of the object that a probe writes to a storage and removes."""
 _HINTS = {
     OutputFault.NOT_A_FILE: "name a file",
     OutputFault.NOT_FOUND: "create it, or name another place",
@@ -33,22 +33,22 @@ _HINTS = {
 
 
 def located(text: str, folder: Path) -> str | Path:
-    """An address as it is, a path as seen from a folder."""
+    """Return an address unchanged, or a path relative to a folder."""
     if is_address(text):
         return text
     return folder / (unquote(urlsplit(text).path) if text.startswith("file://") else text)
 
 
 def name_of(place: str | Path) -> str:
-    """What a place is called where it is remembered: a file by its whole path, behind links."""
+    """Return the name under which a place is remembered; for a file its real path."""
     return place if isinstance(place, str) else os.path.realpath(place)
 
 
 @contextmanager
 def opened(place: str | Path) -> Iterator[BinaryIO]:
-    """A file to write; it is in its place when the block ends, and nowhere when it fails. Raises OutputError.
+    """Open a file that appears in its place only if the block succeeds. Raises OutputError.
 
-    Its rights are those of the file that it takes the place of, or what the user's umask gives a new one.
+    It keeps the permissions of a file that it replaces; a new file gets them from the user's umask.
     """
     if isinstance(place, str):
         with _spooled(place) as file:
@@ -59,10 +59,10 @@ def opened(place: str | Path) -> Iterator[BinaryIO]:
 
 
 def probe(place: str | Path) -> None:
-    """Find out whether a place can be written, and leave it as it is. Raises OutputError.
+    """Test if a place can be written, without changing it. Raises OutputError.
 
-    In the folder where the file would be, or in the nearest one above that is there, a file is written and removed;
-    beside an object, one with `PROBE` behind its name.
+    For a file, this writes and removes a file in its folder, or in the nearest existing folder above. For an object,
+    it writes and removes one with `PROBE` behind its name.
     """
     with _told(place):
         if isinstance(place, Path):
@@ -73,7 +73,7 @@ def probe(place: str | Path) -> None:
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         beside = f"{path}{PROBE}"
         storage.pipe_file(beside, b"orch may write here\n")
-        with suppress(Exception):  # who may write may not always remove
+        with suppress(Exception):  # the right to write may not include removing
             storage.rm_file(beside)
 
 
@@ -84,7 +84,7 @@ def _probe_folder(target: Path) -> None:
     if not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     with suppress(FileNotFoundError):
-        beside_name(target).lstat()  # whether the name is too long
+        beside_name(target).lstat()  # raises if the name is too long
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".orch-check-") as file:
         file.write(bytes(PROBE_BYTES))
         file.flush()
@@ -92,7 +92,7 @@ def _probe_folder(target: Path) -> None:
 
 
 def is_empty(place: str | Path) -> bool:
-    """Whether there is no file or object in a place, or one without a byte. Raises OutputError."""
+    """True if a place has no file or object, or an empty one. Raises OutputError."""
     with _told(place):
         if isinstance(place, Path):
             target = resolved(place)
@@ -105,7 +105,7 @@ def is_empty(place: str | Path) -> bool:
 
 
 def mark_of(place: str | Path) -> str:
-    """What stands for the content of a file or an object. Raises OutputError."""
+    """Return a mark of the content of a file or object. Raises OutputError."""
     with _told(place):
         if isinstance(place, Path):
             with place.open("rb") as file:
@@ -116,7 +116,7 @@ def mark_of(place: str | Path) -> str:
 
 @contextmanager
 def _told(place: str | Path) -> Iterator[None]:
-    """Any error as one that names the place and has a code."""
+    """Turn any error into an OutputError that names the place and has a code."""
     try:
         yield
     except OutputError:
@@ -136,7 +136,7 @@ def _fault(place: str | Path, error: Exception) -> OutputError:
 
 
 def _target(place: Path) -> Path:
-    """What a path stands for, where that is or may become a file. Raises OSError."""
+    """Return the file that a path stands for or would create. Raises OSError."""
     target = resolved(place)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
@@ -147,7 +147,7 @@ def _target(place: Path) -> Path:
 
 @contextmanager
 def _spooled(address: str) -> Iterator[BinaryIO]:
-    """Written here first and then sent: many storages would keep what was sent of a file that then failed."""
+    """Spool to a local file before sending: many storages would keep the part that was sent before a failure."""
     with tempfile.NamedTemporaryFile(prefix="orch-export-") as file:
         with _told(Path(file.name)):
             yield file  # type: ignore[misc]  # a wrapper of a BinaryIO

@@ -1,4 +1,4 @@
-"""A job's rows in a table of a database that is not ours: besides the store the one place that speaks SQL."""
+"""A job's rows in a table of a foreign database; besides the store, the only place that speaks SQL."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from orchestrator.store.database import Database
 
 CHUNK = 500
 MAX_NAME = 63
-"""Bytes of a column's name: Postgres cuts longer ones in silence."""
+"""Most bytes of a column's name: Postgres silently cuts longer names."""
 KEY = ("job", "custom_id")
 _VectorType = Callable[[int | None], TypeEngine[Any]]
-"""The type of a column of vectors of so many numbers, None for any."""
+"""Returns the type of a column of vectors of this size, None for any size."""
 ARRAY_SQL = "REAL[]"
 
 
@@ -59,22 +59,21 @@ class _Vector(UserDefinedType[list[float]]):
         self.size = None if size is None else int(size)
 
     def get_col_spec(self, **_: Any) -> str:
-        """As `CREATE TABLE` names it."""
+        """Return the type as `CREATE TABLE` names it."""
         return "VECTOR" if self.size is None else f"VECTOR({self.size})"
 
     def bind_processor(self, dialect: Any) -> Callable[[list[float] | None], str | None]:
-        """Numbers as the text that pgvector reads."""
+        """Return a function that writes numbers as pgvector reads them."""
         return lambda value: None if value is None else f"[{','.join(map(repr, value))}]"
 
 
-# Without it, a column of an existing table is of no known type.
+# Otherwise SQLAlchemy would not recognise such a column in an existing table.
 ischema_names.setdefault("vector", _Vector)
 
 
 def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
-    """Put a job's rows in the place of those that it has in a table, in one transaction; the table is made, and gets
-    the columns that it lacks. Raises OutputError.
-    """
+    """Replace a job's rows in a table, in one transaction. Creates the table and missing columns. Raises
+    OutputError."""
     with _told(table):
         if (file := _file_of(url)) is not None:
             permissions.make_folders(file.parent)
@@ -84,9 +83,9 @@ def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[byte
 
 
 def probe(url: str, table: str, layout: Layout) -> None:
-    """Find out whether a job's rows can be put into a table, and leave it as it is. Raises OutputError.
+    """Test if a job's rows can be put into a table, without changing it. Raises OutputError.
 
-    All that a delivery does is done, with no row, and taken back.
+    Does all that a delivery does, with no row, and rolls it back.
     """
     if (file := _file_of(url)) is not None and (not file.exists() or file.is_dir()):
         places.probe(file)
@@ -99,7 +98,7 @@ def probe(url: str, table: str, layout: Layout) -> None:
 
 
 class _TakeBack(Exception):
-    """The transaction is to leave nothing."""
+    """Signal to roll the transaction back."""
 
 
 def _file_of(url: str) -> Path | None:
@@ -122,7 +121,7 @@ def _told(table: str) -> Iterator[None]:
         yield
     except (StorageError, OSError) as error:
         code = fault_of(error)
-        # The hints of the store are about orch's own database.
+        # The store's hints are about orch's own database.
         hint = "check that the output's database exists and is writable"
         if code is OutputFault.DIFFERS:
             hint = "use another table name for other columns"
@@ -140,9 +139,9 @@ def _fill(tx: Connection, name: str, layout: Layout, job: str, lines: Iterable[b
 
 
 def _ready(tx: Connection, name: str, layout: Layout) -> tuple[Table, list[str]]:
-    """The table, made or with what it lacked, and what the columns of the layout are called in it."""
+    """Create or complete the table; return it, and its names for the columns of the layout."""
     if tx.dialect.name == "postgresql":
-        # Two jobs that find no table at once take turns.
+        # Two jobs that both find no table take turns.
         tx.execute(text("SELECT pg_advisory_xact_lock(715518)"))
     names = unique((re.sub(r"\W", "_", column.name) for column in layout.columns), MAX_NAME)
     vectors = _vector_type(tx)
@@ -156,7 +155,7 @@ def _ready(tx: Connection, name: str, layout: Layout) -> tuple[Table, list[str]]
 
 
 def _made(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
-    """The table, with every column that is wanted."""
+    """Return the table with every wanted column, creating what is missing."""
     if not inspect(tx).has_table(name):
         table = Table(name, MetaData(), *wanted)
         table.create(tx)
@@ -198,20 +197,20 @@ def _type(kind: Kind, vectors: _VectorType) -> TypeEngine[Any]:
 
 
 def _vector_type(tx: Connection) -> _VectorType:
-    """What a database keeps vectors as."""
+    """Return the type in which a database keeps vectors."""
     if tx.dialect.name != "postgresql":
         return lambda size: Text()
-    # Not whether it is installed: whether this user finds its type.
+    # The question is if this user finds the type, not if it is installed.
     if tx.execute(text("SELECT to_regtype('vector')")).scalar() is not None:
         return _Vector
     return lambda size: ARRAY(REAL())
 
 
 def _holds_vectors(found: str, wanted: str) -> bool:
-    """Whether a column of type `found` takes vectors of type `wanted`, both in SQL.
+    """True if a column of type `found` takes vectors of type `wanted`, both in SQL.
 
-    A table that was made before pgvector was installed keeps its arrays; a column of any size takes each, and vectors
-    whose size is not known yet fit any.
+    A table made before pgvector was installed keeps its arrays. A column of any size takes all vectors, and vectors
+    of unknown size fit any column.
     """
     if not wanted.startswith("VECTOR"):
         return False

@@ -1,4 +1,4 @@
-"""How many numbers the vectors of a job's tasks have, where the rows alone tell it."""
+"""Sizes of the vectors of a job's tasks, if only the rows tell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.pipeline.finish.outputs.kinds import VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Tasks
 
 IN_MEMORY = 32_000_000
-"""Bytes of lines that are kept in memory until every task has shown a vector; what is more waits in a file."""
+"""Bytes of lines kept in memory until every task has shown a vector; the rest waits in a file."""
 
 
 class _Line(msgspec.Struct):
@@ -27,9 +27,9 @@ _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
 def sized(tasks: Tasks, lines: Iterable[bytes]) -> tuple[Tasks, Iterable[bytes]]:
-    """The tasks with the sizes of their vectors, and the same merged lines, to be read once.
+    """Return the tasks with their vector sizes, and the same merged lines, to be read once.
 
-    The first vector of a task tells its size; a task that has none keeps an open one. Raises what `lines` raises.
+    The first vector of a task gives its size; without a vector the size stays open. Raises what `lines` raises.
     """
     unknown = {task for task, answer in tasks.items() if isinstance(answer, VectorOf) and answer.size is None}
     if not unknown:
