@@ -46,13 +46,12 @@ from orchestrator.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Command-line options of a job.
+    """Command-line options of a job. `new` starts another job even if one is unfinished or nothing changed.
 
-    `new` starts another job even if one is unfinished or nothing changed. `scope` limits the job to a part of its
-    file. `overwrite` lets the output replace a foreign file. `after` is the job to wait for. `unattended` waits for
-    an output whose fault may pass. `at_once` sends only to these backends, now, ignoring the job file's deadline and
-    `after`. `edited` decides about an unfinished job of the file before its edit; None means `SUPERSEDE`. `night` is
-    the id of the night that the job is for.
+    `scope` limits the job to a part of its file. `overwrite` lets the output replace a foreign file. `after` is the
+    job to wait for. `unattended` waits for an output whose fault may pass. `at_once` sends only to these backends,
+    now, ignoring the job file's deadline and `after`. `edited` decides about an unfinished job of the file before its
+    edit; None means `SUPERSEDE`. `night` is the id of the night that the job is for.
     """
 
     deadline: str | None = None
