@@ -1,4 +1,4 @@
-"""The application: the parts of the API put together, with one request id and one form of error for all."""
+"""The application: the parts of the API together, with request ids and one form of error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARTS = (Files, UploadRoutes, BatchRoutes, Extensions, Operations, Description, 
 
 
 def build(service: Service) -> Starlette:
-    """The application around a service; the service opens and closes with it."""
+    """Return the application around a service; the service opens and closes with it."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -56,7 +56,7 @@ def build(service: Service) -> Starlette:
         },
     )
     app.state.service = service
-    # A redirect would name the host that the client asked for, which behind a proxy is not where it is.
+    # A redirect would name the host of the client's request, which is wrong behind a proxy.
     app.router.redirect_slashes = False
     app.add_middleware(Replicated, service=service)
     app.add_middleware(Access, service=service)
@@ -66,7 +66,7 @@ def build(service: Service) -> Starlette:
 
 
 def configuration(service: Service, **options: Any) -> uvicorn.Config:
-    """How uvicorn serves the application around a service; `options` are uvicorn's."""
+    """Return uvicorn's configuration for the application around a service; `options` are uvicorn's."""
     quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
     return guarded(build(service), service.connections, **quiet, **options)
 

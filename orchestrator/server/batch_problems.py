@@ -1,4 +1,4 @@
-"""What keeps batches from going on, told apart by whose matter it is: the server's storage, or one batch alone."""
+"""Reasons why batches wait, classified as the server's storage or one batch alone."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from orchestrator.core.errors import StorageError
 log = logging.getLogger(__name__)
 
 DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE})
-"""Errors that hit every batch: no room, no descriptors. Others are of the one file that they come from."""
+"""Errors that affect every batch: no space, no descriptors. Other errors concern one file."""
 
 
 class NotAsItWas(Exception):
-    """What a running batch needs is not as it was when it was accepted; the text says what. It may be put back."""
+    """A running batch's input or settings have changed since it was accepted. The text says what to restore."""
 
 
 class Troubles:
-    """Why batches wait, by their ids, for people."""
+    """Reasons why batches wait, by batch id, for people."""
 
     def __init__(self) -> None:
         self._storage: dict[str, str] = {}
@@ -26,16 +26,16 @@ class Troubles:
 
     @property
     def storage(self) -> str | None:
-        """Why nothing can be written, or None."""
+        """Problem with storage, or None."""
         return next(iter(self._storage.values()), None)
 
     @property
     def own(self) -> str | None:
-        """Why a batch does not go on for a reason that is its own, or None."""
+        """Problem of a single batch, or None."""
         return next(iter(self._own.values()), None)
 
     def note(self, batch_id: str, error: Exception) -> None:
-        """A batch waits because of this error; call it while the error is handled."""
+        """Record why a batch waits; call it while the error is handled."""
         known = self._storage.get(batch_id) or self._own.get(batch_id)
         self.clear(batch_id)
         troubles, reason = self._own, "an internal error; see the log"
@@ -53,6 +53,6 @@ class Troubles:
             log.warning("batch %s waits: %s", batch_id, reason, exc_info=None if is_known else error)
 
     def clear(self, batch_id: str) -> None:
-        """A batch goes on."""
+        """Forget why a batch waited: it continues."""
         self._storage.pop(batch_id, None)
         self._own.pop(batch_id, None)

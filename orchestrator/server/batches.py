@@ -1,7 +1,7 @@
-"""The life of a batch: validating → in_progress → finalizing → its end, and the way back in after a kill.
+"""The life of a batch: validating → in_progress → finalizing → its end, and resuming after a kill.
 
-A batch's record names its state; which rows are done is read from its result files. So every step may be cut off
-anywhere: the next start reads record and files, and goes on.
+A batch's record holds its state, and its result files hold which rows are done. So every step may be interrupted
+anywhere: the next start reads both and continues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STOP_GRACE_SECONDS = 10.0
 STORAGE_SECONDS = 1.0
 COUNT_SECONDS = 60.0
 BYTES_PER_TOKEN = 4
-"""Of text, roughly: for what a prefix cache of so many tokens holds."""
+"""Rough bytes of text per token, to convert the size of a prefix cache."""
 NOT_RUN = {
     BatchStatus.CANCELLING: (
         "batch_cancelled",
@@ -67,7 +67,7 @@ class Batches:
         expected_models: Collection[str] = (),
         has_tenants: bool = False,
     ) -> None:
-        """`expected_models`: where there are any, batches for other models are refused."""
+        """`expected_models`, if not empty, are the only models that batches may use."""
         self._checks = Checks(has_tenants=has_tenants)
         self._records = records
         self._expected = expected_models
@@ -82,29 +82,30 @@ class Batches:
         self._troubles = Troubles()
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Counter[BatchStatus] = Counter()
-        """Batches that came to their end since the start."""
+        """Batches that ended since the start, by status."""
 
     @property
     def storage_problem(self) -> str | None:
-        """Why nothing can be written, for people, or None."""
+        """Problem with storage that blocks all batches, for people, or None."""
         return self._troubles.storage or next((run.unnoted for run in self.runs.values() if run.unnoted), None)
 
     @property
     def problem(self) -> str | None:
-        """Why a batch does not go on, for people, or None: a matter of that batch alone."""
+        """Problem that keeps a single batch from progressing, for people, or None."""
         return self._troubles.own or next((run.problem for run in self.runs.values() if run.problem), None)
 
     def unfinished_rows(self, tenant: str | None = None) -> int:
-        """Rows without a result, of all or of one tenant; of a batch that is being validated none is known yet."""
+        """Return the number of rows without a result, of all tenants or one. Rows count once their batch is
+        validated."""
         return sum(run.rows_left for run in self.runs.values() if tenant in (None, run.tenant))
 
     def resume(self) -> None:
-        """Take up every batch that is not at its end."""
+        """Continue every batch that has not ended."""
         for record in self._records.open_batches():
             self._begin(record)
 
     def create(self, record: BatchRecord) -> Batch:
-        """Record a batch and begin it. Raises OSError or StorageError, and then there is no batch."""
+        """Record a batch and start it. Raises OSError or StorageError, and then there is no batch."""
         folder = self._folder(record.batch.id)
         folder.mkdir(parents=True)
         try:
@@ -118,7 +119,7 @@ class Batches:
         return record.batch
 
     def get(self, batch_id: str, tenant: str | None = None) -> BatchRecord | None:
-        """The batch as it is now; counts and usage are those of its durable results."""
+        """Return the batch as it is now, with the counts and usage of its durable results."""
         run = self.runs.get(batch_id)
         if run is None:
             return self._records.batch(batch_id, tenant)
@@ -127,14 +128,14 @@ class Batches:
         return BatchRecord(run.counted(), run.options, run.tenant)
 
     async def counts_known(self, batch_ids: Iterable[str]) -> None:
-        """Return when the rows of these batches have been counted: for a moment after a start they are not."""
+        """Wait until the rows of these batches are counted, at most COUNT_SECONDS: after a start they are not yet."""
         begun = [self.runs[batch_id] for batch_id in batch_ids if batch_id in self.runs]
         waits = [run.is_known.wait() for run in begun if run.batch.status is not BatchStatus.VALIDATING]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*waits), COUNT_SECONDS)
 
     def cancel(self, batch_id: str) -> None:
-        """Ask a running batch to stop; the call returns at once."""
+        """Ask a running batch to stop; returns at once."""
         run = self.runs[batch_id]
         if run.batch.status is not BatchStatus.CANCELLING:
             self._save(run, status=BatchStatus.CANCELLING, cancelling_at=_seconds())
@@ -142,20 +143,21 @@ class Batches:
             run.changed.set()
 
     def growing(self) -> dict[str, int | None]:
-        """The result files of unfinished batches, by their path under the server's folder, and how many bytes of each
-        are durable; None where that is not known yet.
+        """Return the durable bytes of each result file of unfinished batches, by path under the server's folder; None
+        while
+        unknown.
         """
         paths = [(run, kind) for run in self.runs.values() for kind in ("output", "error")]
         return {str(run.path(kind).relative_to(self._root)): run.durable_bytes(kind) for run, kind in paths}
 
     async def close(self) -> None:
-        """Stop working; what has no result yet runs at the next start."""
+        """Stop working; rows without a result run after the next start."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close_files(self) -> None:
-        """Close the result files, once the writer has ended."""
+        """Close the result files; the writer must have ended."""
         for run in self.runs.values():
             run.close()
 
@@ -194,9 +196,9 @@ class Batches:
     async def _insist(
         self, run: ActiveBatch, stage: Callable[[ActiveBatch], Awaitable[bool]], *, or_end: bool = False
     ) -> bool | None:
-        """Do a stage, and do it again as long as it fails: waiting loses nothing.
+        """Run a stage, and repeat it until it succeeds: waiting loses nothing.
 
-        With `or_end`, None once the batch is cancelled or its time is over and the stage still fails.
+        With `or_end`, return None if the stage still fails once the batch is cancelled or its time is over.
         """
         while True:
             try:
@@ -206,7 +208,7 @@ class Batches:
             else:
                 self._troubles.clear(run.batch.id)
                 return done
-            # A start waits for counts, and what cannot be read may never have them.
+            # A start waits for the counts, and an unreadable batch may never have them.
             run.is_known.set()
             if or_end and _is_over(run):
                 self._troubles.clear(run.batch.id)
@@ -214,7 +216,7 @@ class Batches:
             await asyncio.sleep(STORAGE_SECONDS)
 
     async def _take_up(self, run: ActiveBatch) -> bool:
-        """Check the input and open the files; False where the batch failed by that."""
+        """Check the input and open the files; False if the batch failed validation."""
         run.close()
         plan, source = await self._validate(run)
         if plan is None or source is None:
@@ -233,7 +235,7 @@ class Batches:
         return True
 
     async def _validate(self, run: ActiveBatch) -> tuple[InputRows | None, Path | None]:
-        # It was good once. To fail now would throw away what is done.
+        # It was valid once. Failing it now would discard finished rows.
         accepted = run.batch.in_progress_at is not None
         if run.endpoint not in self._allowed:
             if accepted:
@@ -267,7 +269,7 @@ class Batches:
     async def _plan(self, run: ActiveBatch, path: Path, *, accepted: bool) -> InputRows | list[wire.LineError]:
         most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
         if accepted:
-            most = sys.maxsize  # it was taken in by the limits of its day
+            most = sys.maxsize  # it was accepted by earlier limits
         upstreams = self._dispatcher.upstreams
         smallest = min((upstream.cache_tokens for upstream in upstreams), default=0) * BYTES_PER_TOKEN
         try:
@@ -291,7 +293,7 @@ class Batches:
             return [wire.LineError("internal_error", "The input file could not be checked: an internal error.")]
 
     async def _count(self, run: ActiveBatch) -> bool:
-        """Count what the result files hold, of a batch whose input cannot be read."""
+        """Count the rows in the result files of a batch whose input cannot be read."""
         await asyncio.to_thread(deque, run.recover(), 0)
         return True
 
@@ -310,7 +312,7 @@ class Batches:
                 await asyncio.wait_for(run.changed.wait(), min(left, 3600.0))
 
     async def _stop(self, run: ActiveBatch) -> None:
-        """Let what is in flight end for a while, take back the rest, and give it error rows."""
+        """Wait a while for rows in flight, take back the rest, and write error rows for them."""
         assert run.stopping is not None
         await run.let_go(0.0 if run.stopping is BatchStatus.CANCELLING else STOP_GRACE_SECONDS)
         run.end_rest(*NOT_RUN[run.stopping])
@@ -338,7 +340,7 @@ class Batches:
 
     def _publish(self, run: ActiveBatch, kind: str) -> str:
         path = run.path(kind)
-        # The id follows from the batch's, so that a finish that is cut off and done again names the same files.
+        # The id follows from the batch's, so that a repeated finish names the same files.
         created, kept = _seconds(), run.options.output_seconds
         file = wire.File(
             id=f"file-{run.batch.id.removeprefix('batch_')}-{kind}",
@@ -353,7 +355,7 @@ class Batches:
 
     def _fail(self, run: ActiveBatch, errors: list[wire.LineError]) -> None:
         if run.batch.status is BatchStatus.CANCELLING:
-            # Nobody asks any more what is wrong with the input.
+            # After a cancellation, the errors of the input do not matter any more.
             self._save(run, status=BatchStatus.CANCELLED, cancelled_at=_seconds())
         else:
             self._save(run, status=BatchStatus.FAILED, failed_at=_seconds(), errors=LineErrors(errors))
@@ -363,7 +365,7 @@ class Batches:
         return self._root / "batches" / batch_id
 
     def _save(self, run: ActiveBatch, **changes: Any) -> None:
-        # Recorded first: a state that the database refused is not shown either.
+        # Record first: a state that the database refused must not be shown.
         batch = msgspec.structs.replace(run.batch, **changes)
         self._records.save_batch(batch)
         moved = batch.status is not run.batch.status
@@ -381,7 +383,7 @@ class Batches:
 
 
 def _is_over(run: ActiveBatch) -> bool:
-    """Whether a batch is to end now: it was cancelled, or its time is over."""
+    """True if a batch must end now: it was cancelled, or its time is over. Sets its `stopping`."""
     if run.batch.status is BatchStatus.CANCELLING:
         run.stopping = BatchStatus.CANCELLING
     if not run.is_stopping and (run.batch.expires_at or 0) <= clock_now().timestamp():
@@ -390,7 +392,7 @@ def _is_over(run: ActiveBatch) -> bool:
 
 
 def _is_input(found: FileRecord, run: ActiveBatch) -> bool:
-    """Whether a file may be a batch's input: one that expired before may not, one that expires later stays."""
+    """True if a file may be a batch's input. A file that expired before the batch was created may not."""
     expires_at = found.file.expires_at
     is_there = expires_at is None or expires_at > run.batch.created_at
     return is_there and found.file.purpose == "batch" and found.tenant == run.tenant

@@ -1,4 +1,4 @@
-"""The server's own SQLite database: a small one beside its files, of one process."""
+"""The server's own small SQLite database, beside its files and used by one process."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ SCHEMA = (
     ALTER TABLE keys ADD COLUMN access TEXT NOT NULL DEFAULT 'batch';
     """,
 )
-"""One script a version, oldest first; `PRAGMA user_version` counts those that ran."""
+"""Migration scripts, oldest first; `PRAGMA user_version` counts the scripts that ran."""
 
 
 class ServerDatabase:
-    """One connection. Every call is one durable transaction; sqlite's errors become StorageError."""
+    """One connection. Each call is a durable transaction; SQLite's errors become StorageError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._translated():
-            # Nobody else's: what is in it says whose files are whose. SQLite gives its other files the same mode.
+            # Private, as it records which tenant owns which file. SQLite gives its other files the same mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -84,31 +84,29 @@ class ServerDatabase:
             self._db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version={number}; COMMIT;")
 
     def close(self) -> None:
-        """Close the connection."""
         self._db.close()
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
-        """Run one statement that changes something; how many rows it changed."""
+        """Run one statement that changes data and return the number of changed rows."""
         with self._translated():
             return self._db.execute(sql, parameters).rowcount
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
         with self._translated():
             return self._db.execute(sql, parameters).fetchall()
 
     def version(self) -> tuple[int, int]:
-        """What changes with every change, by whichever process; not within a transaction."""
+        """Return a value that changes with every change by any process; not for use within a transaction."""
         return self._db.total_changes, self.query("PRAGMA data_version")[0][0]
 
     def image(self) -> bytes:
-        """The database as the bytes of a file, all that was committed included."""
+        """Return the database as the bytes of a file, with all committed changes."""
         with self._translated():
             return self._db.serialize()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Several statements as one: all of them or none."""
+        """Run several statements as one transaction."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield

@@ -1,4 +1,4 @@
-"""What the rows of unfinished batches ask of engines that come and go."""
+"""Demand of unfinished batches, for engines that start and stop on demand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.server.dispatch.bodies import DEFAULT_MODEL
 
 
 def demand_of(runs: Iterable[ActiveBatch]) -> list[ModelDemand]:
-    """Rows without a result by the model that they name; None for those that take any."""
+    """Return the rows without a result, by the model that they name; None for rows that accept any model."""
     found: dict[str | None, ModelDemand] = {}
     for run in runs:
         if not run.rows_left or run.is_stopping:

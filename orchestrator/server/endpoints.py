@@ -1,7 +1,7 @@
-"""What a tenant may reach at an upstream: an allow-list of exact paths, for batches and for synchronous requests.
+"""Allow-list of exact upstream paths, for batches and for synchronous requests.
 
-An upstream takes POSTs that change it for everybody (`/sleep`, `/collective_rpc`, `/v1/load_lora_adapter`), and the
-server asks with the upstream's own key. So a path is reached because it is named here or by the operator, never
+An upstream accepts POSTs that change it for everyone (`/sleep`, `/collective_rpc`, `/v1/load_lora_adapter`), and the
+server uses the upstream's own key. So a path is allowed only if it is listed here or added by the operator, not
 because the upstream has it.
 """
 
@@ -23,9 +23,9 @@ OPENAI = (
     "/v1/videos",
 )
 FORMS = frozenset({"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations"})
-"""Endpoints that take a form with a file, or answer with a file: a line of a batch holds neither."""
+"""Endpoints that take or return a file, which a line of a batch cannot hold."""
 ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
-"""Served by vLLM too."""
+"""vLLM serves them too."""
 ENGINES = (
     "/v1/chat/completions/batch",
     "/classify",
@@ -38,27 +38,27 @@ ENGINES = (
     "/v1/score",
     "/v2/rerank",
 )
-"""What vLLM and its like answer beside OpenAI's endpoints, and what changes nothing there."""
+"""Endpoints of vLLM and similar engines beside OpenAI's, limited to endpoints that change nothing."""
 KNOWN = frozenset({*OPENAI, *ANTHROPIC, *ENGINES})
 OWN = ("/v1/files", "/v1/uploads", "/v1/batches", "/v1/models", "/health", "/ready", "/metrics", "/openapi.json")
-"""Paths that this server answers itself, with all below them."""
+"""Paths that this server answers itself, with all paths below them."""
 
 _is_path = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9_.~-]*)+").fullmatch
 
 
 class Endpoints:
-    """The allow-list of one server: what is known to be harmless, and what its operator adds."""
+    """The allow-list of one server: harmless known paths, and those that its operator adds."""
 
     def __init__(self, added: Iterable[str] = ()) -> None:
-        """Raises ValueError for an addition that cannot be one; the text says why."""
+        """Raises ValueError for an invalid addition; the text says why."""
         self._added = tuple(dict.fromkeys(map(checked, added)))
         self.all = KNOWN.union(self._added)
-        """Every path that may be reached."""
+        """Every allowed path."""
 
     def for_batches(self, offered: Iterable[str]) -> tuple[str, ...]:
-        """The paths that a batch may name; `offered` are those that the upstreams say they take.
+        """Return the paths that a batch may name; `offered` are the paths that the upstreams advertise.
 
-        OpenAI's and the operator's are always among them; of the others only what is offered.
+        OpenAI's and the operator's paths are always included, other allowed paths only if offered.
         """
         more = (self.all & {*offered}).difference(wire.ENDPOINTS, self._added)
         found = (*wire.ENDPOINTS, *(path for path in self._added if path not in wire.ENDPOINTS), *sorted(more))
@@ -66,7 +66,7 @@ class Endpoints:
 
 
 def checked(path: str) -> str:
-    """A path that an operator adds. Raises ValueError where it cannot be one; the text says why."""
+    """Return a valid path that an operator adds. Raises ValueError otherwise; the text says why."""
     if _is_path(path) is None:
         raise ValueError("an endpoint is a path such as /v1/embed, without a query, a trailing slash or '..'")
     if any(path == own or path.startswith(f"{own}/") for own in OWN):

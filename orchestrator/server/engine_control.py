@@ -1,4 +1,4 @@
-"""A server that runs, as those reach it who steer it and its engines from another thread."""
+"""Thread-safe control of a running server and its upstreams."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ CALL_SECONDS = 1.0
 
 
 class SteeredServer:
-    """Each method has the server's own loop do something, and raises BackendError where it has ended."""
+    """A handle whose methods run in the server's event loop. They raise BackendError if the server has ended."""
 
     def __init__(self, service: Service, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-        """`loop` gives that of a server that has started."""
+        """`loop` returns the event loop of a started server."""
         self._service = service
         self._loop = loop
 
     def join(self, url: str, models: Sequence[str], api_key: str | None = None) -> None:
-        """One more upstream, which serves these models, with a key of its own where it asks for one."""
+        """Add an upstream that serves these models; `api_key` is the upstream's own key, if it needs one."""
         self._call(self._service.join(url, models, api_key))
 
     def leave(self, url: str, seconds: float) -> None:
-        """An upstream leaves; returns when its requests have ended, or, after so many seconds, were taken back."""
+        """Remove an upstream; its requests may run for up to `seconds` more, then their rows are taken back."""
         self._call(self._service.leave(url, seconds))
 
     def demand(self) -> list[ModelDemand]:
-        """What the rows that have no result yet ask for, by model."""
+        """Return the demand of rows without a result, by model."""
 
         async def asked() -> list[ModelDemand]:
             return self._service.demand()
@@ -41,7 +41,7 @@ class SteeredServer:
         return self._call(asked())
 
     def progress(self) -> list[EngineProgress]:
-        """What each upstream has done since it joined."""
+        """Return the progress of each upstream since it joined."""
 
         async def asked() -> list[EngineProgress]:
             return self._service.progress()
@@ -49,7 +49,7 @@ class SteeredServer:
         return self._call(asked())
 
     def resume(self) -> None:
-        """Rows may go out again."""
+        """Tell the dispatcher that it may send rows again."""
 
         async def asked() -> None:
             self._service.resume()
@@ -57,7 +57,7 @@ class SteeredServer:
         self._call(asked())
 
     def durable_bytes(self) -> dict[str, int | None]:
-        """How much of each result file of a running batch is durable, by its path; None where it is not known yet."""
+        """Return the durable bytes of each result file of a running batch, by path; None while unknown."""
 
         async def asked() -> dict[str, int | None]:
             return self._service.durable_bytes()
@@ -65,7 +65,7 @@ class SteeredServer:
         return self._call(asked())
 
     def tell_engines(self, report: Callable[[], list[dict[str, Any]]]) -> None:
-        """What `/health` says of the engines behind this server."""
+        """Set the report on engines that `/health` includes."""
         self._service.engines = report
 
     def _call(self, asked: Coroutine[Any, Any, T]) -> T:
@@ -81,6 +81,6 @@ class SteeredServer:
             except CancelledError as error:
                 raise BackendError("the batch server has ended") from error
             except TimeoutError:
-                # What comes to a loop in its last moment is never answered.
+                # A call that reaches a loop in its last moment is never answered.
                 if not loop.is_running():
                     raise BackendError("the batch server has ended") from None

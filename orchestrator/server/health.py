@@ -1,6 +1,6 @@
-"""How the server is: all of it for who may know, and for strangers no more than a load balancer needs.
+"""The server's health: complete for clients with a key, minimal for others, as a load balancer needs.
 
-Strangers are told no address, model, name, path or text of an error, as those may be the upstreams' or a tenant's.
+Clients without a key see no address, model, name, path or error text, which may be the upstreams' or a tenant's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STATUS = {
 
 
 def health(service: Service, *, is_known: bool) -> dict[str, Any]:
-    """What a person wants to know when nothing moves; `is_known` says whether it is one with a key."""
+    """Return the state of the server and its upstreams; `is_known` is True for a client with a key."""
     status, problem = service.state()
     upstreams = list(enumerate(service.upstreams, 1))
     return {
@@ -81,9 +81,9 @@ def _seconds(upstream: Upstream) -> float:
 
 
 def not_ready(service: Service, *, is_known: bool) -> list[str]:
-    """What keeps batches from being taken in and worked on; empty where nothing does."""
+    """Return the reasons why batches cannot be accepted or processed; empty if there are none."""
     reasons: dict[str, str] = {}
-    # Where upstreams join as rows ask for them, there may be none: rows wait for theirs.
+    # If upstreams join on demand, there may be none: rows wait for theirs.
     is_down = bool(service.upstreams) or not service.settings.expected_models
     if is_down and all(upstream.problem is not None for upstream in service.upstreams):
         problems = "; ".join(str(upstream.problem) for upstream in service.upstreams)

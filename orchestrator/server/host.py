@@ -1,4 +1,4 @@
-"""The server in a thread of this process, on a Unix socket: real HTTP, streamed both ways."""
+"""The server in a thread of this process, on a Unix socket, with real HTTP, streamed in both directions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ START_SECONDS = 60.0
 
 
 def socket_path(root: Path) -> Path:
-    """Where the socket of a server's folder is: inside it, or in the temporary folder where its path is too long.
+    """Return the socket's path: inside the server's folder, or in the temporary folder if that path is too long.
 
-    The kernel takes 108 bytes for a Unix socket's path.
+    The kernel allows 108 bytes for a Unix socket's path.
     """
     inside = root / "server.sock"
     if len(str(inside).encode()) <= MAX_SOCKET_PATH:
@@ -39,7 +39,7 @@ def socket_path(root: Path) -> Path:
 
 
 class _Uvicorn(Server):
-    """Says when it listens, or that it ended without; at its end it tells the service first."""
+    """Signals when it listens or has failed to start; when it shuts down, tells the service first."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config, service.connections)
@@ -60,7 +60,7 @@ class ServerThread(SteeredServer):
     """`with ServerThread(root, settings) as server:` serves on `server.socket` until the block ends."""
 
     def __init__(self, root: Path, settings: Settings, may_send: Callable[[], bool] = lambda: True) -> None:
-        """`may_send`: whether rows may go out now."""
+        """`may_send` returns True while rows may be sent."""
         self.root = root
         self.socket = socket_path(root)
         service = Service(root, fitted(settings, allow_many_files()), may_send=may_send)
@@ -70,7 +70,8 @@ class ServerThread(SteeredServer):
     def __enter__(self) -> ServerThread:
         self.socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.socket.parent.stat().st_uid != os.getuid():
-            # The temporary folder is everybody's: a folder made there by somebody else is not a place for a socket.
+            # Everyone can write to the temporary folder: a folder made there by another user is not safe for a
+            # socket.
             raise BackendError(
                 f"{self.socket.parent} belongs to another user", hint="set ORCH_HOME to a shorter path"
             )
@@ -100,8 +101,9 @@ class ServerThread(SteeredServer):
         self.socket.unlink(missing_ok=True)
 
     def end(self, seconds: float) -> None:
-        """Serve no longer, once the rows in flight are back, or so many seconds have passed; leaving the block, in
-        another thread, cuts that short.
+        """Stop serving once the rows in flight are back, or after `seconds`.
+
+        Leaving the block, in another thread, cuts the wait short.
         """
         self._service.patience = seconds
         self._server.should_exit = True

@@ -1,8 +1,8 @@
 """API keys: who may use the server, and how much of it.
 
-A key belongs to a tenant, whose files and batches are nobody else's; a tenant may have several keys. The command line
-writes the same database as a server that runs, so every look-up asks the database (5 µs): what is revoked is closed
-with the next request.
+A key belongs to a tenant, who sees only its own files and batches; a tenant may have several keys. The command line
+writes the database of a running server, so every look-up queries the database (5 µs): a revoked key is refused from
+the next request on.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}").fullmatch
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What requests with a key may use; None is not a limit but the server's.
+    """Limits on requests with a key; None means the server's limit.
 
-    `max_rows` is of one batch, and `max_calls` counts the requests of one key that are answered at once. The others
-    count what the tenant has: bytes of stored files, batches that are not at their end, and rows without a result in
-    all of those.
+    `max_rows` is per batch, and `max_calls` limits the requests of one key that run at once. The others limit the
+    tenant: bytes of stored files, unfinished batches, and rows without a result in those batches.
     """
 
     max_rows: int | None = None
@@ -46,20 +45,20 @@ NO_LIMITS = KeyLimits()
 
 
 class KeyRight(StrEnum):
-    """What a key opens."""
+    """The right that a key grants."""
 
     BATCH = "batch"  # `orch serve`: files, batches, requests
     VIEW = "view"  # the pages of `orch view` and `orch up --web`, and /metrics there
-    OPERATE = "operate"  # these, and their actions
+    OPERATE = "operate"  # the same pages, and their actions
 
     @property
     def may_view(self) -> bool:
-        """Whether it opens the pages."""
+        """True if the key opens the pages."""
         return self is not KeyRight.BATCH
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as it is recorded: all but its secret. `hint` is how the secret ends; times are Unix seconds."""
+    """A recorded key without its secret. `hint` is the end of the secret; times are Unix seconds."""
 
     id: str
     tenant: str
@@ -74,13 +73,14 @@ _limits = msgspec.json.Decoder(KeyLimits).decode
 
 
 class Keys:
-    """The keys of a server's database. Raises StorageError."""
+    """The keys in a server's database. Raises StorageError."""
 
     def __init__(self, database: ServerDatabase) -> None:
         self._db = database
 
     def add(self, tenant: str, limits: KeyLimits = NO_LIMITS, right: KeyRight = KeyRight.BATCH) -> tuple[Key, str]:
-        """A new key and its secret, which nobody can read again. Raises UsageError for a name that is none."""
+        """Add a key and return it with its secret, which cannot be read again. Raises UsageError for an invalid
+        tenant."""
         if _is_name(tenant) is None:
             raise UsageError(
                 f"{tenant!r} is not a name for a key", hint="up to 64 of letters, digits and . _ @ -, e.g. nightly"
@@ -110,11 +110,11 @@ class Keys:
         return key, secret
 
     def all(self) -> list[Key]:
-        """Every key, revoked ones too, oldest first."""
+        """Return every key, also revoked ones, oldest first."""
         return [_key(row) for row in self._db.query(f"SELECT {COLUMNS} FROM keys ORDER BY rowid")]
 
     def revoke(self, key_id: str) -> Key:
-        """Close a key from now on; a second time changes nothing. Raises UsageError where there is none."""
+        """Revoke a key; a second call changes nothing. Raises UsageError for an unknown key."""
         self._db.execute(
             "UPDATE keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", (int(now().timestamp()), key_id)
         )
@@ -124,12 +124,12 @@ class Keys:
         return _key(rows[0])
 
     def current(self, key_id: str) -> Key | None:
-        """The key with this id, None where there is none or it is revoked."""
+        """Return the key with this id; None if it is unknown or revoked."""
         rows = self._db.query(f"SELECT {COLUMNS} FROM keys WHERE id = ? AND revoked_at IS NULL", (key_id,))
         return _key(rows[0]) if rows else None
 
     def find(self, secret: bytes) -> Key | None:
-        """The key with this secret, None where there is none or it is revoked."""
+        """Return the key with this secret; None if it is unknown or revoked."""
         rows = self._db.query(
             f"SELECT {COLUMNS} FROM keys WHERE digest = ? AND revoked_at IS NULL", (_digest(secret),)
         )
@@ -137,8 +137,8 @@ class Keys:
 
 
 def _digest(secret: bytes) -> str:
-    # A plain hash is enough: slow, salted ones protect what people make up, and 256 random bits cannot be guessed.
-    # For the same reason the time that an index takes to find a digest tells nothing of use.
+    # A plain hash is enough: slow, salted hashes protect passwords that people choose, but 256 random bits cannot be
+    # guessed. So the time of an index look-up reveals nothing useful either.
     return hashlib.sha256(secret).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The rows that a batch left without a success, copied from its input file as the input of another batch."""
+"""Copies the rows of a batch without a success from its input file to the input of another batch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _decode = msgspec.json.Decoder(ResultLine).decode
 
 
 def copy_leftovers(source: Path, errors: Path, target: Path, causes: Collection[str]) -> int:
-    """Copy the rows of `source` that `errors` names for one of these causes; how many bytes `target` has, synced.
+    """Copy the rows of `source` that `errors` lists with one of these causes, and return the bytes written, synced.
 
-    Files are streamed, with eight bytes in memory for a row of the error file. Raises OSError, and leaves no target.
+    Streams the files, with eight bytes in memory for each row of the error file. Raises OSError and leaves no target.
     """
     keys = _keys(errors, causes)
     try:
@@ -47,7 +47,7 @@ def _keys(errors: Path, causes: Collection[str]) -> array[int]:
             try:
                 row = _decode(raw)
             except JSON_ERRORS:
-                continue  # a damaged disk: nobody can say whose line it was
+                continue  # a damaged disk: the row of this line is unknown
             if row.custom_id is not None and _cause(row) in causes:
                 keys.append(id_key(row.custom_id))
     return array("Q", sorted(keys))

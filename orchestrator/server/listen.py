@@ -1,4 +1,4 @@
-"""The server in the main thread, on TCP, on a Unix socket or on both, until it is asked to stop."""
+"""The server in the main thread, on TCP, a Unix socket or both, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from orchestrator.server.settings import Settings
 LOCK = "lock"
 BACKLOG = 2048
 STOP_CONNECTIONS_SECONDS = 5
-# Longer than any client keeps an idle connection: one that closes just as the next request comes fails that request.
+# Longer than clients keep idle connections: closing one just as a request arrives would fail that request.
 KEEP_ALIVE_SECONDS = 120
 INTERRUPTED = 130
 
 
 class Stop:
-    """SIGTERM and SIGINT, while the block lasts: `asked` is True from the first one on.
+    """Handles SIGTERM and SIGINT inside `on_signals`; `asked` is True from the first signal on.
 
-    A second SIGINT ends the process at once. What is durable by then stays; what is not is done again.
+    A second SIGINT ends the process at once. Durable results stay; other rows run again.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Stop:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Main thread only."""
+        """Handle the signals while the block lasts; main thread only."""
         before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -64,7 +64,8 @@ class Stop:
 
 @contextmanager
 def only_server(folder: Path) -> Iterator[None]:
-    """Be the one server of a folder. Raises UsageError that names the one there is, or StorageError."""
+    """Hold the lock of a folder, as its only server. Raises UsageError with the other server's pid, or
+    StorageError."""
     with _lock_file(folder, LOCK) as lock:
         if not _locked(lock):
             pid = (folder / LOCK).read_text(errors="replace").strip()
@@ -83,10 +84,11 @@ def only_server(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def outlived(folder: Path, name: str, pause: Callable[[], bool]) -> Iterator[int]:
-    """Hold the folder's lock `name` once what a killed server left behind has let go of it.
+    """Hold the folder's lock `name`, once processes of a killed server have released it.
 
-    Gives the lock's descriptor: whatever inherits it holds the lock to its own end. `pause` waits for a moment;
-    False from it gives up: BackendError.
+    Yields the lock's descriptor: any process that inherits it holds the lock until it ends. `pause` waits for a
+    moment;
+    if it returns False, raises BackendError.
     """
     with _lock_file(folder, name) as lock:
         while not _locked(lock):
@@ -114,7 +116,7 @@ def _locked(lock: IO[str]) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`. Raises UsageError for a name that leads nowhere."""
+    """True if `host` is reachable from this machine only. Raises UsageError for a name that does not resolve."""
     return all(address.startswith("127.") or address == "::1" for _, address in _addresses(host, 0))
 
 
@@ -127,10 +129,10 @@ def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
 
 
 def bind_tcp(host: str, port: int) -> socket.socket:
-    """A socket at host and port (0: a free one) that does not listen yet. Raises BackendError or UsageError."""
+    """Return a bound socket (port 0: any free port) that does not listen yet. Raises BackendError or UsageError."""
     family, address = _addresses(host, port)[0]
     if port:
-        # Two sockets that do not listen may share a port: one that does finds out.
+        # Two sockets that do not listen may share a port; listening reveals a conflict.
         with _bound(family, address, port) as probe:
             _listening(probe, f"{host}:{port}")
     return _bound(family, address, port)
@@ -140,7 +142,7 @@ def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.sock
     bound = socket.socket(family)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # A loop that does not set it itself lets each answer wait 40 ms for the client's acknowledgement.
+        # Without this, on some event loops each answer waits 40 ms for the client's acknowledgement.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound.bind((address, port))
     except OSError as error:
@@ -163,7 +165,7 @@ def _not_available(where: str, error: OSError) -> BackendError:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """A Unix socket that only this user may open. One that a killed server left is replaced. Raises BackendError."""
+    """Return a Unix socket that only this user may open; replaces a killed server's. Raises BackendError."""
     try:
         if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
             raise BackendError(f"{path} already exists and is not a socket", hint="choose another --uds")
@@ -186,7 +188,7 @@ Greeting = Callable[[], Coroutine[Any, Any, None]]
 
 
 class _Uvicorn(Server):
-    """Ends when it is asked to, greets once it listens, and leaves the signals to `Stop`."""
+    """Ends when `is_over`, greets once it listens, and leaves the signals to `Stop`."""
 
     def __init__(
         self, config: uvicorn.Config, service: Service, is_over: Callable[[], bool], greet: Greeting
@@ -197,7 +199,7 @@ class _Uvicorn(Server):
         self._greet = greet
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # What is wrong with a start is raised from here; uvicorn would log it as well, with a traceback.
+        # Errors of a start are raised from here; uvicorn would also log them with a traceback.
         for bound in sockets or ():
             _listening(bound, str(bound.getsockname()))
         logger = logging.getLogger("uvicorn.error")
@@ -233,10 +235,10 @@ def serve(
 ) -> None:
     """Serve the folder `root` on these sockets until `is_over`; `greet` runs beside it once it listens.
 
-    Returns when all is closed and durable. Raises what the service's start raises (StorageError, BackendError), and
-    Superseded where another server has taken over the replica.
+    Returns when all is closed and durable. Raises the errors of the service's start (StorageError, BackendError), and
+    Superseded if another server has taken over the replica.
     """
-    importlib.import_module("aiohttp")  # or the first request that is passed through would wait for it
+    importlib.import_module("aiohttp")  # else the first request that is passed through would wait for it
     service = Service(root, fitted(settings, allow_many_files()), replica)
 
     def superseded() -> Superseded | None:

@@ -1,4 +1,4 @@
-"""What the server writes about itself: lines of JSON or plain text. Never a prompt, a body or a key."""
+"""The server's log: lines of JSON or plain text, without prompts, bodies or keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""What machines ask every few seconds; logged only at debug."""
+"""Paths that machines poll every few seconds; logged only at debug level."""
 MAX_PATH = 300
 
 log = logging.getLogger("orchestrator.server.access")
@@ -21,7 +21,7 @@ log = logging.getLogger("orchestrator.server.access")
 def configure(form: str, level: str = "info", stream: TextIO | None = None) -> None:
     """Send this process's log to `stream` (stderr), as "text" or "json", from `level` on.
 
-    Other libraries' lines come only from `warning` on: what they say below that may hold bodies.
+    Other libraries log only from `warning` on: their lower levels may contain bodies.
     """
     target = logging.StreamHandler(sys.stderr if stream is None else stream)
     target.setFormatter(JsonLines() if form == "json" else PlainLines())
@@ -32,12 +32,12 @@ def configure(form: str, level: str = "info", stream: TextIO | None = None) -> N
 
 
 def told(**fields: Any) -> dict[str, Any]:
-    """Fields of a line: `log.info("batch created", extra=told(batch=batch.id))`."""
+    """Return the fields of a log line: `log.info("batch created", extra=told(batch=batch.id))`."""
     return {"told": fields}
 
 
 def plain_url(url: str) -> str:
-    """A URL without what may be secret in it: name and password, query, fragment."""
+    """Return a URL without its possibly secret parts: name and password, query, fragment."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
@@ -59,7 +59,7 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """One line of text; what a client chose (a path) cannot begin a line of its own."""
+    """One line of text, in which text from a client, such as a path, cannot begin a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_word(value)}" for name, value in getattr(record, "told", {}).items())
@@ -79,7 +79,7 @@ def _word(value: Any) -> str:
 
 
 class AccessLog:
-    """A line for each request, once it is answered: ASGI, outside of everything else. Off below `info`."""
+    """ASGI middleware, outermost, that logs each request once it is answered. Off below `info`."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

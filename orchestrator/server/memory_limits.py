@@ -1,8 +1,8 @@
-"""How much of the bodies that pass through may be in memory at once, whoever sends them.
+"""Limits on the memory of bodies that pass through, shared fairly between owners.
 
-Bodies that are held as a whole take their place in a room before they are read, and wait for it: those of rows, of
-answers and of synchronous requests, out of one budget. Of files, which go through in blocks, the blocks become
-smaller the more go through at once.
+Bodies of rows, of answers and of synchronous requests are held whole. Each takes its share of a room before it is
+read, or waits for it; all rooms share one budget. Files go through in blocks, which become smaller as more files
+go through at once.
 """
 
 from __future__ import annotations
@@ -17,56 +17,58 @@ from orchestrator.core.errors import StorageError
 
 MB = 1024 * 1024
 SMALL = MB
-"""Bodies up to this size have a room of their own, so that large ones never stand in their way."""
+"""Bodies up to this size have a room of their own, so that large bodies never hold them up."""
 BODY_MEMORY = 192 * MB
 SMALL_PART = 4
-"""One part in so many of the budget is the room of small bodies."""
+"""The room of small bodies is the budget divided by this."""
 SHARE = 0.5
-"""The part of a room that one tenant may have where there are keys, and so others who may come."""
+"""The part of a room that one tenant may take if keys are required, which leaves space for other tenants."""
 LARGE_FILE = 16 * MB
 LARGE_CHECKS = 2
-"""So many large input files are checked at once, of one tenant half of them."""
+"""Number of large input files that are checked at once; one tenant may have half of them."""
 WAIT_SECONDS = 30.0
 BLOCKS = 64 * MB
 LEAST_BLOCK, MOST_BLOCK = 64 * 1024, MB
 
 
 class NoSpace(StorageError):
-    """What comes in would leave too little of the disk free; the text has numbers and no path."""
+    """The disk would have too little free space left; the text has numbers and no path."""
 
 
 class RoomFull(Exception):
-    """A room stayed full for as long as anybody waits."""
+    """A room stayed full for the whole waiting time."""
 
 
 class RoomRefusal(StrEnum):
-    """Why a room does not take a body now."""
+    """Reason why a room does not take a body now."""
 
-    SHARE = "share"  # its owner has had his share: others may pass
-    ROOM = "room"  # the room is full: nobody may pass
+    SHARE = "share"  # its owner has used its share: other owners may pass
+    ROOM = "room"  # the room is full: nothing may pass
 
 
 class RoomShare:
-    """Bytes of a room that are taken until they are given back."""
+    """Bytes of a room, taken until they are given back."""
 
     def __init__(self, room: Room, owner: str, size: int) -> None:
         self._room = room
         self._owner = owner
         self._size = size
         self.is_handed_on = False
-        """True if somebody else gives it back, once what it is for has been written."""
+        """True if another part of the program gives it back, once the content has been written."""
 
     def give_back(self, keep: int = 0) -> None:
-        """Give back all but `keep` bytes; more than there are left changes nothing."""
+        """Give back all but `keep` bytes; has no effect if fewer are left."""
         if keep < self._size:
             freed, self._size = self._size - keep, keep
             self._room.free(self._owner, freed)
 
 
 class Room:
-    """At most `most` bytes at once, and `share` of them for one owner; who comes first is served first.
+    """At most `most` bytes at once, with at most `share` of them for one owner; first come, first served.
 
-    A body larger than its owner's share is the only one that he has here, and one larger than the room has it alone.
+    A body larger than its owner's share waits until that owner has no other body here. A body larger than the room
+    waits
+    until the room is empty.
     """
 
     def __init__(self, most: int, share: float = 1.0, wait: float | None = WAIT_SECONDS) -> None:
@@ -76,15 +78,15 @@ class Room:
         self._held: dict[str, int] = {}
         self._waiting: deque[tuple[str, int, asyncio.Future[RoomShare]]] = deque()
         self.is_crowded = False
-        """True while the first in line waits for others to give back: nobody passes it."""
+        """True while the first in line waits for space: nothing passes it."""
         self.on_free: Callable[[], None] = _nothing
         """Called when bytes come back after `hold` has refused some."""
         self._has_refused = False
         self.taken = 0
-        """Bytes that are taken now."""
+        """Bytes taken now."""
 
     def hold(self, owner: str, size: int) -> RoomRefusal | None:
-        """Take `min(size, most)` bytes now, to be given back by `free`; else say why not."""
+        """Take `min(size, most)` bytes now, to be given back by `free`, or return why not."""
         refusal = RoomRefusal.ROOM if self.is_crowded else self._refusal(owner, min(size, self.most))
         if refusal is None:
             self._take(owner, min(size, self.most))
@@ -93,7 +95,7 @@ class Room:
         return refusal
 
     def ask(self, owner: str, size: int) -> asyncio.Future[RoomShare]:
-        """A place for so many bytes, as soon as there is one; cancel it to wait no longer."""
+        """Return a future for a share of this many bytes; cancel it to stop waiting."""
         granted: asyncio.Future[RoomShare] = asyncio.get_running_loop().create_future()
         self._waiting.append((owner, min(size, self.most), granted))
         self._serve()
@@ -102,7 +104,7 @@ class Room:
         return granted
 
     async def take(self, owner: str, size: int) -> RoomShare:
-        """Take so many bytes as soon as there is room. Raises RoomFull."""
+        """Take this many bytes as soon as there is room. Raises RoomFull."""
         granted = self.ask(owner, size)
         try:
             async with asyncio.timeout(self._wait):
@@ -115,7 +117,7 @@ class Room:
             raise
 
     def free(self, owner: str, size: int) -> None:
-        """Give back so many bytes of an owner."""
+        """Give back this many bytes of an owner."""
         self.taken -= size
         left = self._held[owner] - size
         if left:
@@ -144,7 +146,7 @@ class Room:
             self.on_free()
 
     def _serve(self) -> None:
-        """Let in who waits, in order: an owner who has had his share lets others pass, else nobody is passed."""
+        """Let in waiting bodies, in order. An owner at its share lets others pass; a full room lets nothing pass."""
         left: deque[tuple[str, int, asyncio.Future[RoomShare]]] = deque()
         full: set[str] = set()
         self.is_crowded = False
@@ -164,18 +166,18 @@ class Room:
 
 
 def _nothing() -> None:
-    """What is done where nobody waits for room."""
+    """Do nothing: the default of `on_free`."""
 
 
 class Blocks:
-    """The size of the blocks in which files go through, by how many do."""
+    """The size of the blocks in which files go through, by the number of files."""
 
     def __init__(self) -> None:
         self._active = 0
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """One more file goes through while the block lasts."""
+        """Count one more file while the block lasts."""
         self._active += 1
         try:
             yield
@@ -184,13 +186,14 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        """How large a block may be now, in bytes."""
+        """The size of a block now, in bytes."""
         return max(LEAST_BLOCK, min(MOST_BLOCK, BLOCKS // max(1, self._active)))
 
 
 class Checks:
-    """How many input files are checked at once. Many large ones would be as many long lines in memory, and leave no
-    thread for a small one.
+    """Limits how many large input files are checked at once. Many would keep as many long lines in memory, and leave
+    no
+    thread for a small file.
     """
 
     def __init__(self, *, has_tenants: bool) -> None:
@@ -198,7 +201,7 @@ class Checks:
 
     @asynccontextmanager
     async def passing(self, owner: str, size: int) -> AsyncIterator[None]:
-        """One more is checked while the block lasts; of large ones, as soon as it is its turn."""
+        """Check one file while the block lasts; a large file waits for its turn."""
         place = await self._large.take(owner, 1) if size > LARGE_FILE else None
         try:
             yield
@@ -208,18 +211,18 @@ class Checks:
 
 
 class Calls:
-    """How many requests of each key are being answered."""
+    """Numbers of requests that are being answered, by key."""
 
     def __init__(self) -> None:
         self._out: Counter[str] = Counter()
 
     def out(self, key_id: str) -> int:
-        """How many of a key are."""
+        """Return the number of a key's running requests."""
         return self._out[key_id]
 
     @contextmanager
     def one_more(self, key_id: str) -> Iterator[None]:
-        """One more is, while the block lasts."""
+        """Count one more request while the block lasts."""
         self._out[key_id] += 1
         try:
             yield
@@ -230,7 +233,7 @@ class Calls:
 
 
 class Rooms:
-    """The rooms of one server: together no more than `most` bytes, but for a body that is larger than its room."""
+    """The rooms of one server: at most `most` bytes together, except for a body larger than its room."""
 
     def __init__(self, most: int = BODY_MEMORY, *, has_tenants: bool, wait: float = WAIT_SECONDS) -> None:
         share = SHARE if has_tenants else 1.0
@@ -240,9 +243,9 @@ class Rooms:
 
     @property
     def taken(self) -> int:
-        """Bytes of bodies that are in memory now."""
+        """Bytes of bodies in memory now."""
         return self.small.taken + self.large.taken
 
     def for_body(self, size: int) -> Room:
-        """Where a body of so many bytes is held."""
+        """Return the room for a body of this many bytes."""
         return self.small if size <= SMALL else self.large

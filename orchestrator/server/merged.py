@@ -1,10 +1,9 @@
-"""Results in the order of the input: an index beside the result files says where each row's line lies.
+"""Results in the order of the input, through an index of where each row's line lies in the result files.
 
 Result files hold rows in the order in which they ended. The index is a SQLite file in the batch's folder. It learns
-the order of the input's custom_ids once, and at each call takes up what the result files have gained since the last
-one. So whoever pages through a batch, running or finished, costs one pass over its files in all, a page costs what it
-holds, and memory is that of one page. Nothing stands in the index that the files do not say: one that is missing,
-broken or older than its files is made anew.
+the order of the input's custom_ids once; each call adds what the result files have gained since the last one. So
+paging through a batch, running or finished, costs one pass over its files in all, and memory for one page. The index
+holds only what the files say: if it is missing, broken or older than its files, it is rebuilt.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SCHEMA = """
     CREATE TABLE files (kind INTEGER PRIMARY KEY, inode INTEGER NOT NULL, seen INTEGER NOT NULL);
 """
 READY = 1
-"""`PRAGMA user_version` of an index that knows its input."""
+"""`PRAGMA user_version` of an index that has read its input."""
 
 
 class UnknownRow(Exception):
@@ -47,14 +46,14 @@ class UnknownRow(Exception):
 
 
 class InputGone(Exception):
-    """The order of the rows is not known: the input was deleted before anybody asked for it."""
+    """The order of the rows is unknown: the input was deleted before the first request for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultSource:
-    """A batch's input (None: deleted), the folder of its result files, and how many bytes of those count.
+    """A batch's input (None: deleted), the folder of its result files, and their durable bytes.
 
-    A kind that `durable` does not name counts as a whole.
+    A file that `durable` does not list counts whole.
     """
 
     input: Path | None
@@ -64,7 +63,8 @@ class ResultSource:
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """Result lines without newline, in the order of the input; `position` is that of the last, for the next page."""
+    """Result lines without newline, in the order of the input; `position` is that of the last line, for the next
+    page."""
 
     lines: list[bytes]
     position: int
@@ -79,7 +79,7 @@ _decode = msgspec.json.Decoder(_Named).decode
 
 
 def custom_id_of(line: bytes) -> str | None:
-    """The custom_id of a line of an input or result file; None where a damaged disk left no JSON."""
+    """Return the custom_id of a line of an input or result file; None if a damaged disk left no JSON."""
     try:
         return _decode(line).custom_id
     except JSON_ERRORS:
@@ -87,13 +87,14 @@ def custom_id_of(line: bytes) -> str | None:
 
 
 class Merged:
-    """Pages of any batch; for one batch at most one is read at a time."""
+    """Pages of any batch; reads at most one page of a batch at a time."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     async def page(self, source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
-        """Up to `limit` rows and PAGE_BYTES behind the row `after`: a custom_id, or an earlier page's `position`.
+        """Return up to `limit` rows and PAGE_BYTES after the row `after`: a custom_id, or an earlier page's
+        `position`.
 
         Raises UnknownRow, InputGone, OSError or StorageError.
         """
@@ -103,7 +104,7 @@ class Merged:
 
 
 def read_page(source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
-    """What `Merged.page` gives, in the thread of the caller."""
+    """Read the page of `Merged.page` in the caller's thread."""
     path = source.folder / INDEX_NAME
     try:
         return _read_page(path, source, after, limit)
@@ -120,7 +121,7 @@ def read_page(source: ResultSource, after: str | int | None, limit: int) -> Resu
 def _read_page(path: Path, source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     with closing(sqlite3.connect(path, isolation_level=None, timeout=WAIT_SECONDS)) as db, ExitStack() as opened:
-        # A kill leaves whole transactions all the same; what a power cut breaks is found and made anew.
+        # A kill still leaves whole transactions; an index that a power cut breaks is detected and rebuilt.
         db.execute("PRAGMA synchronous=OFF")
         db.execute("PRAGMA cache_size=-16384")
         _learn_input(db, source.input)
@@ -153,7 +154,7 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _catch_up(db: sqlite3.Connection, kind: int, file: BinaryIO | None, durable: int | None) -> None:
-    """Take up what a result file has gained, or all of it where it is another file than before."""
+    """Add what a result file has gained, or all of it if it is another file than before."""
     if file is None:
         inode, size = 0, 0
     else:
@@ -171,19 +172,19 @@ def _catch_up(db: sqlite3.Connection, kind: int, file: BinaryIO | None, durable:
             seen = inode, 0
         if file is not None:
             places = ((kind, start, length, _key(name)) for start, length, name in _rows(file, seen[1], until))
-            # One outcome a row: should a file name it twice, the first stands.
+            # One outcome a row: if a file names it twice, the first line counts.
             db.executemany("INSERT OR IGNORE INTO results SELECT position, ?, ?, ? FROM input WHERE key = ?", places)
         db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (kind, inode, max(seen[1], until)))
 
 
 def _seen(db: sqlite3.Connection, kind: int) -> tuple[int, int]:
-    """Which file the index knows, by its inode, and how many bytes of it."""
+    """Return the inode of the file that the index knows, and how many of its bytes."""
     found = db.execute("SELECT inode, seen FROM files WHERE kind = ?", (kind,)).fetchone()
     return found or (0, 0)
 
 
 def _is_current(seen: tuple[int, int], inode: int, size: int, until: int) -> bool:
-    # A run that is just being taken up again counts no byte as durable yet; what was seen before still is.
+    # A batch that is being resumed counts no byte as durable yet; bytes indexed earlier still are.
     return seen[0] == inode and until <= seen[1] <= size
 
 
@@ -226,7 +227,8 @@ def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int
 
 
 def _key(custom_id: str) -> int:
-    """64 bits that stand for a custom_id in the index, which outlives the process: so not `request_lines.id_key`."""
+    """Return 64 bits that stand for a custom_id in the index. It outlives the process, so `request_lines.id_key`
+    won't do."""
     digest = blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 

@@ -1,6 +1,6 @@
-"""The page that Prometheus reads, made of the server's own counters when it is asked for.
+"""The page for Prometheus, built on request from the server's own counters.
 
-Nothing of the client library is touched by a row: what is counted are plain integers, read here.
+Rows never touch the client library: they count plain integers, which are read here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ QUANTILES = (0.5, 0.99)
 
 
 def page(service: Service, accept: str, *, is_known: bool = True) -> tuple[bytes, str]:
-    """The page and its content type: Prometheus's text, or OpenMetrics where `accept` asks for it.
+    """Return the page and its content type: Prometheus's text, or OpenMetrics if `accept` asks for it.
 
-    For who is not known, upstreams have a number in place of their URL.
+    Unless `is_known`, upstreams have a number in place of their URL.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Server(service, is_known=is_known))
@@ -36,9 +36,9 @@ def page(service: Service, accept: str, *, is_known: bool = True) -> tuple[bytes
 
 
 def quantile(latencies: Latencies, share: float) -> float:
-    """The latency in seconds that `share` of all stayed below, interpolated in its bucket; NaN where there is none.
+    """Return the latency in seconds below which `share` of all stayed, interpolated in its bucket; NaN without any.
 
-    What is in the open bucket counts as the longest bound.
+    Latencies in the open bucket count as the longest bound.
     """
     wanted, seen, low = share * sum(latencies.counts), 0, 0.0
     for count, high in zip(latencies.counts, BOUNDS, strict=False):
@@ -49,7 +49,7 @@ def quantile(latencies: Latencies, share: float) -> float:
 
 
 class _Server(Collector):
-    """Everything the server knows about itself, as families of samples."""
+    """The server's metrics, as families of samples."""
 
     def __init__(self, service: Service, *, is_known: bool) -> None:
         self._service = service
@@ -180,7 +180,7 @@ def _engines(told: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _cost(per_hour: float | None, upstreams: Sequence[Upstream]) -> Iterator[Metric]:
-    """What rows have cost: an hour of all upstreams costs `per_hour`, and only the time with rows out counts."""
+    """Yield the cost of rows: an hour of all upstreams costs `per_hour`, counted only while rows are in flight."""
     if per_hour is None or not upstreams:
         return
     cost = per_hour / 3600 * sum(upstream.time_share.busy_seconds for upstream in upstreams) / len(upstreams)
@@ -214,7 +214,7 @@ def _ratios(name: str, about: str, samples: Iterable[tuple[str, int, int]]) -> M
 
 
 def _latencies(name: str, about: str, samples: Sequence[tuple[str, Latencies]]) -> Iterator[Metric]:
-    """A histogram, and the quantiles of all it holds."""
+    """Yield a histogram and its quantiles."""
     histogram = HistogramMetricFamily(f"{name}_seconds", f"{about}.", labels=["upstream"])
     quantiles = GaugeMetricFamily(
         f"{name}_quantile_seconds", f"{about}, since the server's start.", labels=["upstream", "quantile"]

@@ -1,4 +1,4 @@
-"""A multipart form with one file, streamed to disk: memory stays flat whatever the file's size."""
+"""Multipart forms with one file, streamed to disk: memory does not grow with the file's size."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from orchestrator.server.memory_limits import MOST_BLOCK, Blocks
 
 MAX_FIELD_BYTES = 64 * 1024
 MAX_OTHER_BYTES = 256 * 1024
-"""How much a body may hold besides its file: fields, headers, boundaries, and what stands around them."""
+"""Most bytes of a body besides its file: fields, headers, boundaries, and text around them."""
 
 ONCE = ("purpose", "expires_after")
-"""Fields that must not be there twice; others are nothing to us, and some clients send lists of them."""
+"""Fields that may occur only once. Others are ignored, and some clients send lists of them."""
 
 
 class BadUpload(Exception):
@@ -27,11 +27,11 @@ class BadUpload(Exception):
 
 
 class NoFile(BadUpload):
-    """The form lacks the part that is the file."""
+    """The form lacks the part with the file."""
 
 
 class TooLarge(Exception):
-    """The file is over the limit."""
+    """The file exceeds the limit."""
 
 
 @dataclass(slots=True)
@@ -116,9 +116,11 @@ async def receive(
 ) -> FormUpload:
     """Stream the form's part of that name to `path`, at most `limit` bytes, and sync it.
 
-    `room` is asked before so many bytes are written, and may raise; `blocks` says how many are gathered for that.
-    Raises BadUpload, TooLarge, OSError or what `body` and `room` raise; then no file is left. The event loop never
-    waits for the disk.
+    `room` is called with the number of bytes before each write, and may raise; `blocks` gives the size of a write.
+    Raises
+    BadUpload, TooLarge, OSError or the errors of `body` and `room`, and then leaves no file. The event loop never
+    waits
+    for the disk.
     """
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")

@@ -1,4 +1,4 @@
-"""How many files this process may have open, and how many of them are connections and rows: each is one."""
+"""Limits on open files, and on the connections and rows that use them: one file each."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from orchestrator.server.settings import Settings
 
 MAX_FILES = 65_536
 OTHER_FILES = 128
-"""Database, log, sockets, engines."""
+"""Files for the database, the log, sockets and engines."""
 LEAST_CONNECTIONS, LEAST_ROWS = 32, 8
 
 
 def allow_many_files() -> int:
-    """Let this process have many open files, and say how many it may have.
+    """Raise this process's limit on open files, and return it.
 
-    The usual limit of 1,024 is a default, not a bound.
+    The usual limit of 1,024 is only a default.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -29,9 +29,10 @@ def allow_many_files() -> int:
 
 
 def fitted(settings: Settings, files: int) -> Settings:
-    """The settings for a process that may have so many open files: where they are few, so are connections and rows.
+    """Return the settings for a process that may have this many open files: few files mean fewer connections and
+    rows.
 
-    A connection may need two: its own, and that of the file or the upstream that it asks for.
+    A connection may need two: its own, and that of its file or upstream.
     """
     free = max(0, files - OTHER_FILES)
     upstreams = max(1, len(settings.upstreams), settings.most_upstreams)

@@ -1,4 +1,4 @@
-"""What of a server's folder is on its replica: its database, uploads, and results as far as they are durable."""
+"""The replicated parts of a server's folder: database, uploads, and the durable part of results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAYOUT = ReplicaLayout(
 
 
 class ServerContents:
-    """The folder of a server that runs."""
+    """The folder of a running server."""
 
     def __init__(
         self,
@@ -27,8 +27,9 @@ class ServerContents:
         recorded: Callable[[], Mapping[str, int]],
         growing: Callable[[], Mapping[str, int | None]],
     ) -> None:
-        """`recorded` gives the path under `root` and the size of every file that is recorded; `growing` how much of
-        each result file of a running batch is durable, None where that is not known yet.
+        """`recorded` returns the size of every recorded file, by its path under `root`. `growing` returns the durable
+        bytes
+        of each result file of a running batch, None while unknown.
         """
         self.root = root
         self._db = database
@@ -39,19 +40,20 @@ class ServerContents:
         """Result files whose bytes were compared with what was sent of them before this start."""
 
     def version(self) -> Hashable:
-        """Changes with the database."""
+        """Return a value that changes with the database."""
         return self._db.version()
 
     async def cut(self, *, is_new: bool) -> Cut:
-        """The lengths of results are looked at behind the database: what it says of a batch is not ahead of them."""
+        """Return what to replicate. Result lengths are read after the database, so they cover what it says of a
+        batch."""
         images = {FILE_NAME: self._db.image()} if is_new else None
         if is_new:
             self._files = self._recorded()
         growing = self._growing()
-        # What a damaged disk lost of a result file is taken out when its server starts.
+        # When a server starts, it removes from a result file the lines that a damaged disk broke.
         unsure = {path for path, size in growing.items() if size is not None} - self._is_checked
         return Cut(images, {**self._files, **growing}, unsure, self.root)
 
     def sent(self, cut: Cut) -> None:
-        """Its files need not be compared again."""
+        """Note that the files of this cut need no further comparison."""
         self._is_checked |= set(cut.unsure)

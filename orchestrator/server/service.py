@@ -1,4 +1,4 @@
-"""The server's parts put together: records, batches, dispatcher and upstreams under one folder."""
+"""The server's parts together: records, batches, dispatcher and upstreams under one folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SMOOTHING = 0.2
 class Service:
     """One server's state. `open` and `close` belong to the event loop that serves it.
 
-    Raises UsageError for settings that cannot be meant.
+    Raises UsageError for invalid settings.
     """
 
     def __init__(
@@ -58,8 +58,9 @@ class Service:
         replica: Replica | None = None,
         may_send: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`replica`: where the folder is replicated, by this server as the active one. `may_send`: whether whoever
-        runs this server is the active one, where it is part of something that is replicated.
+        """`replica` is where this server, as the active one, replicates its folder. `may_send` returns True while the
+        owner
+        of this server is active, if the owner itself is replicated.
         """
         self._may_send = may_send
         self.root = root
@@ -70,9 +71,9 @@ class Service:
         self.failure: Exception | None = None
         self.merged = Merged()
         self.ending = asyncio.Event()
-        """Set when the server is to end: answers that would go on without end stop then."""
+        """Set when the server is to end, to stop endless answers."""
         self.patience: float | None = None
-        """Seconds that the end of this server alone may wait for rows in flight; may be taken back meanwhile."""
+        """Seconds that the end of this server alone may wait for rows in flight; may be reset to None meanwhile."""
         self._webhook = target_of(settings.webhook_url, settings.webhook_secret)
         self.endpoints = _endpoints(settings.allow_endpoints)
         self.aliases = Aliases(settings.aliases)
@@ -81,16 +82,16 @@ class Service:
         self.rooms = Rooms(settings.body_memory, has_tenants=settings.require_keys)
         self.calls = Calls()
         self.uploaded_bytes = 0
-        """Bytes of files taken in since the start."""
+        """Bytes of uploaded files since the start."""
         self._rows_per_second = 0.0
         self._rows_ended = 0
-        """At upstreams that have left."""
+        """Rows that ended at upstreams that have left."""
         self._broken: str | None = None
         self.engines: Callable[[], list[dict[str, Any]]] = list
-        """What is known of the engines that were started for this server, for /health."""
+        """Report on the engines that were started for this server, for /health."""
 
     async def open(self) -> None:
-        """Open the database, take up unfinished batches, begin to watch the upstreams.
+        """Open the database, resume unfinished batches, and begin to watch the upstreams.
 
         Raises StorageError or OSError.
         """
@@ -150,7 +151,7 @@ class Service:
         self.upkeep.start()
 
     async def close(self) -> None:
-        """Stop; results that are here become durable first, rows in flight run again at the next start."""
+        """Stop: first make received results durable. Rows in flight run again after the next start."""
         await self.upkeep.close()
         tasks = [*self._watches.values(), self._reviewing]
         for task in tasks:
@@ -169,16 +170,14 @@ class Service:
         self.database.close()
 
     async def _drained(self) -> None:
-        """Send nothing more; rows in flight may come back for `stop_seconds`, or as long as `patience` allows."""
+        """Send nothing more; wait for rows in flight for `stop_seconds`, or as long as `patience` allows."""
         await self._dispatcher.drain(self.settings.stop_seconds if self.is_active else 0.0)
         began = time.monotonic()
         while self.patience is not None and self._dispatcher.in_flight and time.monotonic() - began < self.patience:
             await self._dispatcher.drain(DRAIN_STEP)
 
     async def join(self, url: str, models: Sequence[str] = (), api_key: str | None = None) -> None:
-        """One more upstream, which serves these models; `api_key` where it has one of its own. One that is there
-        already stays as it is.
-        """
+        """Add an upstream that serves these models; `api_key` is its own key, if any. A known URL changes nothing."""
         if any(upstream.url == url for upstream in self.upstreams):
             return
         upstream = self._upstream(url, self.records.learned_concurrency(), models, api_key)
@@ -186,9 +185,8 @@ class Service:
         await self._begin(upstream)
 
     async def leave(self, url: str, seconds: float) -> None:
-        """An upstream leaves: its requests in flight may end for so many seconds, then its rows go elsewhere, or wait
-        for one that joins.
-        """
+        """Remove an upstream: its requests in flight may run for `seconds`, then its rows go elsewhere, or wait for
+        another."""
         upstream = next((each for each in self.upstreams if each.url == url and not each.is_leaving), None)
         if upstream is None:
             return
@@ -204,11 +202,11 @@ class Service:
         await upstream.close()
 
     def demand(self) -> list[ModelDemand]:
-        """What the rows of unfinished batches ask for, by model."""
+        """Return the demand of unfinished batches, by model."""
         return demand_of(self.batches.runs.values())
 
     def progress(self) -> list[EngineProgress]:
-        """What each upstream has done since it joined."""
+        """Return the progress of each upstream since it joined."""
         return [
             EngineProgress(
                 up.url,
@@ -233,7 +231,7 @@ class Service:
         self, url: str, learned: Mapping[str, int], models: Sequence[str] = (), api_key: str | None = None
     ) -> Upstream:
         settings = self.settings
-        # What a person had measured goes before what was found at an address, which may be another engine's by now.
+        # A measured limit precedes one learned at an address, where another engine may run by now.
         measured = [limit for model, limit in settings.measured_limits.items() if not models or model in models]
         rates = (settings.requests_per_minute, settings.tokens_per_minute)
         return Upstream(
@@ -251,13 +249,13 @@ class Service:
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A part that goes on until it is told to end has ended."""
+        """Report the end of a task that should run until it is cancelled."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a part of the server has ended", exc_info=error)
             self._broken = "a part of the server stopped because of an internal error; see the log, and restart it"
 
     async def _review(self) -> None:
-        """About once a second: who is in a hurry, and what has been learned of the upstreams."""
+        """About once a second, review which batches are urgent, and store learned concurrency."""
         learned = self.records.learned_concurrency()
         ended = 0
         while True:
@@ -273,7 +271,7 @@ class Service:
                     learned[upstream.url] = limit
 
     def _sweep(self) -> None:
-        """Remove what uploads left that a kill cut off: bytes that no record names."""
+        """Remove files that no record names, left by uploads that a kill cut off."""
         known = self._recorded()
         for name in FOLDERS:
             for path in (self.root / name).iterdir():
@@ -285,7 +283,7 @@ class Service:
         self.upkeep.note_ended(batch.id)
 
     def require_room(self, size: int = 0) -> None:
-        """Refuse to take in `size` bytes where less than `min_free_bytes` would stay free: NoSpace."""
+        """Raise NoSpace if less than `min_free_bytes` of disk would stay free after `size` more bytes."""
         free, stays = shutil.disk_usage(self.root).free, self.settings.min_free_bytes
         if free - size < stays:
             raise NoSpace(
@@ -293,41 +291,41 @@ class Service:
             )
 
     def new_file_path(self, file_id: str) -> Path:
-        """Where an upload's bytes go; ids are our own, so no name of a user becomes a path."""
+        """Return the path for an upload's bytes; ids are the server's own, so no user's name becomes a path."""
         return self.root / "files" / file_id
 
     @property
     def is_active(self) -> bool:
-        """Whether no other server can have taken over; without a replica none can."""
+        """True if no other server can have taken over; without a replica none can, but `may_send` may say no."""
         return self._may_send() if self.replicator is None else self.replicator.is_held
 
     def resume(self) -> None:
-        """Rows may go out again."""
+        """Tell the dispatcher that it may send rows again."""
         self._dispatcher.top_up()
 
     def durable_bytes(self) -> dict[str, int | None]:
-        """How much of each result file of a running batch is durable, by its path; None where it is not known yet."""
+        """Return the durable bytes of each result file of a running batch, by path; None while unknown."""
         return self.batches.growing()
 
     async def settled(self) -> None:
-        """Return when all that is recorded now is on the replica, where there is one. Raises StorageError."""
+        """Return when the replica, if any, has all that is recorded now. Raises StorageError."""
         if self.replicator is not None:
             await self.replicator.settled()
 
     def _recorded(self) -> dict[str, int]:
-        """Every file that is recorded: its path under the folder, and its bytes."""
+        """Return the size of every recorded file, in bytes, by its path under the folder."""
         return self.records.file_sizes() | self.uploads.part_sizes()
 
     def is_in_use(self, file_id: str) -> bool:
-        """Whether a running batch reads the file."""
+        """True if a running batch reads the file."""
         return any(run.batch.input_file_id == file_id for run in self.batches.runs.values())
 
     def batch_endpoints(self) -> tuple[str, ...]:
-        """The paths that a new batch may name."""
+        """Return the paths that a new batch may name."""
         return self.endpoints.for_batches(path for upstream in self.upstreams for path in upstream.paths)
 
     def refused_rows(self, upstream: Upstream) -> list[dict[str, Any]]:
-        """The rows that an upstream refused or failed and that are tried again, in groups."""
+        """Return groups of rows that an upstream refused or failed and that will be retried."""
         return self._dispatcher.refused.describe(upstream, upstream.clock())
 
     @property
@@ -336,7 +334,7 @@ class Service:
         return self._writer.waiting_bytes
 
     def state(self) -> tuple[str, str | None]:
-        """How it is (`ok`; `storage`: it cannot write now; `broken`), and what the problem is, for people."""
+        """Return the status (`ok`; `storage`: cannot write now; `broken`) and the problem, for people."""
         broken = self._broken or self._dispatcher.problem
         replica = None if self.replicator is None else self.replicator.problem
         storage = self._writer.problem or self.batches.storage_problem or replica

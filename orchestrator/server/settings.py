@@ -1,4 +1,4 @@
-"""What a server needs to know."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from orchestrator.server.memory_limits import BODY_MEMORY
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Sizes are bytes, times seconds. `dispatch=False` serves and cancels, but sends no row.
+    """Sizes are in bytes, times in seconds. With `dispatch=False` the server serves and cancels, but sends no row.
 
-    `max_queued_rows` bounds the rows that wait in all batches: a batch above it is refused with 429.
-    `min_free_bytes` of disk stay free: below it nothing is taken in.
+    `max_queued_rows` bounds the waiting rows of all batches: a batch beyond it is refused with 429. `min_free_bytes`
+    of
+    disk stay free: below that the server accepts no data.
     """
 
     upstreams: Sequence[str]
     expected_models: Sequence[str] = ()
-    """Models whose upstreams join and leave while the server runs: their rows wait while there is none."""
+    """Models whose upstreams join and leave while the server runs; their rows wait for an upstream."""
     most_upstreams: int = 0
-    """How many upstreams there may be at once, where they join."""
+    """The most upstreams at once, if they join on demand."""
     api_key: str | None = None
     request_timeout: float = 600.0
     retry_delay: float = 0.5
     max_concurrency: int = 1024
     measured_limits: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """How many rows at once a bench found best for an upstream of each model: the limit that one starts with."""
+    """The best concurrency that a bench found for an upstream of each model, used as its first limit."""
     body_memory: int = BODY_MEMORY
-    """Bytes of bodies that are in memory at once: of rows, of answers, of requests that are passed through."""
+    """Bytes of bodies in memory at once: of rows, of answers, and of requests passed through."""
     max_file_bytes: int = 512 * 1024 * 1024
     max_rows: int = 50_000
     dispatch: bool = True
@@ -40,28 +41,30 @@ class Settings:
     webhook_secret: str | None = None
     log_prompts: bool = False
     cost_per_hour: float | None = None
-    """What an hour of all upstreams together costs; with it /metrics says what a token costs."""
+    """Cost of an hour of all upstreams together, from which /metrics computes the cost of a token."""
     stop_seconds: float = 0.0
-    """How long rows in flight may go on at the end; what is cut off runs again at the next start."""
+    """Time that rows in flight may take at the end; rows that are cut off run again after the next start."""
     upkeep_seconds: float = 60.0
-    """How often what is over its time is removed."""
+    """Interval between removals of expired files and uploads."""
     requests_per_minute: int | None = None
-    """What each upstream takes; None is found out, from its headers where it tells."""
+    """Limit of each upstream; None to learn it, from its headers if they state it."""
     tokens_per_minute: int | None = None
-    """The same for tokens, of prompts and what may be generated."""
+    """The same for tokens, of prompts and of the output they may generate."""
     service_tier: str | None = None
-    """Put into the body of each row that names none."""
+    """Added to the body of each row that names no tier."""
     paid: bool = False
-    """Upstreams bill each request: an account is kept of what was sent, quotas are waited for, and one that refuses
-    the account (its key, its credit) is left alone for `account_seconds` before one row asks again."""
+    """Upstreams bill each request: keep a send log, and wait for quotas. After an upstream refuses the account (its
+    key,
+    its credit), wait `account_seconds` before one row tries again.
+    """
     account_seconds: float = 60.0
     max_connections: int = 4096
-    """Open at once. Half of them are for who has shown a valid key, where keys are asked for."""
+    """Open connections at once. If keys are required, half of them are for clients with a valid key."""
     patience: ClientTimeouts = PATIENCE
     """How long a client may keep the server waiting."""
     max_calls: int = 1024
-    """Requests of one key that are answered at once, where the key says nothing else."""
+    """Requests of one key that may run at once, unless the key has its own limit."""
     aliases: Sequence[tuple[str, str]] = ()
     """Other names of the upstreams' models, each with its model; see `dispatch.aliases`."""
     allow_endpoints: Sequence[str] = ()
-    """Paths that tenants may reach at upstreams beside those of `endpoints.KNOWN`."""
+    """Upstream paths that tenants may use in addition to `endpoints.KNOWN`."""

@@ -1,4 +1,4 @@
-"""Removes what is over its time: expired files and uploads, and what batches leave that nobody can ask for."""
+"""Removes expired files and uploads, and what ended batches leave that nothing refers to."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 100
 BATCH_FILES = ("output.jsonl", "error.jsonl", FILE_NAME)
-"""What a batch writes; at its end only what is a file of the API is kept."""
+"""Files that a batch writes; after its end only files of the API are kept."""
 
 
 class Upkeep:
-    """Sweeps at the start and every `period` seconds; `unfinished` gives the ids of batches not at their end."""
+    """Sweeps at the start and every `period` seconds; `unfinished` returns the ids of unfinished batches."""
 
     def __init__(
         self,
@@ -45,21 +45,21 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to sweep; every batch that is not at its end must be known by now."""
+        """Begin to sweep; every unfinished batch must be known by now."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def note_ended(self, batch_id: str) -> None:
-        """A batch is at its end: the next sweep looks at what it leaves."""
+        """Note that a batch has ended: the next sweep checks its folder."""
         self._folders.add(batch_id)
 
     def note_removed(self, path: str) -> None:
-        """A file of this path under the server's folder was deleted; if a batch wrote it, more of it may go."""
+        """Note that a file under the server's folder was deleted; if a batch wrote it, the next sweep checks its
+        folder."""
         folder, _, rest = path.partition("/")
         if folder == self._batches.name:
             self.note_ended(rest.partition("/")[0])
@@ -83,7 +83,7 @@ class Upkeep:
     async def _expire_files(self, now: int) -> None:
         kept: set[str] = set()
         while True:
-            # Those in use stay in the table, so the next page must reach behind them.
+            # Files in use stay in the table, so the next page must reach past them.
             due = self._records.expired_files(now, AT_ONCE + len(kept))
             gone: list[Path] = []
             for record in due:
@@ -100,7 +100,7 @@ class Upkeep:
             log.info("removed %d expired files", len(gone))
 
     async def _tidy(self) -> None:
-        """Look at the folders of batches that came to their end since the last sweep, or were there at the start."""
+        """Clean the folders of batches that ended since the last sweep, or existed at the start."""
         unfinished = self._unfinished()
         names = [name for name in self._folders if name not in unfinished]
         for start in range(0, len(names), AT_ONCE):
@@ -110,7 +110,7 @@ class Upkeep:
             await asyncio.to_thread(self._clear, kept)
 
     def _files_of(self, batch_id: str) -> set[str]:
-        """The names of a batch's files that still are files of the API."""
+        """Return the names of a batch's files that are still files of the API."""
         found = self._records.batch(batch_id)
         ids = () if found is None else (found.batch.output_file_id, found.batch.error_file_id)
         records = [self._records.file(file_id) for file_id in ids if file_id is not None]

@@ -1,7 +1,7 @@
-"""Files that come in parts: what has been announced, which parts are here, and how they become one file.
+"""Uploads in parts: what was announced, the parts received, and how they become one file.
 
-A part is a file of its own until the upload is completed. Putting the parts together is a copy, recorded only once it
-is durable: cut off anywhere, it leaves the upload pending and its parts where they are.
+A part is a file of its own until the upload is completed. Completing it copies the parts, and records the file only
+once it is durable: if interrupted, the upload stays pending with its parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIFETIME_SECONDS = 3600
 MAX_PART_BYTES = 64 * 1024 * 1024
 MAX_UPLOAD_BYTES = 8 * 1024 * 1024 * 1024
 KEPT_SECONDS = 86_400
-"""How long an upload is remembered behind its time, so that a call that is repeated gets the same answer."""
+"""How long an ended upload is remembered after it expires, so that a repeated call gets the same answer."""
 
 BLOCK_BYTES = 1024 * 1024
 
@@ -34,12 +34,12 @@ _encode = msgspec.json.encode
 
 
 class BadParts(Exception):
-    """The parts named do not make up what was announced; the text says why."""
+    """The named parts do not make up what was announced; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadRecord:
-    """An upload, its tenant, and how long its file is to be kept (None: for ever)."""
+    """An upload, its tenant, and how many seconds to keep its file (None: for ever)."""
 
     upload: Upload
     tenant: str
@@ -47,7 +47,7 @@ class UploadRecord:
 
 
 class Uploads:
-    """Uploads by id; another tenant's are not there. Raises StorageError."""
+    """Uploads by id; another tenant's are not found. Raises StorageError."""
 
     def __init__(self, database: ServerDatabase, records: Records, root: Path) -> None:
         self._db = database
@@ -56,7 +56,6 @@ class Uploads:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def add(self, record: UploadRecord) -> None:
-        """Record a new upload."""
         upload = record.upload
         self._db.execute(
             "INSERT INTO uploads (id, tenant, pending, expires_at, file_seconds, object) VALUES (?, ?, 1, ?, ?, ?)",
@@ -64,7 +63,7 @@ class Uploads:
         )
 
     def get(self, upload_id: str, tenant: str, now: int) -> UploadRecord | None:
-        """The upload, or None. One whose time is over is expired, whether that has been recorded or not."""
+        """Return the upload, or None. After its time it counts as expired, even if that is not recorded yet."""
         rows = self._db.query(
             "SELECT object, tenant, file_seconds FROM uploads WHERE id = ? AND tenant = ?", (upload_id, tenant)
         )
@@ -76,24 +75,24 @@ class Uploads:
         return UploadRecord(upload, rows[0][1], rows[0][2])
 
     def lock(self, upload_id: str) -> asyncio.Lock:
-        """Held while an upload comes to its end, so that a call that is repeated meanwhile waits for the first."""
+        """Return the lock to hold while an upload ends, so that a repeated call waits for the first."""
         return self._locks.setdefault(upload_id, asyncio.Lock())
 
     def new_part_path(self, part_id: str) -> Path:
-        """Where a part's bytes go."""
+        """Return the path for a part's bytes."""
         return self._root / FOLDER / part_id
 
     def part_sizes(self) -> dict[str, int]:
-        """The path of every part under the server's folder, and its bytes."""
+        """Return the size of every part, in bytes, by its path under the server's folder."""
         return dict(self._db.query("SELECT path, bytes FROM upload_parts"))
 
     def received(self, upload_id: str) -> int:
-        """How many bytes the parts of an upload have."""
+        """Return the bytes of an upload's parts."""
         sql = "SELECT coalesce(sum(bytes), 0) FROM upload_parts WHERE upload_id = ?"
         return int(self._db.query(sql, (upload_id,))[0][0])
 
     def add_part(self, part: UploadPart, size: int, path: Path) -> bool:
-        """Record a part that lies durable at `path`; False where the upload takes no more."""
+        """Record a part that is durable at `path`; False if the upload accepts no more parts."""
         added = self._db.execute(
             "INSERT INTO upload_parts (id, upload_id, created_at, bytes, path)"
             " SELECT ?, ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM uploads WHERE id = ? AND pending AND expires_at > ?)",
@@ -105,10 +104,10 @@ class Uploads:
     async def complete(
         self, record: UploadRecord, part_ids: Sequence[str], md5: str | None, file: File, path: Path
     ) -> Upload:
-        """Put the parts together, durable at `path`, and record the file. The caller holds the upload's `lock`.
+        """Join the parts, durable at `path`, and record the file. The caller holds the upload's `lock`.
 
-        `md5` is in hex. Raises BadParts, OSError or StorageError; then the upload is as it was, and `path` is not
-        there.
+        `md5` is in hex. Raises BadParts, OSError or StorageError; then the upload is unchanged and `path` does not
+        exist.
         """
         upload = record.upload
         parts = self._chosen(upload, part_ids)
@@ -142,7 +141,7 @@ class Uploads:
         return [self._root / parts[part_id][1] for part_id in part_ids]
 
     async def cancel(self, upload: Upload) -> Upload:
-        """Record that an upload will not be completed, and remove its parts. The caller holds its `lock`."""
+        """Cancel an upload and remove its parts. The caller holds its `lock`."""
         done = msgspec.structs.replace(upload, status=UploadStatus.CANCELLED)
         with self._db.transaction():
             gone = self._end(done)
@@ -150,7 +149,7 @@ class Uploads:
         return done
 
     async def expire(self, now: int) -> None:
-        """Record which uploads are over their time, remove their parts, and forget those that ended long ago."""
+        """Expire uploads whose time is over, remove their parts, and forget those that ended long ago."""
         rows = self._db.query("SELECT object FROM uploads WHERE pending AND expires_at <= ?", (now,))
         for upload in (_upload(row[0]) for row in rows):
             if not self.lock(upload.id).locked():
@@ -160,7 +159,7 @@ class Uploads:
         self._db.execute("DELETE FROM uploads WHERE NOT pending AND expires_at <= ?", (now - KEPT_SECONDS,))
 
     def _end(self, upload: Upload) -> list[Path]:
-        """Record an upload's end; the paths of its parts, which nobody names any more."""
+        """Record an upload's end and return the paths of its parts, which are no longer referenced."""
         rows = self._db.query("SELECT path FROM upload_parts WHERE upload_id = ?", (upload.id,))
         self._db.execute("DELETE FROM upload_parts WHERE upload_id = ?", (upload.id,))
         self._db.execute("UPDATE uploads SET pending = 0, object = ? WHERE id = ?", (_encode(upload), upload.id))
@@ -168,13 +167,13 @@ class Uploads:
 
 
 def remove(paths: Collection[Path]) -> None:
-    """Remove files that may be gone already."""
+    """Remove files, ignoring missing ones."""
     for path in paths:
         path.unlink(missing_ok=True)
 
 
 def _join(parts: Sequence[Path], path: Path, wants_md5: bool) -> str | None:
-    """Copy the parts behind each other to `path` and sync it; the md5 checksum of all, in hex."""
+    """Concatenate the parts to `path` and sync it; return the md5 checksum in hex if wanted."""
     checksum = hashlib.md5(usedforsecurity=False) if wants_md5 else None
     with path.open("xb", buffering=0) as target:
         for part in parts:

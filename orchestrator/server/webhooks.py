@@ -1,8 +1,8 @@
-"""Tells a URL of a batch's end, signed as OpenAI signs its webhooks (Standard Webhooks).
+"""Notifies a URL of each batch's end, signed as OpenAI signs its webhooks (Standard Webhooks).
 
-An event is recorded in the transaction that records the batch's end, and forgotten once the receiver has answered
-with a 2xx. So a kill loses none. A kill between the answer and the forgetting sends an event twice, with the same id:
-the id follows from the batch's, and is what receivers go by.
+An event is recorded in the transaction that records the batch's end, and removed once the receiver answers with a
+2xx. So a kill loses no event. A kill between answer and removal sends an event twice, with the same id: it follows
+from the batch's id, so receivers can drop duplicates.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ SECRET_PREFIX = "whsec_"
 ANSWER_SECONDS = 10.0
 LONGEST_DELAY = 600.0
 MAX_ATTEMPTS = 440
-"""Some three days: the delays grow from 1 s to LONGEST_DELAY within ten attempts."""
+"""About three days: the delays grow from 1 s to LONGEST_DELAY within ten attempts."""
 AT_ONCE = 8
 STORAGE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where events go, and the key they are signed with."""
+    """The URL that receives events, and the key that signs them."""
 
     url: str
     key: bytes
 
     @property
     def shown(self) -> str:
-        """The URL without what may be secret in it: for logs and /health."""
+        """The URL without its possibly secret parts, for logs and /health."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
 
 def target_of(url: str | None, secret: str | None) -> Target | None:
-    """The target of these settings, None where there is no URL. Raises UsageError, which does not tell the secret."""
+    """Return the target of these settings, or None without a URL. Raises UsageError, which never shows the secret."""
     if url is None:
         return None
     if not is_http_url(url):
@@ -78,14 +78,14 @@ def target_of(url: str | None, secret: str | None) -> Target | None:
 
 
 def delay_after(attempts: int) -> float | None:
-    """Seconds to wait after so many failed attempts; None to give up."""
+    """Return the seconds to wait after this many failed attempts; None to give up."""
     if attempts >= MAX_ATTEMPTS:
         return None
     return min(LONGEST_DELAY, 2.0 ** min(attempts - 1, 30))
 
 
 def signed_headers(target: Target, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers of one attempt; the time is signed too, so that an old one cannot be sent again by others."""
+    """Return the headers of one attempt. The signature covers the time, so that others cannot replay an old event."""
     signed = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
     signature = base64.b64encode(hmac.digest(target.key, signed, hashlib.sha256)).decode()
     return {
@@ -98,12 +98,12 @@ def signed_headers(target: Target, event_id: str, timestamp: int, body: bytes) -
 
 
 class Webhooks:
-    """The events of one server: recorded, sent, and sent again until they are taken. Without a target: nothing."""
+    """The events of one server: recorded, and sent until they are accepted. Without a target it does nothing."""
 
     def __init__(
         self, database: ServerDatabase, target: Target | None, settled: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Events go out once `settled` has returned: what it waits for has then happened for good."""
+        """Events are sent once `settled` has returned: then the recorded end is final."""
         self._db = database
         self._settled = settled
         self._target = target
@@ -111,18 +111,18 @@ class Webhooks:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to send what waits."""
+        """Begin to send waiting events."""
         if self._target is not None:
             self._task = asyncio.create_task(self._run(self._target))
 
     async def close(self) -> None:
-        """Stop; what was not taken is sent after the next start."""
+        """Stop; events that were not accepted are sent after the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def record(self, batch: Batch) -> None:
-        """Record a batch's end, inside the transaction that does the same for the batch."""
+        """Record an event for a batch's end, inside the transaction that records that end."""
         if self._target is None:
             return
         ended_at = getattr(batch, f"{batch.status}_at")
@@ -143,7 +143,7 @@ class Webhooks:
         self._wake.set()
 
     def state(self) -> dict[str, Any] | None:
-        """What /health says of deliveries; None where there are no webhooks."""
+        """Return the state of deliveries for /health; None without webhooks."""
         if self._target is None:
             return None
         ((waiting,),) = self._db.query("SELECT count(*) FROM deliveries")
@@ -169,7 +169,7 @@ class Webhooks:
                     await asyncio.wait_for(self._wake.wait(), pause)
 
     async def _send_due(self, session: aiohttp.ClientSession, target: Target) -> float | None:
-        """Send what is due; seconds until more is, None where nothing waits."""
+        """Send the due events, and return the seconds until the next is due; None if no event waits."""
         due = self._db.query(
             "SELECT id, body, batch_id, attempts FROM deliveries WHERE due_at <= ? ORDER BY due_at LIMIT ?",
             (_seconds(), AT_ONCE),
@@ -183,7 +183,7 @@ class Webhooks:
         return None if soonest is None else max(0.0, soonest - _seconds())
 
     def _settle(self, event_id: str, batch_id: str, attempts: int, problem: str | None) -> None:
-        """Forget an event, or say when it is sent again."""
+        """Remove an event, or schedule its next attempt."""
         delay = None if problem is None else delay_after(attempts)
         if delay is not None:
             log.warning("webhook %s of %s: %s; next attempt in %.0f s", event_id, batch_id, problem, delay)
@@ -198,10 +198,10 @@ class Webhooks:
 
 
 async def _attempt(session: aiohttp.ClientSession, target: Target, event_id: str, body: bytes) -> str | None:
-    """Send an event once; why it was not taken, or None."""
+    """Send an event once; return why it was not accepted, or None."""
     headers = signed_headers(target, event_id, int(_seconds()), body)
     try:
-        # A redirect would take the event to where nobody decided it should go.
+        # A redirect would take the event to a place that the operator did not choose.
         async with session.post(target.url, data=body, headers=headers, allow_redirects=False) as answer:
             return None if 200 <= answer.status < 300 else f"{target.shown} answered with status {answer.status}"
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Who may do what: API keys at the door, and the limits on what is taken in."""
+"""Access control: API keys, and limits on what a key may upload or queue."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, KeyLimits, Key
 from orchestrator.server.service import Service
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""What a load balancer and Prometheus ask. Without a key the answers have numbers and no names."""
+"""Paths for load balancers and Prometheus. Without a key the answers have numbers and no names."""
 
 RETRY_SECONDS = 30
-"""OpenAI's clients do not try again at all where `Retry-After` is above 120."""
+"""Seconds; OpenAI's clients do not retry if `Retry-After` is above 120."""
 
 CALL_SECONDS = 1
 SHORTEST_SHOWN = 16
 
 
 class Access:
-    """Lets in requests with a key and says whose they are; without `Settings.require_keys`, every request.
+    """Checks the API key of each request and notes its tenant; without `Settings.require_keys`, admits every request.
 
-    OPEN_PATHS are for everybody, and tell more to who shows a key all the same.
+    OPEN_PATHS need no key, but a valid key gets a more detailed answer.
     """
 
     def __init__(self, app: Any, service: Service) -> None:
@@ -54,7 +54,7 @@ class Access:
             await self._app(scope, receive, send)
 
     def _require_call(self, key: Key) -> None:
-        """Refuse one call more than the key may have at once: ApiError 429."""
+        """Raise ApiError 429 if the key has as many calls running as it may."""
         most = self._service.settings.max_calls if key.limits.max_calls is None else key.limits.max_calls
         if self._service.calls.out(key.id) >= most:
             _come_again(
@@ -69,14 +69,14 @@ class Access:
             )
         key = self._service.keys.find(secret)
         if key is None or key.right is not KeyRight.BATCH:
-            # A short text may be a password that was meant for something else: nothing of it is shown.
+            # A short text may be a password meant for something else: show nothing of it.
             shown = secret[-HINT_LENGTH:].decode("latin-1") if len(secret) >= SHORTEST_SHOWN else ""
             raise _unauthorized(f"Incorrect API key provided: ********{shown}. It is unknown or revoked.")
         return key
 
 
 def _secret(headers: list[tuple[bytes, bytes]]) -> bytes:
-    """The key that a request brings, as OpenAI's or as Azure's clients send it; empty where it brings none."""
+    """Return the key of a request, as OpenAI's or Azure's clients send it; empty without a key."""
     given = dict(reversed(headers))
     scheme, _, token = given.get(b"authorization", b"").strip().partition(b" ")
     if scheme.lower() == b"bearer" and token.strip():
@@ -96,25 +96,25 @@ def _refusal(request: Request, error: Exception) -> Response:
 
 
 def is_known(request: Request) -> bool:
-    """Whether the request has shown a valid key, or needs none."""
+    """True if the request has shown a valid key, or needs no key."""
     return "tenant" in request.scope or not request.scope.get("asks_for_keys", False)
 
 
 def limits_of(request: Request) -> KeyLimits:
-    """What the request's key may use."""
+    """Return the limits of the request's key."""
     limits: KeyLimits = request.scope.get("limits", NO_LIMITS)
     return limits
 
 
 def most_bytes(service: Service, request: Request) -> int:
-    """How large a file may be that the request uploads: the server's limit, or what is left of the tenant's."""
+    """Return the largest size of an upload: the server's limit, or what is left of the tenant's."""
     left = _bytes_left(service, request)
     most = service.settings.max_file_bytes
     return most if left is None else min(most, left)
 
 
 def require_bytes(service: Service, request: Request, size: int) -> None:
-    """Refuse `size` more bytes that the request's tenant may not store: ApiError 413."""
+    """Raise ApiError 413 if the request's tenant may not store `size` more bytes."""
     left = _bytes_left(service, request)
     if left is not None and size > left:
         raise ApiError(
@@ -132,7 +132,7 @@ def _bytes_left(service: Service, request: Request) -> int | None:
 
 
 def require_room(service: Service, request: Request) -> None:
-    """Refuse one more batch while too much waits already: ApiError 429 that says when to come again."""
+    """Raise ApiError 429, with a time to retry, if too many batches or rows are waiting."""
     limits, tenant = limits_of(request), tenant_of(request)
     unfinished = sum(run.tenant == tenant for run in service.batches.runs.values())
     if limits.max_batches is not None and unfinished >= limits.max_batches:

@@ -1,4 +1,4 @@
-"""`/v1/batches`: create, list, retrieve, cancel, as OpenAI has them."""
+"""`/v1/batches`: create, list, retrieve and cancel, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -31,17 +31,14 @@ JSON_KINDS = {
     float: "a decimal",
     NoneType: "null",
 }
-"""How OpenAI's errors name what stands where a string should."""
+"""Names of JSON types in OpenAI's errors about a value that should be a string."""
 
 
 class BatchRoutes:
-    """The routes of batches."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def routes(self) -> list[Route]:
-        """What this part answers."""
         return [
             Route("/v1/batches", self.create, methods=["POST"]),
             Route("/v1/batches", self.list, methods=["GET"]),
@@ -89,7 +86,7 @@ class BatchRoutes:
 
 
 def batch_of(service: Service, request: Request) -> BatchRecord:
-    """The batch that a request's path names, as it is now. Another tenant's is not there: ApiError 404."""
+    """Return the batch that the request's path names. Raises ApiError 404, also if another tenant owns it."""
     batch_id = request.path_params["batch_id"]
     found = service.batches.get(batch_id, tenant_of(request))
     if found is None:
@@ -98,7 +95,7 @@ def batch_of(service: Service, request: Request) -> BatchRecord:
 
 
 def batch_object(body: dict[str, Any], endpoints: Collection[str]) -> Batch:
-    """A new batch of what a create call asks for. Raises ApiError 400."""
+    """Build a new batch from the body of a create call. Raises ApiError 400."""
     for name in ("input_file_id", "endpoint", "completion_window"):
         if not body.get(name):
             missing(name)
@@ -106,7 +103,7 @@ def batch_object(body: dict[str, Any], endpoints: Collection[str]) -> Batch:
             raise ApiError(400, f"Invalid type for '{name}': expected a string.", param=name, code="invalid_type")
     endpoint = body["endpoint"]
     if endpoint not in endpoints and f"/v1{endpoint}" in {*endpoints, *FORMS}:
-        endpoint = f"/v1{endpoint}"  # as Azure spells it
+        endpoint = f"/v1{endpoint}"  # Azure's spelling
     if endpoint in FORMS:
         message = f"'{endpoint}' takes or gives a file, which no line of a batch can hold: send it synchronously."
         raise ApiError(400, message, param="endpoint", code="invalid_value")

@@ -1,4 +1,4 @@
-"""The bytes of a file as an answer: whole, or the one range that a client asks for."""
+"""A file's content as a response: whole, or one range."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.server.memory_limits import Blocks
 
 
 class _Open(StreamingResponse):
-    """Streams from a file that is open already: deleting it meanwhile cuts nobody off."""
+    """Streams from an open file, so that deleting the file does not cut off the download."""
 
     def __init__(self, file: BinaryIO, start: int, end: int, status: int, headers: dict[str, str]) -> None:
         super().__init__((), status, headers, media_type="application/octet-stream")
@@ -40,10 +40,11 @@ class _Open(StreamingResponse):
 
 
 def content(request: Request, path: Path, tag: str, filename: str, size: int | None = None) -> Response:
-    """A file's content, or its first `size` bytes; `tag` names what it holds and never changes.
+    """Return a response with a file's content, or its first `size` bytes. `tag` identifies the content and never
+    changes.
 
-    Raises FileNotFoundError, and ApiError 416 for a range behind the end. A Range header that is not understood, or
-    names several ranges, is passed over, as RFC 9110 has it.
+    Raises FileNotFoundError, and ApiError 416 for a range beyond the end. As RFC 9110 says, ignores a Range header
+    that is malformed or names several ranges.
     """
     etag = f'"{tag}"'
     headers = {"accept-ranges": "bytes", "etag": etag, "content-disposition": _disposition(filename)}
@@ -63,7 +64,7 @@ def content(request: Request, path: Path, tag: str, filename: str, size: int | N
 
 
 def _span(wanted: str, size: int) -> tuple[int, int] | None:
-    """Start and end of the one range that a Range header names; None where it is to be passed over."""
+    """Return start and end of the single range in a Range header; None if the header is to be ignored."""
     found = re.fullmatch(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", wanted.strip(), re.ASCII | re.IGNORECASE)
     if found is None or not any(found.groups()):
         return None

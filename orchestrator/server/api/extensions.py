@@ -1,4 +1,4 @@
-"""What OpenAI's Batch API does not have, and no standard client notices."""
+"""Extensions of OpenAI's Batch API, which standard clients do not notice."""
 
 from __future__ import annotations
 
@@ -32,13 +32,10 @@ JSONL = "application/jsonl"
 
 
 class Extensions:
-    """The routes of extensions."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def routes(self) -> list[Route]:
-        """What this part answers."""
         return [
             Route("/v1/batches/{batch_id}/retry", self.retry, methods=["POST"]),
             Route("/v1/batches/{batch_id}/results", self.results, methods=["GET"]),
@@ -48,7 +45,7 @@ class Extensions:
         ]
 
     async def partial_results(self, request: Request) -> Response:
-        """The durable lines of a batch's `output` or `error` so far, whole or a range of their bytes."""
+        """Return the durable lines of a batch's `output` or `error` so far, whole or a range of their bytes."""
         kind = request.path_params["kind"]
         batch = batch_of(self._service, request).batch
         if kind not in merged.KINDS:
@@ -63,7 +60,7 @@ class Extensions:
             return Response(b"")
 
     async def results(self, request: Request) -> Response:
-        """A page of the rows that have a result, in the order of the input."""
+        """Return a page of the rows that have a result, in the order of the input."""
         batch = batch_of(self._service, request).batch
         limit = limit_of(request, 100, 1000)
         after = request.query_params.get("after") or None
@@ -80,7 +77,7 @@ class Extensions:
         )
 
     async def all_results(self, request: Request) -> Response:
-        """Every row that has a result, in the order of the input, as lines."""
+        """Stream every row that has a result, in the order of the input, as JSON lines."""
         batch = batch_of(self._service, request).batch
         first = await self._page(batch, None, STREAM_ROWS)
         return StreamingResponse(self._lines(batch, first), media_type=JSONL)
@@ -93,7 +90,7 @@ class Extensions:
             page = await self._page(batch, page.position, STREAM_ROWS)
 
     async def _page(self, batch: Batch, after: str | int | None, limit: int) -> merged.ResultPage:
-        # Rows of an input that is not checked yet, or is not good, have neither results nor an order.
+        # Before validation, and if it failed, rows have neither results nor an order.
         if batch.status in (BatchStatus.VALIDATING, BatchStatus.FAILED):
             return merged.ResultPage([], 0, False)
         self._require_kept(batch.output_file_id, batch.error_file_id)
@@ -115,7 +112,7 @@ class Extensions:
             raise ApiError(409, message, retry=False) from None
 
     async def retry(self, request: Request) -> Response:
-        """A new batch of the rows that failed, expired or were cancelled."""
+        """Create a batch of the rows that failed, expired or were cancelled."""
         service, old = self._service, batch_of(self._service, request)
         body = await json_body(request, may_be_empty=True)
         causes = _causes(body)
@@ -134,7 +131,7 @@ class Extensions:
         return as_json(service.batches.create(BatchRecord(batch, options, tenant_of(request))))
 
     async def _add_leftovers(self, request: Request, old: Batch, new: Batch, causes: list[str]) -> None:
-        """Make the input file of the new batch; without rows there is none, and ApiError 400."""
+        """Write the input file of the new batch. Raises ApiError 400 if there are no rows."""
         service = self._service
         source, errors = self._content(old.input_file_id), self._content(old.error_file_id)
         service.require_room()
@@ -144,7 +141,7 @@ class Extensions:
         except FileNotFoundError:
             raise _gone(f"{old.input_file_id} or {old.error_file_id}") from None
         try:
-            # Other requests were answered while the rows were copied.
+            # Other requests ran while the rows were copied.
             require_room(service, request)
             if not size:
                 raise ApiError(400, f"The batch has no {' or '.join(causes)} rows: there is nothing to retry.")
@@ -169,7 +166,7 @@ class Extensions:
         return self._service.root / found.path
 
     async def events(self, request: Request) -> Response:
-        """Server-Sent Events: the batch now, and again at every change of its status or counts, until its end."""
+        """Stream Server-Sent Events: the batch now, and after each change of its status or counts, until it ends."""
         batch = batch_of(self._service, request).batch
         last = request.headers.get("last-event-id", "0")
         number = int(last) if is_whole(last, 0, 10**9) else 0
@@ -199,12 +196,12 @@ class Extensions:
         return self._service.root / "batches" / batch.id
 
     def _durable(self, batch: Batch) -> dict[str, int]:
-        """How many bytes of a running batch's result files count; those of a finished one count as a whole."""
+        """Return the number of durable bytes of a running batch's result files; empty if the batch has ended."""
         run = self._service.batches.runs.get(batch.id)
         return {} if run is None else {kind: run.durable_bytes(kind) or 0 for kind in merged.KINDS}
 
     def _require_kept(self, *file_ids: str | None) -> None:
-        """Refuse where a result file was deleted: ApiError 404."""
+        """Raise ApiError 404 if a result file was deleted."""
         for file_id in file_ids:
             if file_id is not None and self._service.records.file(file_id) is None:
                 raise ApiError(404, f"The file {file_id} of the batch was deleted.", param="id")

@@ -56,13 +56,10 @@ PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 
 
 class Files:
-    """The routes of files."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def routes(self) -> list[Route]:
-        """What this part answers."""
         return [
             Route("/v1/files", self.create, methods=["POST"]),
             Route("/v1/files", self.list, methods=["GET"]),
@@ -126,7 +123,7 @@ class Files:
         record, path = self._record(request)
         if self._service.is_in_use(record.file.id):
             raise ApiError(409, f"File {record.file.id} is the input of a batch that is still running.", retry=False)
-        # Record first: a kill between the two leaves a file that nobody names, never a name without a file.
+        # Record first: after a kill in between, a file is left without a record, never a record without its file.
         self._service.records.delete_file(record.file.id)
         path.unlink(missing_ok=True)
         self._service.upkeep.note_removed(record.path)
@@ -143,10 +140,10 @@ class Files:
 async def take_in(
     service: Service, request: Request, path: Path, most: int, part: str = "file"
 ) -> multipart.FormUpload:
-    """The request's form, whose file of at most `most` bytes then lies durable at `path`.
+    """Store the file of the request's form durably at `path`; it may have at most `most` bytes.
 
-    What the length of the body tells is refused before the body is read. Raises ApiError, TooLarge, OSError or
-    StorageError; then nothing is left at `path`.
+    Checks the announced length before reading the body. Raises ApiError, TooLarge, OSError or StorageError, and then
+    leaves nothing at `path`.
     """
     announced = announced_size(request) or 0
     if announced > most + multipart.MAX_OTHER_BYTES:
@@ -167,20 +164,20 @@ async def take_in(
 
 
 def seconds_now() -> int:
-    """The time as OpenAI's objects have it."""
+    """Return the time in whole seconds since 1970, as in OpenAI's objects."""
     return int(now().timestamp())
 
 
 def checked_name(filename: str) -> str:
-    """A file's name without folders and control characters; its end is kept where it is too long."""
+    """Return a file's name without folders and control characters; a name that is too long keeps its end."""
     name = re.sub(r"[\x00-\x1f\x7f-\x9f]", "", re.split(r"[/\\]", filename)[-1])
     return name[-LONGEST_NAME:] or "upload"
 
 
 def check_purpose(purpose: str, filename: str) -> None:
-    """Refuse a purpose that there is not, and batch input whose name says that it is something else: ApiError 400.
+    """Raise ApiError 400 for an unknown purpose, and for batch input whose suffix names another format.
 
-    A name without an ending says nothing: clients that send bytes have none, and OpenAI's call the file `upload`.
+    A name without a suffix is accepted: clients that send bytes have none, and OpenAI's call the file `upload`.
     """
     if purpose not in PURPOSES:
         supported = ", ".join(f"'{name}'" for name in PURPOSES)
@@ -191,7 +188,7 @@ def check_purpose(purpose: str, filename: str) -> None:
 
 
 def lifetime(purpose: str, anchor: Any, seconds: Any) -> int | None:
-    """How many seconds a file is kept, None for ever: as `expires_after` says, or as its purpose has it."""
+    """Return the number of seconds to keep a file, by `expires_after` or by its purpose; None for ever."""
     if anchor is None and seconds is None:
         return 30 * DAY if purpose == "batch" else None
     if anchor not in (None, "created_at"):

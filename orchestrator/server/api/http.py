@@ -1,4 +1,4 @@
-"""What every route needs: errors as OpenAI words them, JSON bodies, pages of lists."""
+"""Shared parts of the routes: errors as OpenAI words them, JSON bodies, pages of lists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ BUSY_SECONDS = 5
 
 
 class ApiError(Exception):
-    """An answer with an error body. `retry=False` tells OpenAI's clients not to try again, `after` when to (s)."""
+    """An answer with an error body. With `retry=False` OpenAI's clients do not retry; `after` is the delay in
+    seconds."""
 
     def __init__(
         self,
@@ -42,18 +43,18 @@ class ApiError(Exception):
 
 
 def tenant_of(request: Request) -> str:
-    """Whose request it is; "" where no keys are asked for."""
+    """Return the tenant of a request; "" without keys."""
     tenant: str = request.scope.get("tenant", "")
     return tenant
 
 
 def missing(name: str) -> NoReturn:
-    """Refuse a request that lacks a parameter."""
+    """Raise ApiError 400 for a missing parameter."""
     raise ApiError(400, f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
 
 
 class BodyInMemory:
-    """A request's body, and the place in a room that it takes as long as it is in memory."""
+    """A request's body, with its share of the memory room while it is in memory."""
 
     def __init__(self, content: bytes, place: RoomShare) -> None:
         self.content = content
@@ -61,15 +62,15 @@ class BodyInMemory:
         self._place.give_back(keep=len(content))
 
     def drop(self) -> None:
-        """It is not needed any more; a second time changes nothing."""
+        """Free the body's memory; a second call changes nothing."""
         self.content = b""
         self._place.give_back()
 
 
 async def read_body(request: Request, most: int) -> BodyInMemory:
-    """The request's body of at most `most` bytes, read once there is room for it.
+    """Read the request's body of at most `most` bytes, once there is room for it.
 
-    Raises ApiError: 413 where it is larger, 429 where there is no room, 400 where the client leaves.
+    Raises ApiError: 413 if it is larger, 429 if there is no room, 400 if the client disconnects.
     """
     announced = announced_size(request)
     if announced is not None and announced > most:
@@ -106,13 +107,13 @@ def _too_large(most: int) -> NoReturn:
 
 
 def announced_size(request: Request) -> int | None:
-    """How large the request says that its body is; None where it does not say."""
+    """Return the body size that the request announces, or None."""
     length = request.headers.get("content-length", "")
     return int(length) if is_whole(length, 0, 10**10 - 1) else None
 
 
 async def json_body(request: Request, *, may_be_empty: bool = False) -> dict[str, Any]:
-    """The request's body, a JSON object of at most MAX_JSON_BYTES."""
+    """Return the request's body, a JSON object of at most MAX_JSON_BYTES. Raises ApiError."""
     held = await read_body(request, MAX_JSON_BYTES)
     content = held.content
     held.drop()
@@ -128,7 +129,7 @@ async def json_body(request: Request, *, may_be_empty: bool = False) -> dict[str
 
 
 def limit_of(request: Request, default: int, most: int) -> int:
-    """The query's `limit`."""
+    """Return the query's `limit`. Raises ApiError 400 if it is out of range."""
     text = request.query_params.get("limit", str(default))
     if not is_whole(text, 1, most):
         raise ApiError(400, f"'limit' must be 1 to {most}.", param="limit", code="invalid_value")
@@ -136,12 +137,12 @@ def limit_of(request: Request, default: int, most: int) -> int:
 
 
 def is_whole(text: str, least: int, most: int) -> bool:
-    """Whether a text is a whole number of that range."""
+    """True if a text is a whole number from `least` to `most`."""
     return text.isascii() and text.isdecimal() and len(text) <= 10 and least <= int(text) <= most
 
 
 def page(found: list[Any], limit: int) -> Response:
-    """A list object of at most `limit` of the items found; `found` holds one more where there are more."""
+    """Return a list object of at most `limit` items; one item more in `found` means that there is another page."""
     data = found[:limit]
     return as_json(
         {
@@ -155,12 +156,11 @@ def page(found: list[Any], limit: int) -> Response:
 
 
 def as_json(value: Any, status: int = 200) -> Response:
-    """A JSON answer."""
     return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
 
 
 def on_api_error(request: Request, error: Exception) -> Response:
-    """The answer to what a route refuses."""
+    """Return the answer to a request that a route refused."""
     assert isinstance(error, ApiError)
     response = as_json({"error": error.error}, error.status)
     response.headers.update(error.headers)
@@ -168,7 +168,7 @@ def on_api_error(request: Request, error: Exception) -> Response:
 
 
 def on_http_error(request: Request, error: Exception) -> Response:
-    """The answer to what no route takes."""
+    """Return the answer to a request that no route accepts."""
     assert isinstance(error, HTTPException)
     status = error.status_code
     message = f"Unknown request URL: {request.method} {request.url.path}." if status == 404 else error.detail
@@ -180,13 +180,13 @@ def on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """What the request's path takes: each method is a route of its own, and a route knows only its own."""
+    """Return the methods of the request's path; each method is a separate route."""
     routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     return {method for route in routes for method in route.methods}
 
 
 def on_storage_error(request: Request, error: Exception) -> Response:
-    """The answer while the disk or the database refuses: nothing was taken in, and it may be sent again later."""
+    """Return the answer while the disk or the database fails: nothing was stored, and a retry later may work."""
     log.warning("a request was refused: %s", error)
     reason = _reason(request, error)
     body = {"error": ErrorObject(f"The server cannot write: {reason}", "server_error", None, "storage")}
@@ -198,11 +198,11 @@ def on_storage_error(request: Request, error: Exception) -> Response:
 def _reason(request: Request, error: Exception) -> str | None:
     if isinstance(error, OSError):
         return error.strerror
-    # Texts of other errors have paths in them, which are nobody else's business.
+    # Texts of other errors contain paths, which only a server without keys may show.
     is_told = isinstance(error, NoSpace) or not request.scope.get("asks_for_keys", False)
     return str(error) if is_told else "its log has the reason"
 
 
 def on_surprise(request: Request, error: Exception) -> Response:
-    """The answer to an error of the server's own."""
+    """Return the answer to an unexpected error in the server."""
     return as_json({"error": ErrorObject("Internal server error; see the server's log.", "server_error")}, 500)

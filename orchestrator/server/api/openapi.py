@@ -1,4 +1,4 @@
-"""The server's description of itself: `/openapi.json`, made of one table of its routes and of the wire's types."""
+"""The server's OpenAPI description, `/openapi.json`, built from a table of its routes and the wire's types."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Deleted(msgspec.Struct):
 
 
 class Kept(msgspec.Struct):
-    """How long a file is kept, from its creation on."""
+    """The time a file is kept, counted from its creation."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Meta(ge=3600, le=2_592_000)]
@@ -68,7 +68,7 @@ Metadata = dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_len
 
 
 class NewBatch(msgspec.Struct):
-    """What a batch is made of; `order` and `include_provenance` are extensions."""
+    """A request for a new batch; `order` and `include_provenance` are extensions."""
 
     input_file_id: Annotated[str, Meta(min_length=1)]
     endpoint: Annotated[
@@ -84,7 +84,7 @@ class NewBatch(msgspec.Struct):
 
 
 class Retry(msgspec.Struct):
-    """Which rows of a batch that has ended become a new batch; without a body, all that have no good answer."""
+    """The rows of an ended batch that become a new batch; without a body, all that have no good answer."""
 
     only: Annotated[list[Literal["failed", "expired", "cancelled"]], Meta(min_length=1)] | UnsetType = UNSET
     completion_window: Annotated[str, Meta(pattern="^[1-9][0-9]{0,6}[smhd]$")] | UnsetType = UNSET
@@ -108,7 +108,7 @@ class Complete(msgspec.Struct):
 
 
 class Model(msgspec.Struct):
-    """A model of an upstream; what else the upstream says of it stands beside."""
+    """A model of an upstream, with any further fields that the upstream gives."""
 
     id: str
     created: int
@@ -124,7 +124,7 @@ class Models(msgspec.Struct):
 
 
 class Health(msgspec.Struct):
-    """How the server is; `problem` is for people."""
+    """The state of the server; `problem` is for people."""
 
     status: Literal["ok", "storage", "broken"]
     problem: str | None
@@ -134,7 +134,7 @@ class Health(msgspec.Struct):
 
 
 class Ready(msgspec.Struct):
-    """Whether the server can take work, and if not, why."""
+    """Readiness: whether the server can take work, and if not, why."""
 
     status: Literal["ready", "not ready"]
     reasons: list[str]
@@ -190,7 +190,7 @@ def _limit(default: int, most: int) -> dict[str, Any]:
 class Operation:
     """One route: what it takes (a type, a form or a plain schema) and answers (a type or a media type).
 
-    401 is left out: where keys are asked for, any but OPEN_PATHS may answer it.
+    401 is left out: if keys are required, every path outside OPEN_PATHS may answer it.
     """
 
     method: str
@@ -202,7 +202,7 @@ class Operation:
     asks: tuple[dict[str, Any], ...] = ()
     refuses: tuple[int, ...] = ()
     also: tuple[int, ...] = ()
-    """Statuses besides 200 with an answer of the same kind."""
+    """Statuses besides 200 whose answer has the same type."""
 
 
 _FILE, _BATCH, _UPLOAD = "/v1/files/{file_id}", "/v1/batches/{batch_id}", "/v1/uploads/{upload_id}"
@@ -272,13 +272,10 @@ SAID = {
 
 
 class Description:
-    """The route of the description."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def routes(self) -> list[Route]:
-        """What this part answers."""
         return [Route("/openapi.json", self.openapi, methods=["GET"])]
 
     async def openapi(self, request: Request) -> Response:
@@ -287,7 +284,7 @@ class Description:
 
 @cache
 def description(endpoints: frozenset[str] = KNOWN) -> dict[str, Any]:
-    """The whole description: OpenAPI 3.1, as values of JSON. `endpoints` are the paths that are passed on."""
+    """Return the OpenAPI 3.1 description as JSON values. `endpoints` are the paths that are passed on."""
     operations = (*OPERATIONS, *map(_passed, sorted(endpoints)))
     asked = _schemas({operation.takes for operation in operations if _is_type(operation.takes)})
     answered = _schemas({Error, *(operation.answers for operation in operations if _is_type(operation.answers))})
@@ -320,7 +317,7 @@ def _schemas(types: set[Any]) -> dict[str, Any]:
 
 
 def _whole(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of an answer: each of its keys is always there, and what kind of object it is does not vary."""
+    """Return the schema of an answer: all of its keys are required, and `object` is constant."""
     if "properties" not in schema:
         return schema
     properties = {}

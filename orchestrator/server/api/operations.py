@@ -1,4 +1,4 @@
-"""What people and machines ask about the server itself."""
+"""Routes about the server itself, for people and machines: models, health, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ NOT_READY_SECONDS = "5"
 
 
 class Operations:
-    """The routes of operation."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def routes(self) -> list[Route]:
-        """What this part answers."""
         return [
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{model:path}", self.model, methods=["GET"]),
@@ -44,7 +41,8 @@ class Operations:
         return as_json(found)
 
     def _models(self) -> dict[str, dict[str, Any]]:
-        """The upstreams' models by id, as the first that has one describes it; an alias has it as `root`."""
+        """Return all upstreams' models by id; the first upstream that has a model describes it. An alias names it as
+        `root`."""
         models: dict[str, dict[str, Any]] = {}
         for upstream in self._service.upstreams:
             for given in upstream.model_objects:
@@ -59,7 +57,7 @@ class Operations:
         return as_json(health(self._service, is_known=is_known(request)))
 
     async def ready(self, request: Request) -> Response:
-        """200 while batches can be taken in and worked on, else 503 with what is in the way."""
+        """Answer 200 while the server can accept and process batches, else 503 with the reasons."""
         reasons = not_ready(self._service, is_known=is_known(request))
         if not reasons:
             return as_json({"status": "ready", "reasons": []})
@@ -68,7 +66,7 @@ class Operations:
         return response
 
     async def metrics(self, request: Request) -> Response:
-        # The client library takes 50 ms and some megabytes, which a server that nobody scrapes does without.
+        # The client library takes 50 ms and some megabytes; a server without a scraper does not load it.
         from orchestrator.server.metrics import page
 
         text, kind = page(self._service, request.headers.get("accept", ""), is_known=is_known(request))

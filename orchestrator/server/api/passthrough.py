@@ -1,4 +1,4 @@
-"""Synchronous requests: passed to an upstream as they are, ahead of batch rows, and the answer as it comes."""
+"""Synchronous requests, passed to an upstream unchanged, ahead of batch rows; so is the answer."""
 
 from __future__ import annotations
 
@@ -37,26 +37,27 @@ NOT_SENT = HOP_BY_HOP | frozenset(
     b"host content-length expect authorization api-key x-api-key cookie"
     b" x-http-method x-http-method-override x-method-override x-original-url x-rewrite-url".split()
 )
-"""A client's headers that stay here: its key is for this server, and the upstream has a key of its own. Nor do those
-go on by which some servers take a request for another one than its first line says."""
+"""Headers of a client that are not passed on. Its key is for this server, and the upstream has its own.
+The overrides could make an upstream treat the request as another method or path than its first line says.
+"""
 NOT_ANSWERED = HOP_BY_HOP | frozenset(b"server date location set-cookie x-request-id".split())
-"""An upstream's headers that stay here; a redirect would name its address."""
+"""Headers of an upstream that are not passed on; a redirect would reveal its address."""
 
 
-# What HTTP does not allow in a header, and an upstream may have sent all the same.
+# Names and characters that HTTP forbids in headers, though an upstream may send them.
 _is_name = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
 _has_control = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
 class _Asks(msgspec.Struct):
-    """What is read of a body."""
+    """The only field of a body that is read."""
 
     model: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class PassthroughRequest:
-    """One request to pass on. `model` is the one it names where that decides which upstream can answer, or None."""
+    """One request to pass on. `model` is the model it names if that decides which upstream can answer, else None."""
 
     target: str
     headers: list[tuple[str, str]]
@@ -65,17 +66,16 @@ class PassthroughRequest:
 
 
 class _NotReached(Exception):
-    """No connection: the upstream has seen nothing of the request."""
+    """No connection was made: the upstream has seen nothing of the request."""
 
 
 class Passthrough:
-    """The routes of the upstreams: a POST to each path of the allow-list, and nothing else."""
+    """Routes to the upstreams: a POST for each path of the allow-list."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def routes(self) -> list[Route]:
-        """What this part answers."""
         return [Route(path, self._forward(path), methods=["POST"]) for path in sorted(self._service.endpoints.all)]
 
     def _forward(self, path: str) -> Callable[[Request], Awaitable[Any]]:
@@ -85,7 +85,7 @@ class Passthrough:
         return forward
 
     async def forward(self, request: Request, path: str) -> Any:
-        """An ASGI application that answers the request; of its path, what the allow-list has is passed on."""
+        """Return an ASGI application that passes the request on, to the allow-listed `path`."""
         body, query = await read_body(request, MAX_BODY_BYTES), request.url.query
         if self._service.settings.log_prompts:
             log.info("request body", extra=told(path=path, body=body.content.decode(errors="replace")))
@@ -99,19 +99,19 @@ def _model(body: bytes) -> str | None:
     try:
         model = msgspec.json.decode(body, type=_Asks).model
     except JSON_ERRORS:
-        return None  # a form, or nothing that any upstream will take
+        return None  # a form, or a body that no upstream accepts
     return model if isinstance(model, str) else None
 
 
 def _sent_headers(request: Request) -> list[tuple[str, str]]:
     sent = _kept(request.headers.raw, NOT_SENT)
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in sent]
-    # The answer goes on as it comes, so what the client does not say it can read must not be asked for.
+    # The answer is passed on unchanged, so it must not use an encoding that the client did not offer.
     return headers if "accept-encoding" in request.headers else [*headers, ("accept-encoding", "identity")]
 
 
 def _kept(headers: Sequence[tuple[bytes, bytes]], dropped: Collection[bytes]) -> list[tuple[bytes, bytes]]:
-    """Headers without those dropped, and without those that `Connection` names as being of one hop."""
+    """Return the headers without `dropped`, and without the hop-by-hop headers that `Connection` names."""
     named = {
         word.strip().lower() for name, value in headers if name.lower() == b"connection" for word in value.split(b",")
     }
@@ -119,9 +119,9 @@ def _kept(headers: Sequence[tuple[bytes, bytes]], dropped: Collection[bytes]) ->
 
 
 def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[Upstream] = ()) -> Upstream | None:
-    """The upstream with the most room among those that are well and serve the model; None where there is none.
+    """Return the upstream with the most room among the working ones that serve the model, or None.
 
-    A model that no upstream names may be at one that names none; else any may say that it is unknown.
+    If no upstream names the model, ask one that names no models, else any: it may answer that the model is unknown.
     """
     serving = list(upstreams)
     if model is not None:
@@ -132,7 +132,7 @@ def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[U
 
 
 def _takes_calls(upstream: Upstream) -> bool:
-    """True unless nobody answers there. One that fails for all rows of batches may know this request."""
+    """True unless nothing answers there. An upstream that fails for all batch rows may still accept this request."""
     return upstream.problem is None or (upstream.outage.is_open and not upstream.is_leaving)
 
 
@@ -142,10 +142,10 @@ def _load(upstream: Upstream) -> tuple[bool, float, int]:
 
 
 class _Relay:
-    """An ASGI application for one call: finds an upstream, asks it, passes on what it answers."""
+    """An ASGI application for one call: chooses an upstream, asks it, and passes its answer on."""
 
     def __init__(self, service: Service, call: PassthroughRequest) -> None:
-        import aiohttp  # only here, as a batch does not need it
+        import aiohttp  # only here: batches do not need it
 
         self._service = service
         self._call = call
@@ -155,7 +155,7 @@ class _Relay:
         )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        # A client that leaves takes its request with it: the upstream would work for nobody.
+        # If the client disconnects, the request is cancelled: the upstream would work for no one.
         work, left = asyncio.create_task(self._answer(send)), asyncio.create_task(_left(receive))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
@@ -190,7 +190,7 @@ class _Relay:
         began = upstream.clock()
         upstream.interactive += 1
         if upstream.rate_limiter is not None:
-            # A person does not wait for the rate; the rows behind do.
+            # An interactive request does not wait for the rate; the batch rows after it do.
             upstream.rate_limiter.take(began, likely_tokens(self._call.body.content))
         try:
             status = await self._pass_on(upstream, send)
@@ -205,7 +205,7 @@ class _Relay:
                 "an upstream broke off",
                 extra=told(upstream=upstream.shown, error=type(error).__name__, answered=self._started),
             )
-            # Where the answer has begun, leaving it without an end is how a client sees that it is not whole.
+            # After the answer has begun, a missing end tells the client that it is incomplete.
             if not self._started:
                 raise _broken(error) from None
         finally:
@@ -231,13 +231,13 @@ class _Relay:
             await send({"type": "http.response.start", "status": response.status, "headers": headers})
             async for part in response.content.iter_any():
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-        # Nothing is awaited behind this: once an answer is whole, `receive` says that its client left.
+        # Await nothing after this: once an answer is complete, `receive` reports a disconnect.
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         return response.status
 
 
 def _sent(body: BodyInMemory) -> bytes | AsyncIterator[bytes]:
-    """What is sent of a body: as a whole, or block by block, so that a large one is dropped once it has gone."""
+    """Return the body whole, or in blocks if it is large, to free its memory once it is sent."""
     return body.content if len(body.content) <= SMALL else _blocks(body)
 
 

@@ -1,4 +1,4 @@
-"""Answers of a server that has a replica: none before what it tells is there, none while another may be active."""
+"""Requests to a server with a replica: answered once the replica has the change, refused if another may be active."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from orchestrator.server.api.http import ApiError
 from orchestrator.server.service import Service
 
 RECORDED = ("/v1/files", "/v1/uploads", "/v1/batches")
-"""What begins with these tells or changes what the server has recorded."""
+"""Prefixes of the paths that read or change the server's records."""
 READS = ("GET", "HEAD")
 RETRY_SECONDS = 5
 
 
 class Replicated:
-    """Refuses requests while another server may be the active one; a change is answered once it is on the replica."""
+    """Refuses requests while another server may be active; answers a change once it is on the replica."""
 
     def __init__(self, app: Any, service: Service) -> None:
         self._app = app
@@ -38,7 +38,7 @@ class Replicated:
 
 
 class _Held:
-    """An answer that goes out once all that is recorded is on the replica; else an error goes in its place."""
+    """Holds back an answer until the replica has all records; if that fails, sends an error instead."""
 
     def __init__(self, service: Service, scope: Any, receive: Any, send: Any) -> None:
         self._service = service

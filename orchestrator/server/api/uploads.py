@@ -1,4 +1,4 @@
-"""`/v1/uploads`: large files in parts, which may come side by side and are put together at the end."""
+"""`/v1/uploads`: large files in parts, which may arrive in parallel and are joined at the end."""
 
 from __future__ import annotations
 
@@ -26,13 +26,10 @@ from orchestrator.server.uploads import (
 
 
 class UploadRoutes:
-    """The routes of uploads."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def routes(self) -> list[Route]:
-        """What this part answers."""
         return [
             Route("/v1/uploads", self.create, methods=["POST"]),
             Route("/v1/uploads/{upload_id}/parts", self.add_part, methods=["POST"]),
@@ -76,7 +73,7 @@ class UploadRoutes:
         async with service.uploads.lock(request.path_params["upload_id"]):
             record = self._record(request)
             if record.upload.status is UploadStatus.COMPLETED:
-                # Clients send a call again whose answer they did not get.
+                # Clients repeat a call whose answer they did not get.
                 return as_json(record.upload)
             upload = _pending(record).upload
             service.require_room(upload.bytes)
@@ -109,7 +106,7 @@ def _no_such_upload(upload_id: str) -> ApiError:
 
 
 def _pending(record: UploadRecord) -> UploadRecord:
-    """The record; ApiError 409 where the upload takes neither parts nor an end any more."""
+    """Return the record. Raises ApiError 409 if the upload has already ended."""
     upload = record.upload
     if upload.status is not UploadStatus.PENDING:
         raise ApiError(409, f"The upload {upload.id} is not pending: its status is '{upload.status}'.", retry=False)
@@ -117,7 +114,7 @@ def _pending(record: UploadRecord) -> UploadRecord:
 
 
 def _record_of(body: dict[str, Any], tenant: str) -> UploadRecord:
-    """A new upload as a body asks for it."""
+    """Build a new upload from a request body. Raises ApiError 400."""
     for name in ("bytes", "filename", "mime_type", "purpose"):
         if body.get(name) is None or body[name] == "":
             missing(name)
