@@ -1,4 +1,4 @@
-"""What NVIDIA's management library says of this machine's GPUs, where it is installed (the extra `gpu`)."""
+"""Memory of this machine's GPUs, from NVIDIA's management library if it is installed (the extra `gpu`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_DRIVER = "this machine has no NVIDIA driver"
 class GpuMemory:
     """The memory in use on some GPUs of this machine, of all processes together.
 
-    `problem` says why it is not known, `names` what the GPUs are called.
+    `problem` says why it is unknown; `names` are the GPUs' names.
     """
 
     def __init__(self, library: Any = None, handles: Sequence[Any] = (), problem: str | None = None) -> None:
@@ -25,13 +25,13 @@ class GpuMemory:
         self.names = tuple(sorted({_text(library.nvmlDeviceGetName(handle)) for handle in handles}))
 
     def used(self) -> int | None:
-        """Bytes; None where it is not known."""
+        """Return the bytes in use, or None if unknown."""
         if not self._handles:
             return None
         try:
             return sum(int(self._library.nvmlDeviceGetMemoryInfo(handle).used) for handle in self._handles)
         except self._library.NVMLError:
-            return None  # a GPU whose memory is shared with its CPU does not tell, and one may fall off the bus
+            return None  # a GPU that shares its CPU's memory reports nothing, and a GPU may fall off the bus
 
 
 def _text(name: str | bytes) -> str:
@@ -40,7 +40,7 @@ def _text(name: str | bytes) -> str:
 
 @contextmanager
 def gpu_memory(wanted: Sequence[int] | None = None) -> Iterator[GpuMemory]:
-    """The GPUs with these numbers, or all; one whose `used` is None where nothing can be told."""
+    """Yield the memory of these GPUs, or of all; its `used` is None if nothing can be read."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError:

@@ -1,8 +1,8 @@
-"""One point: rows at a fixed concurrency, from the first until enough of them are back to tell the throughput.
+"""One point: rows at a fixed concurrency, until enough have come back to know the throughput.
 
-In steady state every place is taken, so throughput is measured between two of its moments: when as many rows are back
-as there are places (the first flight), and when a whole number of flights is back. Rows go on going out until then,
-so the end of a point, where places stay empty, is not part of it.
+In steady state every place is taken. So throughput is measured between two moments: when as many rows are back as
+there are places (the first flight), and when a whole number of flights is back. Rows are sent until then, so the end
+of a point, when places stay empty, is not part of it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.upstreams import Upstream
 
 FLIGHTS = 5
-"""A point is over after so many flights at the earliest."""
+"""A point ends after this many flights at the earliest."""
 STEADY = 0.01
-"""... and before its time where their mean is known to this part (its standard error)."""
+"""A point ends early once the standard error of its mean flight time is at most this part of the mean."""
 LATE = 4.0
-"""It is over after so many times its time, whatever is back."""
+"""A point ends after this many times its `seconds` at the latest."""
 FEW_FAILURES, FALLEN = 10, 0.2
-"""An engine has fallen over where so many attempts failed, and they are more than this part of all."""
+"""An engine has fallen over after this many failed attempts, if they also exceed this part of all."""
 DOWN_SECONDS = 3.0
 LOOK_SECONDS = 0.2
 RETRY_DELAY = 0.5
@@ -62,7 +62,7 @@ class PointTerms:
 
 @dataclass(frozen=True, slots=True)
 class BenchPoint:
-    """What a point showed. Rates are a second, of all upstreams together; latencies are seconds.
+    """Results of a point. Rates are per second, of all upstreams together; latencies are seconds.
 
     `cache_hits` is the part of prompt tokens that came from the prefix cache, `kv_peak` the highest use of the KV
     cache, both 0 to 1; they and `preemptions` are None without vLLM's gauges. `vram_peak` is in bytes.
@@ -87,7 +87,7 @@ class BenchPoint:
     problem: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         figures = ("seconds", "rows_per_second", "input_tokens_per_second", "output_tokens_per_second", "p50", "p99")
         return {
             "concurrency": self.concurrency,
@@ -106,7 +106,7 @@ class BenchPoint:
 
     @classmethod
     def of_json(cls, told: dict[str, Any]) -> BenchPoint:
-        """What `to_json` gave. Raises KeyError, TypeError, ValueError for anything else."""
+        """Read the form that `to_json` returns. Raises KeyError, TypeError or ValueError for anything else."""
         values = {**told, "mode": Mode(told["mode"]), "end": PointEnd(told["end"])}
         values["vram_peak"] = values.pop("vram_peak_bytes")
         return cls(**{name: values[name] for name in cls.__slots__})
@@ -115,7 +115,7 @@ class BenchPoint:
 async def measure_point(
     upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, memory: GpuMemory
 ) -> BenchPoint:
-    """Run one point; the upstreams are open and watched, and nothing else uses them."""
+    """Run one point; the upstreams must be open, watched and otherwise unused."""
     for upstream in upstreams:
         upstream.limiter = ConcurrencyLimiter.fixed(terms.concurrency)
     dispatcher = Dispatcher(list(upstreams), retry_delay=RETRY_DELAY, paused=lambda: False, enabled=True)
@@ -128,7 +128,7 @@ async def measure_point(
 
 
 class _Measuring:
-    """A point under way."""
+    """A running point."""
 
     def __init__(
         self, upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, dispatcher: Dispatcher,
@@ -153,7 +153,6 @@ class _Measuring:
         self._down_since: float | None = None
 
     async def run(self) -> BenchPoint:
-        """From the first row to the figures."""
         retried = sum(upstream.stats.retried for upstream in self._upstreams)
         before = await self._gauges()
         self._retried_before = retried
@@ -208,7 +207,7 @@ class _Measuring:
             asyncio.get_running_loop().call_soon(self._dispatcher.top_up)
 
     def _is_enough(self) -> bool:
-        """Whether the flights so far tell the throughput."""
+        """True if the flights so far are enough to know the throughput."""
         if len(self._flights) < self._terms.flights:
             return False
         if self._flights[-1] - self._flights[0] >= self._terms.seconds:
@@ -232,7 +231,7 @@ class _Measuring:
         self._over.set()
 
     async def _look(self) -> None:
-        """A few times a second: peaks, engines that no longer answer, and time that is over."""
+        """A few times a second, check for peaks, engines that no longer answer, and the time limit."""
         while not self._over.is_set():
             self._note_peaks()
             problems = [upstream.problem for upstream in self._upstreams]
@@ -261,7 +260,7 @@ class _Measuring:
         return [one for one in found if one is not None]
 
     async def _drain(self, result: BenchPoint) -> None:
-        """Let what is out come back: an engine still at work on it would be slower in the next point."""
+        """Wait for rows in flight: an engine still working on them would be slower in the next point."""
         until = self._clock() + max(LEAST_DRAIN, 2 * result.p99)
         while self._rows.out and not self._fell and (left := until - self._clock()) > 0:
             self._changed.clear()
@@ -304,7 +303,7 @@ class _Measuring:
         )
 
     def _measured(self) -> tuple[Sequence[RowEnd], float, PointEnd]:
-        """The rows that count, the seconds in which they came back, and how the point ended."""
+        """Return the rows that count, the seconds in which they came back, and how the point ended."""
         ended, places = self._rows.ended, self._places
         first = 0 if self._terms.mode is Mode.STATIC else places
         begin = self._began if self._terms.mode is Mode.STATIC else (self._flights or [self._began])[0]
@@ -316,5 +315,5 @@ class _Measuring:
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of the sorted values that this share of them does not exceed; 0 of none."""
+    """Return the smallest of the sorted values that `share` of them do not exceed; 0 without values."""
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else 0.0

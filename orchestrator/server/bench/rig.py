@@ -1,4 +1,4 @@
-"""The upstreams and the rows that the points of a bench share."""
+"""The upstreams and rows that the points of a bench share."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.upstreams import Upstream
 
 REACH_SECONDS = 120.0
-"""An engine that fell over may take so long until it answers again."""
+"""Seconds until an engine that fell over must answer again."""
 POLL_SECONDS = 0.1
 MOST_ROWS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class RigTerms:
-    """Where rows go and what they are: a batch file whose rows have one endpoint and one model."""
+    """A batch file whose rows have one endpoint and one model, and the upstreams for it."""
 
     urls: tuple[str, ...]
     api_key: str | None
@@ -38,7 +38,7 @@ class RigTerms:
 
 
 class Rig:
-    """`async with Rig(...)`: points one after another, in the product's own order of rows unless told otherwise."""
+    """`async with Rig(...)`: measures points one after another; rows go out in the usual order by default."""
 
     def __init__(self, terms: RigTerms, memory: GpuMemory) -> None:
         self._terms = terms
@@ -75,7 +75,7 @@ class Rig:
             await upstream.close()
 
     async def reach(self, seconds: float = REACH_SECONDS) -> None:
-        """Return when every upstream answers. Raises BackendError where one does not in so many seconds."""
+        """Return when every upstream answers. Raises BackendError after `seconds`."""
         until = time.monotonic() + seconds
         while problems := [one for one in self._upstreams if one.problem is not None]:
             if time.monotonic() >= until:
@@ -86,27 +86,27 @@ class Rig:
 
     @property
     def has_gauges(self) -> bool:
-        """Whether the upstreams show vLLM's gauges."""
+        """True if the upstreams show vLLM's gauges."""
         return all(upstream.gauges is not None for upstream in self._upstreams)
 
     @property
     def order(self) -> str:
-        """In which order rows go out, and why."""
+        """The order in which rows go out, and the reason."""
         return self._plan(in_file_order=False).order.reason
 
     @property
     def reorders(self) -> bool:
-        """Whether that is another order than the file's."""
+        """True if that order differs from the file's."""
         return self._plan(in_file_order=False).order.rows is not None
 
     async def measure(self, terms: PointTerms, *, in_file_order: bool = False, one_token: bool = False) -> BenchPoint:
-        """One point, with prompts that no earlier one has left in a vLLM's cache."""
+        """Measure one point, with prompts that are not in vLLM's cache from an earlier point."""
         await self.reach()
         with self._rows(in_file_order=in_file_order, one_token=one_token) as rows:
             return await measure_point(self._upstreams, rows, terms, self._memory)
 
     async def warm_up(self, rows: int = 4) -> BenchPoint:
-        """A few rows of which nothing is kept: what is compiled or allocated at first use is then there."""
+        """Send a few rows without recording them, so that the engine compiles and allocates what it needs."""
         patience = self._terms.request_timeout
         return await self.measure(PointTerms(rows, 0.0, Mode.STATIC, flights=1, patience=patience))
 

@@ -1,4 +1,4 @@
-"""The rows of a point: when each may go, and when and how each came back."""
+"""The rows of a point: when each may be sent, and when and how each came back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Mode(StrEnum):
-    """When the place of a row that came back is taken by the next."""
+    """When the place of a row that came back is given to the next row."""
 
     CONTINUOUS = "continuous"  # at once
     DYNAMIC = "dynamic"  # at the end of a short window, with all places that came free in it
@@ -46,7 +46,7 @@ class RowEnd(NamedTuple):
 
 
 class PointWork(Work):
-    """A row of a point; a sample that is too short for it begins anew, in another `cycle`."""
+    """A row of a point; a sample that is too short for the point starts again, in another `cycle`."""
 
     __slots__ = ("cycle",)
 
@@ -56,10 +56,11 @@ class PointWork(Work):
 
 
 class PointRows:
-    """Rows of a batch file, over and over, as the dispatcher takes them; `gate` says how many more may go.
+    """Rows of a batch file, repeated endlessly for the dispatcher; `gate` returns how many more may be sent.
 
-    With a `salt`, no row finds its prompt in the cache of a vLLM from an earlier point or cycle. With
-    `one_token`, answers have one token: what remains is the work of reading prompts.
+    With a `salt`, no row finds its prompt in vLLM's cache from an earlier point or cycle. With `one_token`, answers
+    have
+    one token, so that mostly the work of reading prompts remains.
     """
 
     batch_id = tenant = "bench"
@@ -73,10 +74,9 @@ class PointRows:
         self.on_end: Callable[[], None] = lambda: None
         self.ended: list[RowEnd] = []
         self.failed = 0
-        """Rows without an answer."""
         self.taken = 0
         self.problem: str | None = None
-        """What was said of the last row that failed."""
+        """Reason of the last failed row."""
         self._plan = plan
         self._upstreams = upstreams
         self._salt = salt
@@ -89,26 +89,25 @@ class PointRows:
         self._input = Input(path, plan)
 
     def close(self) -> None:
-        """Close the file."""
         self._input.close()
 
     @property
     def out(self) -> int:
-        """Rows that were taken and have no end yet."""
+        """Rows taken that have not ended."""
         return self.taken - len(self.ended)
 
     @property
     def model(self) -> str | None:
-        """The model that its rows name."""
+        """The model that the rows name."""
         return self._plan.model
 
     @property
     def rows_left(self) -> int:
-        """There are always more."""
+        """Rows of the whole sample: a point never runs out of rows."""
         return len(self._plan)
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        """The next row, where the gate is open."""
+        """Return the next row if the gate is open."""
         if self._stopping:
             return None
         if self._again:
@@ -125,37 +124,37 @@ class PointRows:
         return PointWork(self, index, self._plan.size(index), self._cycle)
 
     def give_back(self, work: Work) -> None:
-        """A row whose attempt failed, and that is tried again."""
+        """Requeue a row whose attempt failed."""
         self._again.append(work)
 
     def put_back(self, work: Work) -> None:
-        """There was no room for it: it is the next to be taken."""
+        """Return a row for which there was no room; it is taken next."""
         self._again.appendleft(work)
 
     def unpack(self, work: Work) -> None:
-        """Rows are not packed here."""
+        """Requeue a row; rows are not packed here."""
         self._again.append(work)
 
     def tokens(self, work: Work) -> int:
-        """About how many tokens a request will count against a limit."""
+        """Estimate the tokens that a request counts against a limit."""
         return work.size // bodies.BYTES_PER_TOKEN
 
     def leaves(self, work: Work) -> None:
-        """Nothing is booked of a point."""
+        """Do nothing: a point books nothing."""
 
     def came_back(self, work: Work) -> None:
-        """Nothing is booked of a point."""
+        """Do nothing: a point books nothing."""
 
     def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
-        """A task sends one of its rows."""
+        """Note the task that sends a row."""
         self._tasks.add(task)
 
     def leave(self, task: asyncio.Task[None]) -> None:
-        """The task has its answer, or was cancelled."""
+        """Forget a task that was answered or cancelled."""
         self._tasks.discard(task)
 
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
-        """The body as the product would send it, salted where the upstream is vLLM."""
+        """Return the body as a batch would send it, salted if the upstream is vLLM."""
         assert isinstance(work, PointWork)
         try:
             line = self._input.line(work.index)
@@ -176,18 +175,18 @@ class PointRows:
         return body
 
     def refuse(self, work: Work, fault: LineError) -> None:
-        """A row that must not be sent."""
+        """End a row that must not be sent."""
         self.problem = fault.message
         self._end(RowEnd(0.0, 0.0, NO_TOKENS, is_answer=False))
 
     def hold(self, reason: str) -> None:
-        """It fails at giving rows: the point has no more."""
+        """Stop the point because it cannot provide rows."""
         self.problem = reason
         self._stopping = True
         self.on_end()
 
     def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: RetryVerdict, latency: float) -> bool:
-        """A row's end."""
+        """Record a row's end."""
         is_answer = verdict.action is Action.KEEP and reply.status < 300
         tokens = NO_TOKENS
         if is_answer:
@@ -206,18 +205,18 @@ class PointRows:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether its rows are no longer wanted."""
+        """True if its rows are no longer wanted."""
         return self._stopping
 
     def stop(self) -> None:
-        """Take back what is out."""
+        """Stop, and cancel the rows in flight."""
         self._stopping = True
         for task in list(self._tasks):
             task.cancel()
 
 
 def _limited(body: bytes) -> bytes:
-    """The same request for an answer of one token."""
+    """Return the same request for an answer of one token."""
     try:
         fields = _decode(body)
     except JSON_ERRORS:

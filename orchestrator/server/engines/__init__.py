@@ -1,6 +1,6 @@
 """A vLLM engine of our own: install it, give it a model, start it, watch it, stop it.
 
-The engine lives in an environment of its own (`.engine/venv`): this package starts it and imports none of it.
+The engine has its own environment (`.engine/venv`): this package starts it and imports nothing from it.
 """
 
 from orchestrator.server.engines.errors import EngineUnavailable

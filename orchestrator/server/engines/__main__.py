@@ -71,7 +71,6 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one verb and return the exit code."""
     cut = argv.index("--") if "--" in argv else len(argv)
     arguments = parser().parse_args(argv[:cut])
     signal.signal(signal.SIGTERM, interrupt)

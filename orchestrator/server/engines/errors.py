@@ -1,4 +1,4 @@
-"""The one error of this package."""
+"""The error of this package."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ ELSEWHERE = "use a server that runs elsewhere: make demo UPSTREAM=http://host:po
 
 
 class EngineUnavailable(BackendError):
-    """The engine cannot be installed, does not start, or has died; the hint names the way around it.
+    """The engine cannot be installed, does not start, or has died; the hint names an alternative.
 
-    `brief` is the message without what the engine's log says.
+    `brief` is the message without the engine's log.
     """
 
     def __init__(self, message: str, *, hint: str | None = ELSEWHERE, brief: str | None = None) -> None:

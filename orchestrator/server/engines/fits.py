@@ -1,4 +1,4 @@
-"""Whether a model fits the GPUs' memory: said in a second, where vLLM says it after minutes."""
+"""Checks in a second whether a model fits the GPUs' memory; vLLM takes minutes to say so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UTILIZATION = 0.92
 """vLLM's default of --gpu-memory-utilization (0.32)."""
 OVERHEAD = 1.10
 ROOM = 1 * GIB
-"""What an engine needs at least beside its weights: activations, CUDA graphs, a small KV cache."""
+"""Bytes an engine needs at least beside its weights: activations, CUDA graphs, a small KV cache."""
 INDEX = "*.safetensors.index.json"
 UNJUDGED = (
     *("--quantization", "-q", "--cpu-offload-gb", "--kv-cache-memory-bytes", "--load-format"),
@@ -35,9 +35,9 @@ class DoesNotFit:
 
 
 def judge(weights: int | None, group: Group, utilization: float) -> DoesNotFit | None:
-    """Whether an engine on `group` can hold `weights` bytes (None: unknown); None: nothing speaks against it.
+    """Return why an engine on `group` cannot hold `weights` bytes (None: unknown), or None.
 
-    vLLM takes `utilization` of each GPU's memory, all of it free at its start, and divides the weights equally.
+    vLLM takes `utilization` of each GPU's memory, which must be free at its start, and divides the weights equally.
     """
     need = None if weights is None else int(weights / max(1, len(group)) * OVERHEAD) + ROOM
     for gpu in group:
@@ -68,7 +68,7 @@ def _more(weights: int, budget: int, size: int) -> str:
 
 
 def _less(free: int, total: int, need: int | None) -> str:
-    # A hundredth below what is free now: the engine's own context takes some of it before vLLM looks.
+    # A hundredth below what is free now: the engine's own context takes some memory before vLLM looks.
     share = int(free / total * 100 - 1) / 100
     if share <= 0 or (need is not None and share * total < need):
         return "end what uses the GPU (nvidia-smi shows it), or choose others with --gpus"
@@ -80,20 +80,20 @@ def _gib(size: int) -> str:
 
 
 def utilization_of(options: Sequence[str]) -> float:
-    """The share of each GPU's memory that vLLM may use, with these options of the user."""
+    """Return the share of each GPU's memory that vLLM may use with these options."""
     try:
         return float(value_of(options, "--gpu-memory-utilization") or UTILIZATION)
     except ValueError:
-        return UTILIZATION  # vLLM itself says what is wrong with it
+        return UTILIZATION  # vLLM itself reports the invalid value
 
 
 def can_judge(options: Sequence[str]) -> bool:
-    """Whether the size of a model's files says what memory it takes with these options."""
+    """True if, with these options, the size of a model's files tells the memory it takes."""
     return all(value_of(options, name) is None for name in UNJUDGED)
 
 
 def weights_bytes(model: str, options: Sequence[str], environ: Mapping[str, str]) -> int | None:
-    """What the weights of a model take in memory, by its files; None where they are not on this disk.
+    """Return the memory of a model's weights in bytes, by its files; None if they are not on this disk.
 
     `model` is a folder, a file, or the name of a model that may be in the Hub's cache.
     """
@@ -105,7 +105,7 @@ def weights_bytes(model: str, options: Sequence[str], environ: Mapping[str, str]
         return None
     files = _weight_files(folder)
     size = sum(file.stat().st_size for file in files)
-    # vLLM loads what was saved with 32 bits a weight in 16, unless it is told otherwise.
+    # By default vLLM loads 32-bit weights as 16-bit.
     halved = _saved_as(folder) == "float32" and value_of(options, "--dtype") not in ("float32", "float")
     return (size // 2 if halved else size) or None
 
@@ -117,7 +117,7 @@ def _weight_files(folder: Path) -> list[Path]:
         if files and all(file.is_file() for file in files):
             return files
     safetensors = list(folder.glob("*.safetensors"))
-    # Some models come twice in one folder, the second time in one piece.
+    # Some folders contain a model twice, the second time as one file.
     parts = [file for file in safetensors if not file.name.startswith(("consolidated", "adapter"))]
     return parts or safetensors or list(folder.glob("pytorch_model*.bin")) or list(folder.glob("*.bin"))
 

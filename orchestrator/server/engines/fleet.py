@@ -1,4 +1,4 @@
-"""What `orch serve --vllm MODEL` starts: with which Python, on which GPUs, on which ports, with which options."""
+"""The engines of `orch serve --vllm MODEL`: their Python, GPUs, ports and options."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from orchestrator.server.engines.layout import EngineDir
 from orchestrator.server.engines.options import check_options, value_of
 from orchestrator.server.engines.process import COMMON_OPTIONS, CPU_OPTIONS, HOST, Launch, is_free
 
-# Below the ports that the kernel gives to outgoing connections: one of those could take an engine's port while it is
-# down, even the server's own attempt to reach it.
+# Below the range of ports for outgoing connections: such a connection, even the server's own to an engine, could take
+# an engine's port while it is down.
 FIRST_PORT, LAST_PORT = 16_384, 32_000
-# GiB. Without it vLLM takes 92 % of the machine's memory for its cache on the CPU, or does not start.
+# GiB. Without it vLLM takes 92 % of the machine's memory for its CPU cache, or does not start.
 CPU_CACHE_GIB = "4"
 CHECK_SECONDS = 60.0
 HAS_VLLM = "import importlib.util as u, sys; s = u.find_spec('vllm'); sys.exit(not (s and s.origin))"
@@ -33,7 +33,7 @@ _is_hub_name = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asked for. `gpus` None means all; `options` are vLLM's own."""
+    """The user's request. `gpus` None means all; `options` are vLLM's own."""
 
     model: str
     gpus: tuple[int, ...] | None = None
@@ -53,18 +53,19 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The engines to be started, and what the user should know about them."""
+    """The engines to start, and notes for the user."""
 
     engines: tuple[Planned, ...]
     notes: tuple[str, ...]
 
 
 def plan_fleet(wish: Wish, root: Path, environ: Mapping[str, str]) -> Fleet:
-    """Decide all of it; nothing is started.
+    """Plan all engines without starting any.
 
-    `root` is the server's folder: logs go there, and the ports follow from it, so that a server that comes again
-    knows its engines by their addresses. Raises UsageError, InputError, EngineUnavailable, or RefusedError for what
-    cannot fit.
+    `root` is the server's folder: logs go there, and the ports derive from it, so that a restarted server finds its
+    engines at the same addresses. Raises UsageError, InputError, EngineUnavailable, or RefusedError if the model
+    cannot
+    fit.
     """
     if sys.platform != "linux":
         raise EngineUnavailable("orch starts vLLM on Linux only", hint="start it yourself and give its --upstream")
@@ -88,7 +89,7 @@ def plan_fleet(wish: Wish, root: Path, environ: Mapping[str, str]) -> Fleet:
 
 
 def planned(wish: Wish, gpus: Group, port: int, log: Path, python: Path, environment: Mapping[str, str]) -> Planned:
-    """One engine on these GPUs, none on the CPU; `wish.model` is one that `find_weights` has found."""
+    """Plan one engine on these GPUs, or on the CPU without any; `wish.model` comes from `find_weights`."""
     launch = Launch(
         (str(python), *_command(wish.model, wish, gpus, port)),
         port,
@@ -99,7 +100,7 @@ def planned(wish: Wish, gpus: Group, port: int, log: Path, python: Path, environ
 
 
 def find_weights(given: str) -> str:
-    """A path as an absolute one, a name on the Hub as it is. Raises InputError for what is neither."""
+    """Return a path as absolute, and a name on the Hub unchanged. Raises InputError for anything else."""
     path = Path(given).expanduser()
     if path.is_dir():
         if not any((path / name).is_file() for name in ("config.json", "params.json")):
@@ -115,7 +116,7 @@ def find_weights(given: str) -> str:
 def _notes(
     wish: Wish, model: str, groups: Sequence[Group], found: int, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Refuse what cannot fit; what else there is to say."""
+    """Return notes for the user. Raises RefusedError if the model cannot fit."""
     notes = []
     if groups == [()]:
         notes.append("no GPU is used: one engine on the CPU")
@@ -138,14 +139,14 @@ def _notes(
 
 
 def find_python(given: Path | None, environ: Mapping[str, str]) -> tuple[Path, dict[str, str], bool]:
-    """The interpreter that has vLLM, the environment for it, and whether that vLLM knows no GPU.
+    """Return the interpreter that has vLLM, its environment, and whether that vLLM is a CPU build.
 
-    It is the one given, else our own, else that of `python -m orchestrator.server.engines install`.
+    Tries the given interpreter, else this process's, else that of `python -m orchestrator.server.engines install`.
     Raises EngineUnavailable.
     """
     ours = for_engines(environ)
     if given is not None:
-        # Not resolved: an environment's python is a link, and what it leads to knows nothing of the environment.
+        # Not resolved: an environment's python is a link, and its target does not know the environment.
         if not _has_vllm(given.absolute(), ours):
             raise EngineUnavailable(f"{given} has no vLLM", hint=f"{given} -m pip install vllm")
         return given.absolute(), ours, False
@@ -175,7 +176,7 @@ def _has_vllm(python: Path, env: Mapping[str, str]) -> bool:
 
 
 def for_engines(environ: Mapping[str, str]) -> dict[str, str]:
-    """Our environment without what would lead an engine astray, or is none of its business: keys."""
+    """Return this process's environment without variables that would mislead an engine, and without keys."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -183,21 +184,21 @@ def for_engines(environ: Mapping[str, str]) -> dict[str, str]:
         and not name.endswith("_API_KEY")
         and not name.startswith("ORCH_")
     }
-    # A folder called vllm in the working directory would be taken for the package.
+    # Else Python would import a folder called vllm in the working directory as the package.
     return {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **kept, "PYTHONSAFEPATH": "1"}
 
 
 def _environment(base: Mapping[str, str], gpus: Group, options: Sequence[str]) -> dict[str, str]:
     if gpus:
         indexes = ",".join(str(gpu.index) for gpu in gpus)
-        # nvidia-smi counts by the bus; CUDA, unless it is told to, by speed.
+        # nvidia-smi numbers GPUs by bus; CUDA by default by speed.
         return {**base, "CUDA_VISIBLE_DEVICES": indexes, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     sized = any(value_of(options, name) for name in ("--gpu-memory-utilization", "--kv-cache-memory-bytes"))
     return dict(base) if sized else {"VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB, **base}
 
 
 def _command(model: str, wish: Wish, gpus: Group, port: int) -> tuple[str, ...]:
-    # A path is not a name for a model: the last part of it is what requests say.
+    # A path is not a model name: requests use its last part.
     is_named = value_of(wish.options, "--served-model-name") is not None
     name = ("--served-model-name", Path(model).name) if Path(model).is_absolute() and not is_named else ()
     size = ("--tensor-parallel-size", str(len(gpus))) if len(gpus) > 1 else ()
@@ -215,12 +216,12 @@ def _name(gpus: Group) -> str:
 
 
 def slug(gpus: Group) -> str:
-    """A name for files."""
+    """Return a name for files."""
     return "-".join(["gpu", *(str(gpu.index) for gpu in gpus)]) if gpus else "cpu"
 
 
 def engine_ports(root: Path, count: int) -> list[int]:
-    """Free ports for the engines of a server's folder: the same ones each time, as far as they are free."""
+    """Return free ports for the engines of a server's folder, the same ports each time if they are free."""
     span = LAST_PORT - FIRST_PORT
     first = int.from_bytes(hashlib.sha256(os.fsencode(root.absolute())).digest()[:4], "big") % span
     order = (FIRST_PORT + (first + step) % span for step in range(span))

@@ -1,4 +1,4 @@
-"""Which GPUs there are, by nvidia-smi, and which of them make an engine each."""
+"""This machine's GPUs, from nvidia-smi, and their groups, one for each engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE_THERE = "No devices were found"
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """`index` is nvidia-smi's. Memory in bytes; None where the GPU does not tell (memory shared with a CPU)."""
+    """`index` is nvidia-smi's. Memory in bytes; None if the GPU does not report it (memory shared with a CPU)."""
 
     index: int
     total: int | None
@@ -26,13 +26,13 @@ class Gpu:
 
 
 Group = tuple[Gpu, ...]
-"""The GPUs of one engine; empty on a machine without any."""
+"""The GPUs of one engine; empty on a machine without GPUs."""
 
 
 def find_gpus(environ: Mapping[str, str]) -> list[Gpu]:
-    """The GPUs that this process may use, by index; none where there is no nvidia-smi.
+    """Return the GPUs that this process may use, by index; empty without nvidia-smi.
 
-    CUDA_VISIBLE_DEVICES counts where it is set. Raises EngineUnavailable where nvidia-smi fails.
+    Respects CUDA_VISIBLE_DEVICES. Raises EngineUnavailable if nvidia-smi fails.
     """
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
@@ -55,7 +55,7 @@ def find_gpus(environ: Mapping[str, str]) -> list[Gpu]:
 
 
 def parse(text: str) -> list[Gpu]:
-    """nvidia-smi's lines `index, total, free` in MiB. Raises EngineUnavailable for anything else."""
+    """Parse nvidia-smi's lines `index, total, free` in MiB. Raises EngineUnavailable for anything else."""
     gpus = []
     for line in filter(None, map(str.strip, text.splitlines())):
         index, *memory = (cell.strip() for cell in line.split(","))
@@ -79,9 +79,9 @@ def _visible(gpus: list[Gpu], named: str | None) -> list[Gpu]:
 
 
 def group(found: Sequence[Gpu], wanted: Sequence[int] | None, size: int) -> list[Group]:
-    """The engines to start: one for every `size` GPUs of those wanted (None: of all), or one on the CPU.
+    """Return a group of `size` GPUs for each engine, of those wanted (None: of all), or one empty group for the CPU.
 
-    Raises UsageError for GPUs that are not there, and for a number of them that does not divide.
+    Raises UsageError for missing GPUs, and if their number is not divisible by `size`.
     """
     there = ", ".join(str(gpu.index) for gpu in found) or "none"
     if wanted is not None:

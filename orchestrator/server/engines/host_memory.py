@@ -1,4 +1,4 @@
-"""What an engine takes of the machine's own memory, all its processes together, by /proc."""
+"""Host memory of an engine with all its processes, from /proc."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def tree_bytes(pid: int) -> int:
-    """Resident bytes of a process and all below it; 0 where it is gone."""
+    """Return the resident bytes of a process and its descendants; 0 if it is gone."""
     below: dict[int, list[int]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in brackets, may hold spaces and brackets itself; state and parent follow the last one.
+            # The name, in brackets, may contain spaces and brackets itself; state and parent follow the last bracket.
             below[int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])].append(int(stat.parent.name))
         except (OSError, IndexError, ValueError):
-            continue  # it ended while we were looking
+            continue  # it ended during the scan
     found, waiting = 0, [pid]
     while waiting:
         one = waiting.pop()

@@ -1,4 +1,4 @@
-"""Install the CPU build of vLLM into an environment of its own, the same versions every time."""
+"""Installs the CPU build of vLLM into its own environment, with the same versions every time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRESS_EVERY = 25
 
 
 def platform_problem(system: str, machine: str, python: tuple[int, int]) -> str | None:
-    """Why there is no CPU engine for this platform, or None: there is one."""
+    """Return why this platform has no CPU engine, or None if it has."""
     if system != "Linux" or machine.lower() not in {"x86_64", "amd64"}:
         return f"the CPU engine exists for Linux on x86_64, this is {system} on {machine}"
     if not PYTHONS[0] <= python <= PYTHONS[1]:
@@ -35,13 +35,13 @@ def platform_problem(system: str, machine: str, python: tuple[int, int]) -> str 
 
 
 def fingerprint(constraints: Path) -> str:
-    """Changes with the pinned versions and with the Python they are installed for."""
+    """Return a digest that changes with the pinned versions and with the Python they are installed for."""
     text = f"{sys.version_info.major}.{sys.version_info.minor}\n".encode() + constraints.read_bytes()
     return hashlib.sha256(text).hexdigest()
 
 
 def is_installed(engine: EngineDir, constraints: Path = CONSTRAINTS) -> bool:
-    """Whether a finished installation of exactly these versions is there."""
+    """True if exactly these versions are installed completely."""
     try:
         return engine.stamp.read_text(encoding="utf-8").strip() == fingerprint(constraints)
     except FileNotFoundError:
@@ -49,7 +49,6 @@ def is_installed(engine: EngineDir, constraints: Path = CONSTRAINTS) -> bool:
 
 
 def require_installed(engine: EngineDir) -> None:
-    """Raise EngineUnavailable unless the engine is there and up to date."""
     if not is_installed(engine):
         state = "out of date or unfinished" if engine.venv.exists() else "not installed"
         raise EngineUnavailable(
@@ -58,7 +57,7 @@ def require_installed(engine: EngineDir) -> None:
 
 
 def install(engine: EngineDir, constraints: Path = CONSTRAINTS) -> bool:
-    """Make `engine.venv`; False when it was already there. Raises EngineUnavailable with the reason."""
+    """Create `engine.venv`; return False if it existed already. Raises EngineUnavailable with the reason."""
     if problem := platform_problem(platform.system(), platform.machine(), sys.version_info[:2]):
         raise EngineUnavailable(problem)
     if not constraints.is_file():
@@ -88,7 +87,7 @@ def _install(engine: EngineDir, constraints: Path) -> None:
     try:
         say(f"[1/4] a new environment in {engine.venv}")
         run_step([sys.executable, "-m", "venv", engine.venv], log=log)
-        # First, because it is the package that an index is most likely not to have.
+        # First, because an index is most likely to lack this package.
         say(f"[2/4] {torch} (about 0.2 GB to fetch, 0.8 GB on disk)")
         run_step([python, *PIP, torch], log=log)
         say(f"[3/4] vLLM and what it needs, {len(pins)} packages (about 0.5 GB to fetch, 2.4 GB on disk)")
@@ -107,7 +106,7 @@ def _pins(constraints: Path) -> list[str]:
 
 
 class _Counter:
-    """Says now and then how far pip has come."""
+    """Reports pip's progress now and then."""
 
     _PACKAGE = re.compile(r"^(?:Collecting|Processing|Requirement already satisfied) ?")
 

@@ -1,4 +1,4 @@
-"""Where the engine, its models and its logs lie on disk."""
+"""Places of the engine, its models and its logs on disk."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from orchestrator.server.engines.steps import say
 
 @dataclass(frozen=True, slots=True)
 class EngineDir:
-    """The folder that holds everything of the engine; delete it, and nothing of it is left."""
+    """The folder that holds everything of the engine; deleting it removes the engine completely."""
 
     root: Path
 
     @classmethod
     def at(cls, path: str | Path) -> EngineDir:
-        # Absolute, because the engine runs with a working directory of its own.
+        # Absolute, because the engine has its own working directory.
         return cls(Path(path).absolute())
 
     @property
@@ -33,7 +33,7 @@ class EngineDir:
 
     @property
     def stamp(self) -> Path:
-        """Written last, inside the environment: without it the environment is unfinished."""
+        """Written last, inside the environment: without it the environment is incomplete."""
         return self.venv / "orch-installed"
 
     @property
@@ -50,8 +50,8 @@ class EngineDir:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """One installation or conversion at a time; the lock goes with the process that holds it."""
-        import fcntl  # not there on Windows, where the platform check has already said so
+        """Allow one installation or conversion at a time; the lock ends with the process that holds it."""
+        import fcntl  # missing on Windows, which the platform check has already refused
 
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / "lock").open("w") as file:

@@ -1,11 +1,11 @@
-"""Run one command so that nothing of it outlives its starter; run by path, standard library only, Linux.
+"""Runs one command so that none of its processes outlives the starter; run by path, standard library only, Linux.
 
     python leash.py STARTER_PID GRACE_SECONDS -- COMMAND...
 
-An engine is several processes. When its first one is killed, the others stay behind and keep the memory (seen with
-vLLM 0.32), and PR_SET_PDEATHSIG reaches only that first one. So this process stands between: it adopts every orphan
-below it (PR_SET_CHILD_SUBREAPER), watches its own parent, and leaves nothing behind when it goes: SIGTERM to the
-command, SIGKILL to all that is left GRACE_SECONDS later. It ends with the command's exit code (128 + n for signal n).
+An engine is several processes. When the first is killed, the others stay and keep their memory (seen with vLLM 0.32),
+and PR_SET_PDEATHSIG reaches only the first. So this process stands in between: it adopts every orphan below it
+(PR_SET_CHILD_SUBREAPER) and watches its own parent. At the end it sends SIGTERM to the command, and SIGKILL to all
+remaining processes GRACE_SECONDS later. It exits with the command's exit code (128 + n for signal n).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def prctl(option: int, value: int) -> None:
 
 def start(command: list[str]) -> subprocess.Popen[bytes]:
     def before_exec() -> None:
-        # Should the leash itself be killed, the engine is at least asked to stop.
+        # If the leash itself is killed, at least the command's first process gets SIGTERM.
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
 
@@ -39,7 +39,7 @@ def start(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def reap(child: subprocess.Popen[bytes]) -> None:
-    """Collect every ended process, adopted ones too; the command's own code goes to `child.returncode`."""
+    """Reap every ended process, also adopted ones; the command's own code goes to `child.returncode`."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -52,7 +52,7 @@ def reap(child: subprocess.Popen[bytes]) -> None:
 
 
 def watch(child: subprocess.Popen[bytes], starter: int) -> None:
-    """Return when the command has ended, when the starter has gone, or when we are asked to stop."""
+    """Return when the command has ended, the starter is gone, or a signal asks this process to stop."""
     while child.returncode is None and os.getppid() == starter:
         got = signal.sigtimedwait(WATCHED, LOOK_EVERY_S)
         if got is not None and got.si_signo != signal.SIGCHLD:
@@ -70,14 +70,14 @@ def stop(child: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def children() -> list[int]:
-    """The processes whose parent we are, by /proc: the orphans of a killed child are among them."""
+    """Return this process's children, from /proc, among them orphans of a killed child."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in brackets, may hold spaces and brackets itself; state and parent follow the last one.
+            # The name, in brackets, may contain spaces and brackets itself; state and parent follow the last bracket.
             parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
         except (OSError, IndexError, ValueError):
-            continue  # it ended while we were looking
+            continue  # it ended during the scan
         if parent == os.getpid():
             found.append(int(stat.parent.name))
     return found

@@ -1,4 +1,4 @@
-"""The driver `here`: engines as processes of this machine, each on GPUs of its own."""
+"""The driver `here`: engines as processes of this machine, each on its own GPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from orchestrator.server.engines.supervisor import RestartPolicy
 from orchestrator.server.listen import outlived
 
 AGAIN_SECONDS = 10.0
-"""Between two looks at GPUs that are not free."""
+"""Seconds between two checks of GPUs that are not free."""
 PAUSE_SECONDS = 0.2
 UTILIZATION, MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes"
 
@@ -46,7 +46,7 @@ class LocalEngineModel:
 
 @dataclass(frozen=True, slots=True)
 class LocalTerms:
-    """What a fleet may use: `gpus` None means all; `vram` is a quota in bytes of each."""
+    """Limits of a fleet: `gpus` None means all; `vram` is a quota in bytes of each GPU."""
 
     models: tuple[LocalEngineModel, ...]
     gpus: tuple[int, ...] | None = None
@@ -56,14 +56,14 @@ class LocalTerms:
 
 @dataclass(slots=True)
 class _Refused:
-    """An engine that could not be started: it waits for its GPUs, or was given up."""
+    """An engine that could not start: it waits for its GPUs, or was given up."""
 
     report: EngineReport
     since: float
 
 
 class LocalDriver:
-    """`root` is the server's folder: logs, the compile cache and the lock are there. `tell` gets lines for people."""
+    """`root` is the server's folder, with logs, the compile cache and the lock. `tell` gets lines for people."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class LocalDriver:
             if model.tensor_parallel > len(slots):
                 raise UsageError(f"model {model.name} takes {model.tensor_parallel} GPUs, and there are {len(slots)}")
 
-        # The guard of each engine holds the lock until the last process of the engine is gone.
+        # Each engine's leash holds the lock until the last process of the engine is gone.
         def pause() -> bool:
             time.sleep(PAUSE_SECONDS)
             return not is_over()
@@ -142,7 +142,7 @@ class LocalDriver:
         )  # fmt: skip
 
     def _planned(self, model: LocalEngineModel, slots: Slots) -> tuple[Planned, fits.DoesNotFit | None]:
-        """How it is started, and what speaks against doing so now."""
+        """Return how to start the engine, and the reason against starting it now, if any."""
         weights = find_weights(model.weights)
         gpus: Group = () if self._is_cpu else tuple(gpu for gpu in find_gpus(self._environ) if gpu.index in slots)
         options, problem = model.options, None
@@ -160,7 +160,7 @@ class LocalDriver:
         return found, problem
 
     def _share(self, gpus: Group, options: tuple[str, ...]) -> float:
-        """The part of each GPU's memory that vLLM may use: what the quota says, or its usual part of what is free."""
+        """Return the part of each GPU's memory for vLLM: the quota's, or vLLM's usual part of what is free."""
         if value_of(options, UTILIZATION) is not None:
             return fits.utilization_of(options)
         totals = [(gpu.total, gpu.free) for gpu in gpus if gpu.total is not None]
@@ -215,7 +215,7 @@ class LocalDriver:
         return "the CPU" if self._is_cpu else f"GPU{'s' if len(slots) > 1 else ''} {','.join(map(str, slots))}"
 
     def _memory(self, slots: Slots) -> int | None:
-        """Bytes of these GPUs that are in use; None where they do not tell."""
+        """Return the bytes in use on these GPUs; None if they do not report it."""
         if self._is_cpu:
             return None
         used = [

@@ -28,7 +28,7 @@ _STATES = {
 
 
 class LocalEngine:
-    """Started when it is made. `memory` says how many bytes of its GPUs are in use."""
+    """An engine that starts when it is created. `memory` returns the bytes in use on its GPUs."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LocalEngine:
         """Starts under earlier supervisors."""
         self._known: str | None = None
         self._phase: EngineState | None = None
-        """The state while something is being done with it, or it sleeps; None: its supervisor's."""
+        """The state during an action or sleep; None: use the supervisor's state."""
         self._since = time.monotonic()
         self._asleep_start = 0
         self._problem: str | None = None
@@ -69,11 +69,11 @@ class LocalEngine:
         return Supervisor((self._planned,), tell=self._tell, patience=self._patience, held=self._held)
 
     def report(self) -> EngineReport:
-        """As it is now."""
+        """Return the current state."""
         (told,) = self._supervisor.report()
         state = self._phase or _STATES[State(told["state"])]
         if self._phase is EngineState.ASLEEP and told["starts"] != self._asleep_start:
-            # It died in its sleep, and its supervisor has started it: what is awake now holds memory that is not its.
+            # It died while asleep, and its supervisor restarted it: awake, it holds memory that it must not have.
             self._do(EngineState.DRAINING, self._end)
             state = EngineState.DRAINING
         if state is EngineState.WARM and self._sleeps and self._known is None:
@@ -91,20 +91,20 @@ class LocalEngine:
         self._do(EngineState.DRAINING, self._end)
 
     def sleep(self) -> None:
-        """Free its GPU memory; where that fails it ends."""
+        """Free its GPU memory; if that fails, end it."""
         self._do(EngineState.DRAINING, self._fall_asleep)
 
     def wake(self) -> None:
-        """Load it again and check its answer; where that fails it starts anew."""
+        """Load it again and check its answer; if that fails, restart it."""
         self._do(EngineState.STARTING, self._wake)
 
     def join(self) -> None:
-        """Return when what is being done is done."""
+        """Return when the current actions are done."""
         while (work := self._work) is not None and work.is_alive():
             work.join()
 
     def _do(self, phase: EngineState, what: Callable[[], None]) -> None:
-        """Do something in a thread, behind what is being done already."""
+        """Run an action in a thread, after any earlier action."""
         before = self._work
         self._phase, self._since = phase, time.monotonic()
 
@@ -118,7 +118,7 @@ class LocalEngine:
         self._work.start()
 
     def _enter(self, phase: EngineState | None) -> None:
-        if threading.current_thread() is self._work:  # else something else is to be done by now
+        if threading.current_thread() is self._work:  # else a newer action has begun
             self._phase, self._since = phase, time.monotonic()
 
     def _end(self) -> None:

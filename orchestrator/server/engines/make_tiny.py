@@ -1,9 +1,9 @@
-"""Make a tiny Llama with random weights; run by path, inside the engine's environment.
+"""Makes a tiny Llama with random weights; run by path, inside the engine's environment.
 
     python make_tiny.py OUT_DIR
 
-Two layers, 64 wide, one token a byte: a real model for a real engine, a fraction of a megabyte. What it says is
-noise, but the same noise every time: the seed is fixed.
+Two layers, 64 wide, one token per byte: a real model for a real engine, in a fraction of a megabyte. Its answers are
+noise, but always the same noise: the seed is fixed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONTEXT = 8192
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """One token for each of the 256 bytes, behind the special ones, so that any text can be written and read."""
+    """Return a tokenizer with one token for each byte, after the special tokens, so that it covers any text."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: number for number, token in enumerate((*SPECIAL, *letters))}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))

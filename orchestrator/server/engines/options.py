@@ -1,4 +1,4 @@
-"""vLLM's own options, as they stand on a command line."""
+"""vLLM's own options, as on a command line."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OURS = {
     "--data-parallel-size": "orch starts an engine on each GPU, or with --tensor-parallel N on each N of them",
     "-dp": "orch starts an engine on each GPU, or with --tensor-parallel N on each N of them",
 }
-"""What orch decides itself, and what to do instead."""
+"""Options that orch sets itself, and what to do instead."""
 
 
 def value_of(options: Sequence[str], name: str) -> str | None:
-    """What an option was last given, as vLLM reads it (`--a-b`, `--a_b`, `--a-b=value`); None where it is not there.
+    """Return an option's last value, as vLLM reads it (`--a-b`, `--a_b`, `--a-b=value`); None if it is missing.
 
     A bare flag has the value "".
     """
@@ -40,7 +40,7 @@ def value_of(options: Sequence[str], name: str) -> str | None:
 
 
 def check_options(options: Sequence[str]) -> None:
-    """Refuse options that orch itself must set: UsageError."""
+    """Raise UsageError for options that orch must set itself."""
     if options and not options[0].startswith("-"):
         raise UsageError(f"{options[0]!r} is not an option of vLLM", hint="only vLLM's own options follow the `--`")
     for option in options:

@@ -1,4 +1,4 @@
-"""One engine process: started, waited for, watched, and stopped with all that belongs to it."""
+"""One engine process: start, wait, watch, and stop with all its child processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError|Wo
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to run, in which (whole) environment, and where it will answer: GET /health on `port` says 200."""
+    """A command, its complete environment, and its port: GET /health there answers 200 once it is ready."""
 
     command: tuple[str, ...]
     port: int
@@ -72,7 +72,7 @@ def vllm_launch(
     served_name: str | None = None,
     extra: Sequence[str] = (),
 ) -> Launch:
-    """How to run vLLM for `model`; `extra` are further vLLM options and win over ours."""
+    """Return how to run vLLM for `model`; `extra` are further vLLM options and override ours."""
     name = served_name or model.name
     port = port or free_port()
     command = (
@@ -86,7 +86,7 @@ def vllm_launch(
 
 
 def engine_environment(engine: EngineDir, ours: Mapping[str, str]) -> dict[str, str]:
-    """Our environment without what would lead the engine astray, or is none of its business: keys."""
+    """Return our environment without variables that would mislead the engine, and without keys."""
     kept = {
         name: value
         for name, value in ours.items()
@@ -106,14 +106,14 @@ def free_port() -> int:
 
 
 def log_tail(path: Path, start: int = 0, lines: int = TAIL_LINES) -> str:
-    """The last lines of what was written to `path` behind the byte `start`."""
+    """Return the last lines written to `path` after byte `start`."""
     return "\n".join(_end_of(path, start, TAIL_BYTES).splitlines()[-lines:])
 
 
 def log_cause(path: Path, start: int = 0) -> str | None:
-    """The error that a log behind the byte `start` ends with, None where it names none.
+    """Return the last telling error of a log after byte `start`, or None.
 
-    What vLLM says last is that its engine did not start; the reason stands before that.
+    vLLM's last error only says that its engine did not start; the reason stands before it.
     """
     found: list[str] = [text.strip() for text in _ERROR.findall(_end_of(path, start, CAUSE_BYTES))]
     telling = [text for text in found if not _CONSEQUENCE.search(text)]
@@ -133,12 +133,13 @@ def _end_of(path: Path, start: int, most: int) -> str:
 class VllmProcess:
     """A running engine.
 
-    with VllmProcess(launch, log=path) as engine:
-        engine.base_url
+        with VllmProcess(launch, log=path) as engine:
+            engine.base_url
 
-    Entering starts it and returns when it is ready; leaving stops it. It also stops when this process dies,
-    however it dies (see leash.py). Timeouts are seconds. Raises EngineUnavailable with the end of its log.
-    `held` are file descriptors that stay open until all of it is gone.
+    Entering starts it and returns when it is ready; leaving stops it. It also stops when this process dies in any way
+    (see leash.py). Timeouts are seconds. Raises EngineUnavailable with the end of its log. `held` are file
+    descriptors
+    that stay open until all its processes are gone.
     """
 
     def __init__(
@@ -170,22 +171,22 @@ class VllmProcess:
 
     @property
     def cause(self) -> str | None:
-        """The error that its log since the last start ends with, as far as there is one."""
+        """The error at the end of its log since the last start, or None."""
         return log_cause(self.log, self._log_start)
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended (128 + n by signal n), None while it runs or before its first start."""
+        """Its exit code (128 + n after signal n); None while it runs or before its first start."""
         return None if self._leash is None else self._leash.poll()
 
     @property
     def last_line(self) -> str:
-        """What it wrote last."""
+        """The last line of its log."""
         return log_tail(self.log, self._log_start, 1)
 
     @property
     def pid(self) -> int | None:
-        """The process that all of it is below; None while it does not run."""
+        """The process above all its others; None while it does not run."""
         return self._leash.pid if self._leash is not None and self._leash.poll() is None else None
 
     @property
@@ -221,7 +222,7 @@ class VllmProcess:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=dict(self.launch.env),
-                    # Ctrl-C in a terminal goes to the whole foreground group: stopping is for us to do.
+                    # Ctrl-C in a terminal goes to the whole foreground group, but stopping the engine is our task.
                     start_new_session=True,
                     pass_fds=self._held,
                     umask=users_umask(),
@@ -230,7 +231,7 @@ class VllmProcess:
             raise EngineUnavailable(f"the engine cannot be started: {error}") from error
 
     def wait_ready(self) -> None:
-        """Return when /health says 200; raise when the process dies or the deadline passes."""
+        """Return when /health answers 200. Raises EngineUnavailable if the process dies or the deadline passes."""
         deadline = time.monotonic() + self._ready_timeout
         while not self.healthy():
             if time.monotonic() > deadline:
@@ -240,7 +241,7 @@ class VllmProcess:
         self.check()
 
     def healthy(self) -> bool:
-        """Whether GET /health answers 200 just now."""
+        """True if GET /health answers 200 now."""
         connection = http.client.HTTPConnection(HOST, self.launch.port, timeout=2.0)
         try:
             connection.request("GET", "/health")
@@ -251,16 +252,16 @@ class VllmProcess:
             connection.close()
 
     def check(self) -> None:
-        """Raise EngineUnavailable when the process is gone."""
+        """Raise EngineUnavailable if the process is gone."""
         if not self.running:
             code = None if self._leash is None else self._leash.returncode
             raise self._error("the engine is not running" if code is None else f"the engine ended with code {code}")
 
     def wait(self) -> int:
-        """Return the exit code when the engine, which was ready, ends by itself.
+        """Return the exit code when the engine, once ready, ends by itself.
 
-        Raises EngineUnavailable where it was never started, and where for `deaf_timeout` it answers no health check
-        and does not end: vLLM may hang in its shutdown.
+        Raises EngineUnavailable if it was never started, and if it neither ends nor answers a health check for
+        `deaf_timeout`: vLLM may hang in its shutdown.
         """
         if self._leash is None:
             raise EngineUnavailable("this engine was never started", hint=None)
@@ -273,7 +274,7 @@ class VllmProcess:
         return self._leash.wait()
 
     def stop(self) -> None:
-        """Stop it and everything below it: SIGTERM, after `stop_timeout` SIGKILL. No error if it is gone."""
+        """Stop all its processes: SIGTERM, and SIGKILL after `stop_timeout`. No error if it is gone."""
         leash = self._leash
         if leash is None:
             return
@@ -300,12 +301,12 @@ class VllmProcess:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of the loopback."""
+    """True if a server could listen on this loopback port."""
     return _trouble(port) is None
 
 
 def _require_free(port: int) -> None:
-    """Another server on the port would answer /health in the engine's place."""
+    """Refuse a port in use: another server there would answer /health in the engine's place."""
     if (trouble := _trouble(port)) is not None:
         raise EngineUnavailable(f"port {port} cannot be used: {trouble}", hint="choose another --port")
 

@@ -1,18 +1,18 @@
 """Engines on a Ray cluster; run by path with the cluster's own Python, standard library and Ray only.
 
-    python ray_child.py serve ADDRESS LEASH     JSON lines: what is wanted on stdin, events on stdout
+    python ray_child.py serve ADDRESS LEASH     JSON lines: wanted engines on stdin, events on stdout
     python ray_child.py status ADDRESS          the nodes as one JSON object on stdout
 
-A line on stdin is `{"wanted": [ENGINE, ...]}`, all that are to run from now on: those that are missing are started,
-those that are no longer named are stopped. An ENGINE is `{"id", "arguments", "python", "env", "gpus",
-"cpus", "resources", "strategy"}`; `arguments` are those behind `python`, to which the host and a free port are added.
+A line on stdin is `{"wanted": [ENGINE, ...]}`, all engines to run from now on: missing engines are started, and
+engines no longer listed are stopped. An ENGINE is `{"id", "arguments", "python", "env", "gpus", "cpus", "resources",
+"strategy"}`; `arguments` follow `python` on the command line, with the host and a free port added.
 
 Events: `{"event": "connected", "ray", "nodes": [...]}`; `{"event": "engine", "id", "state", "url", "node", "starts",
 "problem"}` with the states pending (no node has room yet), starting, ready, lost, and failed (given up); and
-`{"event": "there", "ids": [...]}`, all engines of which something is left, after each line and each end.
+`{"event": "there", "ids": [...]}`, all engines that are not completely gone, after each line and each end.
 
 Each engine is an actor that holds one engine process in a placement group. Actors are not detached: when this process
-ends, however it ends, Ray ends them, and their leash (leash.py) ends the engines. This process ends when stdin does.
+ends in any way, Ray ends them, and their leash (leash.py) ends the engines. This process ends when stdin does.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 TRIES = 3
-"""So many starts in a row that did not get as far as ready, and an engine is given up."""
+"""After this many failed starts in a row, an engine is given up."""
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
 READY_SECONDS = 3600.0
 GRACE_SECONDS = 10.0
-"""What an engine has to end by itself."""
+"""Time for an engine to end by itself."""
 LAST_WORDS_SECONDS = 20.0
-"""From the end of stdin to the end of this process, whatever Ray is doing."""
+"""Time from the end of stdin to the end of this process, even if Ray hangs."""
 ANSWER_SECONDS = 8.0
-"""What a cluster that is there takes at most to show its nodes; Ray itself waits for minutes for one that is dead."""
+"""A live cluster shows its nodes within this time; Ray itself waits minutes for a dead cluster."""
 LOOK_SECONDS = 0.25
 LOST_PAUSE_SECONDS = 0.5
 TAIL_LINES = 25
 
 
 class EngineActor:
-    """The actor: one engine process on the node where Ray has put it, behind a leash."""
+    """The actor: one leashed engine process on the node that Ray chose."""
 
     def __init__(self, wanted: dict[str, Any], leash: str) -> None:
         self._wanted = wanted
@@ -63,7 +63,7 @@ class EngineActor:
         self._url = ""
 
     async def start(self) -> dict[str, Any]:
-        """Start the process unless it runs; where it will answer."""
+        """Start the process unless it runs, and return its URL and node."""
         if self._process is None or self._process.poll() is not None:
             self._spawn()
         return {"url": self._url, "node": ray.get_runtime_context().get_node_id()}
@@ -87,7 +87,7 @@ class EngineActor:
         threading.Thread(target=self._pump, args=(process,), daemon=True).start()
 
     def _pump(self, process: subprocess.Popen[bytes]) -> None:
-        """What it writes goes into Ray's own log of this actor; the end of it is kept."""
+        """Copy the engine's output to Ray's log of this actor, and keep its last lines."""
         for line in process.stdout or ():
             text = line.decode(errors="replace").rstrip()
             self._tail.append(text)
@@ -95,7 +95,7 @@ class EngineActor:
             sys.stdout.flush()
 
     async def ready(self) -> str | None:
-        """None once it answers /health with 200; else what it ended of."""
+        """Return None once /health answers 200, else why the engine failed."""
         until = asyncio.get_running_loop().time() + READY_SECONDS
         while not await asyncio.to_thread(_is_healthy, self._url):
             if self._process is None or self._process.poll() is not None:
@@ -106,13 +106,13 @@ class EngineActor:
         return None
 
     async def ended(self) -> str:
-        """Returns when the process has ended: of what."""
+        """Wait until the process has ended, and return why."""
         while self._process is not None and self._process.poll() is None:
             await asyncio.sleep(LOOK_SECONDS)
         return self._end()
 
     async def stop(self) -> None:
-        """Returns when nothing of the process is left."""
+        """Stop the process and return when nothing of it remains."""
         process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
@@ -125,7 +125,7 @@ class EngineActor:
 
 
 def _own_address() -> str:
-    """By which the other nodes reach this one: a machine may have several addresses, and Ray was told one."""
+    """Return this node's address as Ray knows it: a machine may have several."""
     own = ray.get_runtime_context().get_node_id()
     return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == own)
 
@@ -139,7 +139,7 @@ def _free_port(host: str) -> int:
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:
-    """The node's own, without what would lead an engine astray, or is none of its business: keys."""
+    """Return the node's environment without variables that would mislead an engine, and without keys."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     kept = {
         name: value
@@ -151,7 +151,7 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
 
 def _is_healthy(url: str) -> bool:
     try:
-        # No proxy: an engine is a neighbour.
+        # No proxy: the engine runs on this node.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(url.removesuffix("/v1") + "/health", timeout=2.0) as answer:
             return bool(answer.status == 200)
@@ -160,7 +160,7 @@ def _is_healthy(url: str) -> bool:
 
 
 def only_ours() -> TextIO:
-    """Standard output for events alone: what Ray, or a library below it, prints goes to standard error."""
+    """Return standard output for events alone: redirect other output, as from Ray, to standard error."""
     ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return ours
@@ -170,7 +170,7 @@ EVENTS: list[TextIO] = []
 
 
 def tell(event: str, **more: Any) -> None:
-    """One event; where nobody listens any more, engines are still to be ended."""
+    """Write one event; a closed pipe is no error, as engines must still be ended."""
     for out in EVENTS:
         with contextlib.suppress(OSError):
             out.write(json.dumps({"event": event, **more}) + "\n")
@@ -178,7 +178,7 @@ def tell(event: str, **more: Any) -> None:
 
 
 class Placed:
-    """One wanted engine: its actor, made anew by Ray where a node dies, and what is told of it."""
+    """One wanted engine: its actor, which Ray recreates if a node dies, and the events about it."""
 
     def __init__(self, wanted: dict[str, Any], leash: str) -> None:
         self.wanted = wanted
@@ -197,7 +197,7 @@ class Placed:
             )
 
     def _make(self) -> None:
-        """Ask Ray for a place and an actor in it; both pend until a node has room, which is what clusters grow by."""
+        """Ask Ray for a place and an actor in it; both wait for a node with room, which makes a cluster grow."""
         wanted, spreads = self.wanted, self.wanted["strategy"] == "SPREAD"
         gpus = 0 if spreads else wanted["gpus"]  # across nodes, the engine's own Ray executor takes them
         bundle = {"CPU": wanted["cpus"], **({"GPU": gpus} if gpus else {}), **wanted["resources"]}
@@ -239,7 +239,7 @@ class Placed:
                 else:
                     failed += 1
             except RayActorError as error:
-                # Its node or its process is gone; Ray makes it anew as soon as a node has room.
+                # Its node or process is gone; Ray recreates it as soon as a node has room.
                 if not is_lost:
                     sys.stderr.write(f"{self.wanted['id']}: {error}\n")
                     self._tell("lost", problem="its node, or its process there, is gone")
@@ -254,7 +254,7 @@ class Placed:
         self._tell("failed", problem=problem)
 
     async def release(self) -> None:
-        """End the engine, the actor and its place."""
+        """End the engine, its actor and its placement group."""
         actor, self._actor = self._actor, None
         if actor is not None:
             if self._starts:
@@ -275,7 +275,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class WantedEngines:
-    """All that is wanted, and what runs for it."""
+    """All wanted engines, and what runs for them."""
 
     def __init__(self, leash: str) -> None:
         self._leash = leash
@@ -283,7 +283,7 @@ class WantedEngines:
         self._ending: dict[str, asyncio.Task[None]] = {}
 
     def want(self, wanted: list[dict[str, Any]]) -> None:
-        """Let these run and no others. One that is still ending is started once it is gone."""
+        """Run exactly these engines. An engine that is still ending is started once it is gone."""
         named = {one["id"]: one for one in wanted}
         for name in [name for name in self._running if name not in named]:
             self._ending[name] = asyncio.create_task(self._end(name, *self._running.pop(name)))
@@ -311,13 +311,13 @@ class WantedEngines:
         self._tell()
 
     async def close(self) -> None:
-        """End them all."""
+        """End all engines."""
         self.want([])
         await asyncio.gather(*self._ending.values(), return_exceptions=True)
 
 
 def nodes() -> list[dict[str, Any]]:
-    """The nodes of the cluster with what they have."""
+    """Return the nodes of the cluster with their resources."""
     return [
         {
             "id": node["NodeID"],
@@ -332,7 +332,7 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def _read_lines(lines: queue.SimpleQueue[str | None]) -> None:
-    """In a thread, from the very start: whatever Ray holds up, the end of stdin is the end of this process."""
+    """Read stdin in a thread of its own: even if Ray hangs, this process ends soon after stdin does."""
     for line in sys.stdin:
         lines.put(line)
     lines.put(None)
@@ -349,12 +349,12 @@ async def serve(leash: str, lines: queue.SimpleQueue[str | None]) -> None:
 
 
 def connect(address: str) -> None:
-    """Become a driver of the cluster; never start one. Raises ConnectionError."""
+    """Connect to the cluster as a driver, without starting one. Raises ConnectionError."""
     ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=False)
 
 
 def _give_up(address: str) -> None:
-    """In a thread: this process ends in time, whatever Ray waits for."""
+    """End this process after ANSWER_SECONDS, even if Ray still waits; runs in a thread."""
     threading.Event().wait(ANSWER_SECONDS)
     tell("unreachable", problem=f"the Ray cluster at {address} has not answered for {ANSWER_SECONDS:g} s")
     os._exit(4)

@@ -1,7 +1,7 @@
-"""The driver `ray`: engines as actors of a Ray cluster. Ray finds their nodes and revives them; it sees no row.
+"""The driver `ray`: engines as actors of a Ray cluster. Ray places and revives them, but sees no rows.
 
 A process of the cluster's own Python speaks to Ray (ray_process.py). It runs only while an engine is wanted, so a
-cluster that may shrink to nothing does.
+cluster that can shrink to nothing will do so.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from orchestrator.server.engines.ray_process import RayEvent, RayProcess, requir
 
 CPU_CACHE_GIB = "4"
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
-"""Seconds until the process is started again that ended by itself; the pause doubles unless it had been well."""
+"""Seconds until a process that ended by itself is restarted; the pause doubles unless the process had run well."""
 TRIES = 3
-"""So many ends of the process in a row without a cluster, and its engines count as given up."""
+"""Engines count as given up after this many ends of the process in a row without reaching a cluster."""
 STATES = {
     "pending": EngineState.PENDING,
     "lost": EngineState.PENDING,
@@ -39,10 +39,11 @@ Key = tuple[str, Slots]
 
 @dataclass(frozen=True, slots=True)
 class RayModel:
-    """A model of a fleet; `slots` are the numbers of the engines that it may have. `weights` is a folder that every
-    node has, or a name on the Hub; `gpus`, `cpus` and `resources` are those of one engine, in Ray's words.
+    """A model of a fleet; `slots` are the numbers of its possible engines.
 
-    `spreads`: its GPUs may be those of several nodes; vLLM's own Ray executor takes them.
+    `weights` is a folder on every node, or a name on the Hub; `gpus`, `cpus` and `resources` are those of one engine,
+    in
+    Ray's terms. With `spreads` its GPUs may be on several nodes; vLLM's own Ray executor takes them.
     """
 
     name: str
@@ -57,7 +58,7 @@ class RayModel:
 
 @dataclass(frozen=True, slots=True)
 class RayTerms:
-    """Which cluster, by whose Python; `vllm_python` is the nodes' Python that has vLLM, None for Ray's own."""
+    """The cluster and the Python for it; `vllm_python` is the nodes' Python with vLLM, None for Ray's own."""
 
     models: tuple[RayModel, ...]
     address: str
@@ -67,7 +68,7 @@ class RayTerms:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was heard of an engine last."""
+    """The last state that was reported of an engine."""
 
     state: EngineState
     since: float
@@ -78,7 +79,7 @@ class _Seen:
 
 
 class RayDriver:
-    """`root` is the server's folder: logs are there. `tell` gets lines for people. Safe to use from any thread."""
+    """`root` is the server's folder, for logs. `tell` gets lines for people. Safe to use from any thread."""
 
     def __init__(self, root: Path, terms: RayTerms, environ: Mapping[str, str], tell: Callable[[str], None]) -> None:
         self._root = root
@@ -87,16 +88,16 @@ class RayDriver:
         self._tell = tell
         self._models = {model.name: model for model in terms.models}
         self._key = secrets.token_urlsafe(32)
-        """Engines listen where others may reach them: they answer who shows this."""
+        """Engines may be reachable by others, so they answer only requests with this key."""
         self._lock = threading.RLock()
         self._wanted: set[Key] = set()
         self._seen: dict[Key, _Seen] = {}
         self._process: RayProcess | None = None
         self._connected_at: float | None = None
         self._ends = 0
-        """How often in a row it ended without having been well."""
+        """Ends in a row without having run well."""
         self._unreached = 0
-        """How often in a row it ended without having reached the cluster."""
+        """Ends in a row without having reached the cluster."""
         self._again_at = float("-inf")
         self._closed = False
 
@@ -158,7 +159,7 @@ class RayDriver:
     # --- the process
 
     def _keep_running(self) -> None:
-        """Have the process while an engine is wanted, or still there, and at no other time."""
+        """Run the process only while an engine is wanted or still exists."""
         if self._process is None and self._wanted and not self._closed and time.monotonic() >= self._again_at:
             self._begin()
         elif self._process is not None and not self._seen:
@@ -182,7 +183,7 @@ class RayDriver:
         self._say()
 
     def _say(self) -> None:
-        """Tell the process what is wanted."""
+        """Send the wanted engines to the process."""
         if self._process is None:
             self._keep_running()
         else:
@@ -226,7 +227,7 @@ class RayDriver:
                 self._tell(f"{model}: started again: {event.problem}")
 
     def _ended(self, made: list[RayProcess], code: int) -> None:
-        """A process has ended: Ray ends its engines with it."""
+        """Handle the end of a process, with which Ray ends its engines."""
         with self._lock:
             if not made or self._process is not made[0]:
                 return
@@ -245,7 +246,7 @@ class RayDriver:
         self._problem(problem, over=True)
 
     def _problem(self, problem: str | None, over: bool = False) -> None:
-        """None of the engines runs; `problem` says why, unless more is known."""
+        """Mark all engines as not running, because of `problem` unless more is known."""
         state = EngineState.GIVEN_UP if self._unreached >= TRIES else EngineState.PENDING
         for key in self._wanted:
             seen = self._seen[key]
@@ -269,7 +270,7 @@ class RayDriver:
             "id": f"{name}/{slots[0]}",
             "arguments": arguments,
             "python": self._terms.vllm_python,
-            # By the environment: a command line is there for every user of the node to read.
+            # In the environment: every user of the node can read a command line.
             "env": {**cache, "VLLM_API_KEY": self._key},
             "gpus": model.gpus,
             "cpus": model.cpus,

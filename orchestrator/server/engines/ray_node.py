@@ -1,4 +1,4 @@
-"""This machine as a node of a Ray cluster: started and ended by a person, and running on its own between the two."""
+"""This machine as a node of a Ray cluster: a person starts and ends it; in between it runs on its own."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ START_SECONDS = 180.0
 END_SECONDS = 60.0
 LOOK_SECONDS = 0.2
 STARTED = "Ray runtime started"
-"""What `ray start --block` writes once its processes run; it then stays until it is asked to end."""
+"""Text that `ray start --block` writes once its processes run; it then stays in the foreground."""
 
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """A node that was started here: its process, when that began (in the kernel's ticks), what it was started as."""
+    """A node started here: its process, when that began (in the kernel's ticks), and the cluster it joined."""
 
     pid: int
     began: int
@@ -36,12 +36,12 @@ class RayNode:
 
     @property
     def runs(self) -> bool:
-        """Whether that process is still there; another that has its number by now is not it."""
+        """True if that process still runs; a later process with the same number does not count."""
         return _began(self.pid) == self.began
 
 
 def node_of(folder: Path) -> RayNode | None:
-    """The node that was started from a folder, where it still runs."""
+    """Return the node that was started from a folder, if it still runs."""
     try:
         told = json.loads((folder / RECORD).read_bytes())
         node = RayNode(int(told["pid"]), int(told["began"]), told["joined"])
@@ -55,7 +55,7 @@ def start_node(
 ) -> RayNode:
     """Start a head, or a node that joins the cluster at `join`; `options` are those of `ray start`.
 
-    Returns once it runs. Raises UsageError where one runs already, EngineUnavailable where it does not start.
+    Returns once it runs. Raises UsageError if a node runs already, EngineUnavailable if it does not start.
     """
     if (node := node_of(folder)) is not None:
         raise UsageError(f"this machine is already a node (process {node.pid})", hint="orch cluster down")
@@ -98,7 +98,7 @@ def _wait_for_start(process: subprocess.Popen[bytes], log: Path, begin: int) -> 
 
 
 def end_node(folder: Path) -> bool:
-    """End the node that was started from a folder with all that runs on it; whether there was one."""
+    """End the node that was started from a folder, with all that runs on it; return False if there was none."""
     node = node_of(folder)
     if node is not None:
         os.kill(node.pid, signal.SIGTERM)

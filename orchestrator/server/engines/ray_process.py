@@ -1,4 +1,4 @@
-"""The process that speaks to Ray for us (ray_child.py): it runs in the cluster's Python, and ends when we do."""
+"""The process that speaks to Ray (ray_child.py): it runs in the cluster's Python, and ends with this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOW = (
 
 
 class RayEvent(msgspec.Struct, frozen=True):
-    """A line of the process; which fields it has, its name says (see ray_child.py)."""
+    """A line of the process; its fields depend on `event` (see ray_child.py)."""
 
     event: str
     id: str = ""
@@ -48,7 +48,7 @@ class RayEvent(msgspec.Struct, frozen=True):
 
 
 def require_ray(python: Path, environ: Mapping[str, str]) -> None:
-    """Raises EngineUnavailable, with how to get it, unless this Python has Ray."""
+    """Raise EngineUnavailable, with how to install Ray, unless this Python has it."""
     try:
         done = subprocess.run(
             [python, "-I", "-c", HAS_RAY],
@@ -64,7 +64,7 @@ def require_ray(python: Path, environ: Mapping[str, str]) -> None:
 
 
 def cluster_status(python: Path, address: str, environ: Mapping[str, str]) -> RayEvent:
-    """The nodes of the cluster at an address, and what of it is free. Raises EngineUnavailable."""
+    """Return the nodes of the cluster at an address, and its free resources. Raises EngineUnavailable."""
     require_ray(python, environ)
     try:
         done = subprocess.run(
@@ -92,8 +92,9 @@ def _event(line: bytes) -> RayEvent | None:
 
 
 class RayProcess:
-    """Started when it is made. `heard` gets its events, and `ended` is called last with its exit code, both from a
-    thread. What it writes to stderr is appended to `log_path`.
+    """A process that starts when it is created. `heard` gets its events, and `ended` is called last with its exit
+    code,
+    both from a thread. Its stderr is appended to `log_path`.
     """
 
     def __init__(
@@ -105,7 +106,6 @@ class RayProcess:
         heard: Callable[[RayEvent], None],
         ended: Callable[[int], None],
     ) -> None:
-        """Raises EngineUnavailable."""
         self._heard = heard
         self._ended = ended
         try:
@@ -117,7 +117,7 @@ class RayProcess:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     env=for_engines(environ),
-                    # Ctrl-C in a terminal is for us: it ends when its stdin does.
+                    # Ctrl-C in a terminal is for this process: the child ends when its stdin does.
                     start_new_session=True,
                 )
         except OSError as error:
@@ -127,11 +127,10 @@ class RayProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def want(self, engines: Sequence[Mapping[str, Any]]) -> None:
-        """Let these run and no others. One that has ended hears nothing: `ended` says so."""
+        """Run exactly these engines. A process that has ended ignores this; `ended` reports its end."""
         line = json.dumps({"wanted": list(engines)}).encode() + b"\n"
         try:
             stdin = self._stdin()
@@ -165,6 +164,6 @@ class RayProcess:
                     self._heard(event)
                 else:
                     log.warning("the Ray process said what is no event: %r", line[:200])
-        with contextlib.suppress(OSError):  # what was still to be said to it is void
+        with contextlib.suppress(OSError):  # text not yet sent is lost
             self._stdin().close()
         self._ended(self._process.wait())

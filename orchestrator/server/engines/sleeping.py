@@ -1,7 +1,7 @@
-"""vLLM's sleep: an engine that frees its GPU memory and keeps its process, and what it must show after waking.
+"""vLLM's sleep mode: an engine frees its GPU memory, keeps its process, and must answer as before after waking.
 
-The endpoints are there only under VLLM_SERVER_DEV_MODE, on loopback, and are never passed through. Level 1 keeps the
-weights in host memory; level 2 would need them loaded again, and answers nonsense without.
+The endpoints exist only under VLLM_SERVER_DEV_MODE, on loopback, and are never passed through. Level 1 keeps the
+weights in host memory; level 2 would need them loaded again, and answers nonsense otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1"}
 OPTIONS = ("--enable-sleep-mode",)
 SECONDS = 300.0
 FREED_SHARE = 0.5
-"""So much of what an engine has of its GPUs must be free while it sleeps."""
+"""Share of an engine's GPU memory that must become free while it sleeps."""
 QUESTION = {
     "prompt": "One, two, three, four, five, six, seven, eight,",
     "max_tokens": 16,
@@ -35,14 +35,14 @@ def fall_asleep(port: int) -> None:
 
 
 def wake_up(port: int) -> None:
-    """Load its memory again. Raises EngineUnavailable."""
+    """Load the engine's memory again. Raises EngineUnavailable."""
     _ask(port, "POST", "/wake_up")
     if _is_sleeping(port):
         raise EngineUnavailable("the engine was woken, but is asleep", hint=None)
 
 
 def known_answer(port: int, model: str) -> str:
-    """What it answers, greedily, to a question that is always the same. Raises EngineUnavailable."""
+    """Return the engine's greedy answer to a fixed question. Raises EngineUnavailable."""
     body = json.dumps({"model": model, **QUESTION}).encode()
     answer = _ask(port, "POST", "/v1/completions", body)
     try:

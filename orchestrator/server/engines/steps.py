@@ -1,4 +1,4 @@
-"""Long steps in other processes: told on stderr, kept in a log, and their failures put into words."""
+"""Long steps in other processes: progress on stderr, output in a log, and failures explained."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _ERROR = re.compile(r"^(?:ERROR: |error: |\w*Error: )\s*(.+)$", re.MULTILINE)
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Write one line of progress."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def leashed(command: Sequence[str | Path], grace: float) -> list[str]:
-    """`command`, so that all of it ends with this process; it has `grace` seconds for that (see leash.py)."""
+    """Return a command whose processes all end with this process, within `grace` seconds (see leash.py)."""
     leash = (sys.executable, "-I", "-S", LEASH, os.getpid(), grace, "--")
     return [str(part) for part in (*leash, *command)]
 
 
 class StepFailed(Exception):
-    """A command of a step ended with a code other than 0; `output` is the end of what it wrote."""
+    """A command of a step ended with a code other than 0; `output` is the end of its output."""
 
     def __init__(self, code: int, output: str) -> None:
         super().__init__(f"exit code {code}")
@@ -55,14 +55,14 @@ def run_step(
     env: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Run `command`, append its output to `log`, show each line to `on_line`.
+    """Run `command`, append its output to `log`, and pass each line to `on_line`.
 
-    Raises StepFailed when it fails, OSError when the log cannot be written (a full disk).
+    Raises StepFailed if it fails, OSError if the log cannot be written (a full disk).
     """
     tail: deque[str] = deque(maxlen=KEPT_LINES)
     with log.open("a", encoding="utf-8") as file:
         child = subprocess.Popen(
-            # A killed installer must not leave a pip behind that writes into the next attempt.
+            # The pip of a killed installer must not write into the next attempt.
             leashed(command, STEP_GRACE_S),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -86,7 +86,7 @@ def run_step(
 
 
 def reason(output: str) -> str:
-    """What went wrong, from the output of pip or of a script."""
+    """Return the cause of a failure, from the output of pip or of a script."""
     if _FULL.search(output):
         return "the disk is full"
     if _OFFLINE.search(output):
@@ -106,5 +106,5 @@ def _no_build(requirement: str) -> str:
 
 
 def unavailable(what: str, failure: StepFailed, log: Path) -> EngineUnavailable:
-    """The one message for the user: what was tried, why it failed, where all of it can be read."""
+    """Return the error for the user: what was tried, why it failed, and where the full output is."""
     return EngineUnavailable(f"{what} failed: {reason(failure.output)} (full output: {log})")

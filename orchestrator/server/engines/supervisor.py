@@ -1,10 +1,10 @@
-"""Keeps engines running: starts them, waits until they are warm, starts again those that die, stops them all.
+"""Keeps engines running: starts them, waits until they are ready, restarts those that die, stops them all.
 
     with Supervisor(engines, tell=say) as supervisor:
         supervisor.wait_ready()
         ...
 
-Each engine has a thread and keeps its port, so to those who use it, one that died is merely down for a while.
+Each engine has a thread and keeps its port, so to its users, an engine that died is merely down for a while.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from orchestrator.server.engines.process import VllmProcess
 
 TAIL_SHOWN = 70
 POLL_SECONDS = 0.1
-# What vLLM puts before what it says: process, level, time, place.
+# Prefix of vLLM's log lines: process, level, time, place.
 _LOG_PREFIX = re.compile(r"^(?:\([^)]*\) )?(?:[A-Z]+ [\d-]+ [\d:]+ (?:\[[^\]]*\] )?)?")
 
 
 class State(StrEnum):
-    """Where an engine is."""
+    """The state of an engine."""
 
     STARTING = "starting"
     READY = "ready"
-    WAITING = "waiting"  # it died, and is started again after a pause
-    GIVEN_UP = "given_up"  # it never became ready, too often
+    WAITING = "waiting"  # it died, and will be restarted after a pause
+    GIVEN_UP = "given_up"  # it failed to become ready too often
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How long to wait before an engine that died is started again, and when to give it up. Times in seconds.
+    """How long to wait before restarting an engine that died, and when to give it up. Times in seconds.
 
-    The pause doubles with every death in a row; an engine that was ready for `well` begins anew. It is given up after
-    `tries` starts in a row that did not get as far as ready. One that answers no health check for `deaf` is ended.
+    The pause doubles with every death in a row, and is reset after `well` seconds of being ready. After `tries`
+    starts in
+    a row without becoming ready, the engine is given up. An engine that answers no health check for `deaf` is ended.
     """
 
     first: float = 1.0
@@ -55,19 +56,19 @@ class RestartPolicy:
     deaf: float = 120.0
 
     def pause(self, deaths: int) -> float:
-        """After that many deaths in a row (from 1)."""
+        """Return the pause after that many deaths in a row (from 1)."""
         return min(self.longest, self.first * 2.0 ** min(deaths - 1, 30))
 
 
 @dataclass(slots=True)
 class _Record:
-    """What has happened to an engine since it was last well."""
+    """The deaths and failed starts of an engine since it last ran well."""
 
     deaths: int = 0
     failed_starts: int = 0
 
     def died(self, was_ready: float | None, patience: RestartPolicy) -> None:
-        """`was_ready`: how many seconds it was, None if it never got there."""
+        """`was_ready`: seconds for which it was ready, None if it never was."""
         if was_ready is None:
             self.failed_starts += 1
         else:
@@ -78,7 +79,7 @@ class _Record:
 
 
 class _Engine:
-    """One engine and the thread that looks after it."""
+    """One engine and the thread that supervises it."""
 
     def __init__(
         self, planned: Planned, patience: RestartPolicy, tell: Callable[[str], None], held: Sequence[int]
@@ -102,7 +103,7 @@ class _Engine:
 
     @property
     def seconds(self) -> float:
-        """How long it has been in its state."""
+        """Seconds in its current state."""
         return time.monotonic() - self._since
 
     def begin(self) -> None:
@@ -112,9 +113,9 @@ class _Engine:
         self._stopping.set()
 
     def stop(self) -> None:
-        """Stop it and what belongs to it, and return when that is done."""
+        """Stop its processes, and return when that is done."""
         self.ask_to_stop()
-        with self._lock:  # a start that is just being made is made, or never will be
+        with self._lock:  # a start under way is finished, or prevented
             self.process.stop()
         self._thread.join()
 
@@ -138,7 +139,7 @@ class _Engine:
         self._enter(State.STOPPED)
 
     def _live(self) -> float | None:
-        """Start it and return when it has ended: when it was ready, or None if it never was."""
+        """Start it and wait until it has ended; return when it was ready, or None if it never was."""
         ready_at = None
         self._enter(State.STARTING)
         try:
@@ -157,11 +158,11 @@ class _Engine:
         except EngineUnavailable as error:
             self.problem = _why(error, self.process)
             self.tail = error.message
-            self.process.stop()  # one that was too slow still runs
+            self.process.stop()  # an engine that was too slow still runs
         return ready_at
 
     def _goes_on(self) -> bool:
-        # Exit code 2 is how a program refuses its command line: it would refuse it again.
+        # With exit code 2 a program refuses its command line: a retry would not help.
         refused = self._record.failed_starts and self.process.exit_code == 2
         if not refused and self._record.failed_starts < self._patience.tries:
             return True
@@ -172,7 +173,7 @@ class _Engine:
 
 
 def _why(error: EngineUnavailable, process: VllmProcess) -> str:
-    """In one line."""
+    """Return the cause of a failure in one line."""
     code = process.exit_code
     what = error.brief
     if code is not None and code > 128:
@@ -187,7 +188,7 @@ def _why(error: EngineUnavailable, process: VllmProcess) -> str:
 class Supervisor:
     """Engines that are kept running while the block lasts. `tell` gets lines for people, from several threads.
 
-    `held` are file descriptors that every engine keeps open until nothing of it is left.
+    `held` are file descriptors that every engine keeps open until all its processes are gone.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class Supervisor:
     ) -> None:
         for engine in self._engines:
             engine.ask_to_stop()
-        # Side by side: each may take its time.
+        # In parallel: each stop may take its time.
         stops = [threading.Thread(target=engine.stop) for engine in self._engines]
         for stop in stops:
             stop.start()
@@ -220,12 +221,12 @@ class Supervisor:
 
     @property
     def urls(self) -> list[str]:
-        """Where those answer that were not given up."""
+        """Addresses of the engines that were not given up."""
         return [engine.url for engine in self._engines if engine.state is not State.GIVEN_UP]
 
     @property
     def hopeless(self) -> EngineUnavailable | None:
-        """Why there is nothing left to wait for: every engine was given up. Else None."""
+        """An error if every engine was given up, else None."""
         if any(engine.state is not State.GIVEN_UP for engine in self._engines):
             return None
         engine = self._engines[0]
@@ -258,11 +259,11 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that engines are below, of those that run."""
+        """The top processes of the running engines."""
         return [pid for engine in self._engines if (pid := engine.process.pid) is not None]
 
     def report(self) -> list[dict[str, Any]]:
-        """Each engine as it is now, for machines."""
+        """Return the current state of each engine, for machines."""
         return [
             {
                 "name": engine.name,
