@@ -47,9 +47,9 @@ class PointEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PointTerms:
-    """`concurrency` rows at once at each upstream, for about so many `seconds`; `window` is that of DYNAMIC.
+    """`concurrency` rows at once at each upstream, for about `seconds`; `window` is for DYNAMIC.
 
-    At least so many `flights` are waited for, but no longer than `patience` seconds (None: LATE times its time).
+    Waits for at least this many `flights`, but no longer than `patience` seconds (None: LATE times `seconds`).
     """
 
     concurrency: int

@@ -37,7 +37,7 @@ class Mode(StrEnum):
 
 
 class RowEnd(NamedTuple):
-    """A row that came back: when (by the upstream's clock), how long it was out, its tokens, and if answered."""
+    """A row that came back: when (by the upstream's clock), seconds in flight, tokens, and whether it was answered."""
 
     at: float
     seconds: float

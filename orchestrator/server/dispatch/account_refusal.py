@@ -1,4 +1,5 @@
-"""An upstream that refuses our account gets no rows for a while, and is not believed by one row alone."""
+"""An upstream that refuses our account pauses for a while; a later success of another row can contradict the
+refusal."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ NEVER = float("-inf")
 
 
 class AccountRefusal:
-    """Whether an upstream refuses the account, by the rows that it refused and took. Times are seconds of one
-    monotonic clock; it is left alone for `seconds` after each refusal.
+    """Whether an upstream refuses the account, judged by the rows it refused and accepted.
+
+    Times are seconds of one monotonic clock; after each refusal the upstream gets no rows for `seconds`.
     """
 
     __slots__ = ("_left_alone_until", "_refused_at", "_seconds", "_taken_at")
@@ -16,17 +18,18 @@ class AccountRefusal:
         self._seconds = seconds
         self._left_alone_until = NEVER
         self._refused_at: float | None = None
-        """When the row was sent by which it refused the account."""
+        """When the refused row was sent."""
         self._taken_at = NEVER
-        """When the latest row was sent that it took."""
+        """When the latest accepted row was sent."""
 
     def refused(self, now: float, sent_at: float) -> None:
-        """It refused the account by a row that was sent at that time."""
+        """Record that it refused the account for a row sent at that time."""
         self._refused_at = sent_at
         self._left_alone_until = now + self._seconds
 
     def took(self, sent_at: float) -> bool:
-        """It took a row that was sent at that time; False where that was before it refused, which proves nothing."""
+        """Record that it accepted a row sent at that time. False if that was before the refused row, which proves
+        nothing."""
         self._taken_at = max(self._taken_at, sent_at)
         if self._refused_at is None:
             return True
@@ -36,9 +39,9 @@ class AccountRefusal:
         return True
 
     def took_since(self, sent_at: float) -> bool:
-        """Whether it took a row that was sent at that time or behind it: then it does not refuse the account."""
+        """True if it accepted a row sent at that time or later: then it does not refuse the account."""
         return self._taken_at >= sent_at
 
     def pause(self, now: float) -> float:
-        """For how many more seconds it is left alone; 0 or less where it is not."""
+        """Return the seconds until it may get rows again; 0 or less if it may now."""
         return self._left_alone_until - now

@@ -1,4 +1,4 @@
-"""A batch that is being worked on: which rows wait, which are done, and what its result files hold."""
+"""A batch in progress: which rows wait, which are done, and what its result files hold."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from orchestrator.server.records import BatchRecord
 MANY_MISSES = 3
 SHORT_LINE = 4096
 BATCH_PRIORITY = 100
-"""vLLM serves lower numbers first; people who wait have 0."""
+"""vLLM serves lower numbers first; interactive requests have 0."""
 
 
 class ActiveBatch(RowSource):
-    """A batch's rows, its result files, and what has become of them. `batch` is as it was recorded last.
+    """A batch's rows, its result files, and their state. `batch` is as recorded last.
 
     `tier` is the service tier of rows that name none.
     """
@@ -53,14 +53,14 @@ class ActiveBatch(RowSource):
         self.tally = Tally()
         self.changed = asyncio.Event()
         self.is_known = asyncio.Event()
-        """Set once the input has been read, and with it what the result files hold."""
+        """Set once the input has been read and the result files have been counted."""
         self.stopping: BatchStatus | None = None
         self._unreadable: dict[int, str] = {}
         """Rows that cannot be read now, and why."""
         self._misses = 0
         self._failure: str | None = None
         self.unnoted: str | None = None
-        """Why it cannot be noted that a row is sent: the disk refuses, which is everybody's matter."""
+        """The reason why sent rows cannot be logged: the disk refuses, which affects all batches."""
         self._held_until: float | None = None
         self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
         self._taken_back: dict[int, float] = {}
@@ -68,13 +68,13 @@ class ActiveBatch(RowSource):
         self._plan: InputRows | None = None
         self._again: deque[Work] = deque()
         self._last: deque[Work] = deque()
-        """Rows that could not be read: tried again when there are no others."""
+        """Rows that could not be read, retried once no other rows are left."""
         self._tier = tier
         self._sent: SendLog | None = None
-        """What left for upstreams that bill each request."""
+        """Log of what left for upstreams that bill each request."""
 
     def recover(self) -> Iterator[int]:
-        """Count what the result files hold, after mending them; gives the `id_key` of each row that is done."""
+        """Repair and count the result files; yield the `id_key` of each finished row."""
         self.tally = Tally()
         for kind in ("output", "error"):
             for row in torn_result_lines.recover(self.path(kind)):
@@ -87,9 +87,9 @@ class ActiveBatch(RowSource):
         self, plan: InputRows, upstream_queues: UpstreamQueues, input_path: Path, writer: results.Writer,
         doubts: bytearray | None,
     ) -> None:  # fmt: skip
-        """Take up the rows of a plan that are not done. Raises OSError, and then nothing is open.
+        """Take up the unfinished rows of a plan. Raises OSError, and then nothing is open.
 
-        `doubts` is the account of what was sent before; None where none is kept.
+        `doubts` comes from the send log; None if there is no log.
         """
         self._writer = writer
         self._upstream_queues = upstream_queues
@@ -116,7 +116,7 @@ class ActiveBatch(RowSource):
             self._input = self._plan = None
 
     def path(self, kind: str) -> Path:
-        """The result file of a kind."""
+        """Return the path of a kind's result file."""
         return self.folder / f"{kind}.jsonl"
 
     @property
@@ -140,38 +140,38 @@ class ActiveBatch(RowSource):
 
     @property
     def problem(self) -> str | None:
-        """Why rows do not go out, for people: a matter of this batch alone."""
+        """A problem of this batch alone that keeps rows from being sent, for people, or None."""
         for index, why in self._unreadable.items():
             return f"batch {self.batch.id} waits: row {index + 1:,} of its input file cannot be read: {why}"
         return None if self._failure is None else f"batch {self.batch.id} waits: {self._failure}"
 
     @property
     def row_order(self) -> str | None:
-        """In which order rows go out and why, for people; None before the input has been read."""
+        """The order in which rows are sent, and why, for people; None before the input has been read."""
         return None if self._input is None else self.plan.order.reason
 
     @property
     def rows_left(self) -> int:
-        """How many rows have no durable result yet; 0 before the input has been read."""
+        """Number of rows without a durable result; 0 before the input has been read."""
         return 0 if self._input is None else len(self.plan) - self.tally.rows
 
     @property
     def in_flight(self) -> int:
-        """How many requests of it are out."""
+        """Number of its requests in flight."""
         return len(self._inflight)
 
     @property
     def is_done(self) -> bool:
-        """Whether every row has its durable result."""
+        """True if every row has its durable result."""
         return self._input is not None and self.tally.rows >= len(self.plan)
 
     @property
     def is_stopping(self) -> bool:
-        """Whether rows that have no result yet will be given none."""
+        """True if rows without a result will not be sent any more."""
         return self.stopping is not None
 
     def counted(self) -> wire.Batch:
-        """The batch with the counts and usage of its durable results."""
+        """Return the batch with the counts and usage of its durable results."""
         if self.batch.status is BatchStatus.VALIDATING:
             return self.batch
         tally = self.tally
@@ -196,7 +196,7 @@ class ActiveBatch(RowSource):
         if self._again:
             if not (elsewhere and self._again[0].failed_on is upstream):
                 return self._again.popleft()
-            # It failed here: it goes on elsewhere, and what stands behind it gets its turn.
+            # It failed on this upstream: leave it to another, and take the next row.
             self._again.rotate(-1)
         index = self._upstream_queues.take(upstream.url)
         if index is None:
@@ -205,7 +205,7 @@ class ActiveBatch(RowSource):
         return Work(self, index, self.plan.size(index))
 
     def _packed(self, first: Work, upstream: Upstream) -> Work:
-        """A row with as many of the next ones as fit into its request."""
+        """Pack a row with as many of the next rows as fit into its request."""
         custom_id, row = self._packable(first.index)
         if row is None:
             return first
@@ -223,7 +223,7 @@ class ActiveBatch(RowSource):
         return first
 
     def _packable(self, index: int) -> tuple[msgspec.Raw, packing.Packable | None]:
-        """A row as it may be packed; none where it has to go alone, or cannot be read and so will say it then."""
+        """Return a row's id and packable form; the form is None if it must go alone, or cannot be read now."""
         try:
             line = self._line(index)
         except (StorageError, bodies.BodyError):
@@ -275,12 +275,12 @@ class ActiveBatch(RowSource):
             self.changed.set()
 
     def upstream_seconds(self) -> float:
-        """The batch's share of its upstreams' time up to now, rows in flight included."""
+        """Return the batch's share of its upstreams' time so far, including rows in flight."""
         out = sum(work.upstream_seconds + upstream.so_far(began) for work, upstream, began in self._inflight.values())
         return self.tally.upstream_seconds + out
 
     async def let_go(self, grace: float) -> None:
-        """Wait `grace` seconds for the rows in flight to end, then take them back."""
+        """Wait `grace` seconds for the rows in flight to end, then cancel them."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._none_in_flight(), grace)
         for task in self._inflight:
@@ -293,21 +293,21 @@ class ActiveBatch(RowSource):
             await self.changed.wait()
 
     def durable_bytes(self, kind: str) -> int | None:
-        """How much of a result file is durable now; None before it has been opened."""
+        """Return the durable bytes of a result file; None before it has been opened."""
         return None if self._input is None else self._files[kind].durable
 
     def hold(self, reason: str) -> None:
         self._failure, self._held_until = reason, monotonic() + UNREADABLE_SECONDS
 
     def _line(self, index: int) -> InputLine:
-        """A row's line. Raises StorageError where it cannot be read now, BodyError where it must not go."""
+        """Return a row's line. Raises StorageError if it cannot be read now, BodyError if it must not be sent."""
         try:
             line = self._open_input.line(index)
         except Unreadable as error:
             self._unreadable[index] = str(error)
             self._misses += 1
             if self._misses >= MANY_MISSES:
-                # It is the file: to go through all the other rows at once would help nobody.
+                # The whole file is unreadable: trying all other rows now would not help.
                 self._held_until = monotonic() + UNREADABLE_SECONDS
             raise StorageError(str(self.problem)) from error
         if self._unreadable or self._failure is not None:
@@ -320,7 +320,7 @@ class ActiveBatch(RowSource):
             body: bytes | msgspec.Raw = work.pack.body()
         else:
             line = self._line(work.index)
-            # A piece of a line would hold all of it in memory.
+            # A slice of a line would keep the whole line in memory.
             work.custom_id, body = (line.custom_id if work.size <= SHORT_LINE else line.custom_id.copy()), line.body
         return bodies.prepare(
             body,
@@ -372,10 +372,10 @@ class ActiveBatch(RowSource):
         self._put(index, *outcome_of(custom_id, reply, verdict, orch, upstream.stats), seconds, place)
 
     def end_rest(self, code: str, message: str) -> None:
-        """Give every row without a result an error row."""
+        """Write an error row for every row without a result."""
         for index, done in enumerate(self.plan.done):
             if not done:
-                # A row that was taken back has used the upstream all the same, and somebody pays for that.
+                # A cancelled row may still have used the upstream, and its time is billed.
                 seconds, doubts = self._taken_back.get(index, 0.0), self._doubts(index)
                 line = unfinished_line(
                     self._open_input.custom_id(index), code, message, seconds, doubts, self.options
@@ -383,7 +383,7 @@ class ActiveBatch(RowSource):
                 self._put(index, "error", line, NO_TOKENS, seconds)
 
     def _doubts(self, index: int) -> int:
-        """How often a row left for an upstream that bills, and no answer is known."""
+        """Return how often a row left for an upstream that bills, without a known answer."""
         return 0 if self._sent is None else self._sent.doubts(index)
 
     def _put(

@@ -1,4 +1,4 @@
-"""Names under which clients may ask for a model that an upstream serves by another name. Pure."""
+"""Other names under which clients may ask for an upstream's model. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL
 
 ANY = "*"
-"""As a name: every name that no upstream serves. As a model: the only one that the upstream serves."""
+"""As a name: every name that no upstream serves. As a model: the upstream's only model."""
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def read_alias(text: str) -> tuple[str, str]:
-    """The name and the model of `NAME=MODEL`; a bare `*` is `*=*`. Raises ValueError."""
+    """Parse `NAME=MODEL` into name and model; a bare `*` is `*=*`. Raises ValueError."""
     name, equals, model = (part.strip() for part in text.partition("="))
     if not equals and name == ANY:
         return ANY, ANY
@@ -26,7 +26,7 @@ def read_alias(text: str) -> tuple[str, str]:
 
 
 class Aliases:
-    """The aliases of one server. A name that an upstream serves itself is no alias there."""
+    """The aliases of one server. A name that an upstream itself serves is not an alias there."""
 
     def __init__(self, aliases: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
         self._models = dict(aliases)
@@ -35,7 +35,8 @@ class Aliases:
         return bool(self._models)
 
     def model_of(self, name: str | None, served: Collection[str]) -> str | None:
-        """The model that a name stands for at an upstream that serves these; None if the name stands for itself."""
+        """Return the model that a name stands for at an upstream that serves these; None if the name stands for
+        itself."""
         if name is None or not self._models or name in served:
             return None
         model = self._models.get(name, self._models.get(ANY))
@@ -44,20 +45,20 @@ class Aliases:
         return next(iter(served)) if len(served) == 1 else None
 
     def names(self, served: Collection[str]) -> dict[str, str]:
-        """The aliases that have a model at an upstream that serves these."""
+        """Return the aliases that have a model at an upstream that serves these."""
         found = {name: self.model_of(name, served) for name in self._models if name != ANY}
         return {name: model for name, model in found.items() if model is not None and model in served}
 
 
 class ServedModels:
-    """The models of one upstream, under their own names and the aliases of the server."""
+    """The models of one upstream, under their own names and the server's aliases."""
 
     def __init__(self, models: Sequence[str], aliases: Aliases | None) -> None:
         self._aliases = aliases or Aliases()
         self.learn(models)
 
     def learn(self, models: Sequence[str], window: int = 0) -> None:
-        """Take over the models that the upstream lists now, and the largest context window that they state."""
+        """Replace the models by those the upstream lists now, with the largest context window they state."""
         self.models = list(models)
         self._names = frozenset(models)
         self._window = window
@@ -73,11 +74,11 @@ class ServedModels:
         return self.has(model)
 
     def has(self, model: str) -> bool:
-        """True if the upstream lists a model, or the one that an alias stands for."""
+        """True if the upstream lists a model, or the model that an alias stands for."""
         return model in self._names or self._aliases.model_of(model, self._names) in self._names
 
     def sent_for(self, model: str | None) -> str | None:
-        """The name to send for a model that rows ask for; None if they name it as it is."""
+        """Return the name to send for a requested model; None to send it unchanged."""
         if model in self._names:
             return None
         if model == DEFAULT_MODEL:
@@ -86,7 +87,7 @@ class ServedModels:
 
 
 def renamed(body: bytes, model: str) -> bytes:
-    """A request's body with another model; the same bytes if it is not a JSON object."""
+    """Return a request's body with another model; unchanged if it is not a JSON object."""
     try:
         fields = _decode(body)
     except JSON_ERRORS:

@@ -1,8 +1,8 @@
-"""What is done to a row's body before it is sent: removed vLLM fields rewritten, model, priority, tier. Pure.
+"""Changes to a row's body before it is sent: removed vLLM fields, model, priority, tier. Pure.
 
-Only the top level of a body is read, and every value stays the bytes that it was: a message that talks about
-`guided_json` is none of this module's business. One decoding of the top level costs as much as one search for a
-substring (0.25 µs for a body of 300 bytes), and less in long ones (2 µs for 8 KB), so nothing here searches.
+Only the top level of a body is read, and every value keeps its bytes: a message that mentions `guided_json` is left
+alone. Decoding the top level costs as much as one search for a substring (0.25 µs for a body of 300 bytes), and less
+in long bodies (2 µs for 8 KB), so nothing here searches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.core.wire import JSON_ERRORS, LineError
 
 DEFAULT_MODEL = "default"
 
-# Where vLLM's request models have the fields `structured_outputs` and `priority` (read in 0.32).
+# Endpoints whose request models in vLLM have the fields `structured_outputs` and `priority` (as of 0.32).
 CONSTRAINED = frozenset(
     {"/v1/chat/completions", "/v1/chat/completions/batch", "/v1/completions", "/v1/responses"},
 )
@@ -32,7 +32,7 @@ PRIORITISED = CONSTRAINED | {
 }
 
 TIERED = frozenset({"/v1/chat/completions", "/v1/responses"})
-"""Where a body may name a service tier."""
+"""Endpoints whose bodies may name a service tier."""
 BYTES_PER_TOKEN = 4
 MOST_GENERATED = 1_000_000
 """No answer has more tokens, whatever a row allows."""
@@ -43,7 +43,7 @@ _REMOVED = frozenset({*_KINDS, _PATTERN, "guided_decoding_backend"})
 _NEW = "structured_outputs"
 _TIER = "service_tier"
 _EXTRA = "extra_body"
-# What vLLM takes without a word and without effect.
+# Fields that vLLM accepts silently without effect.
 _WITHOUT_EFFECT = _REMOVED | {_EXTRA}
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -68,13 +68,14 @@ def prepare(
     priority: int | None = None,
     tier: str | None = None,
 ) -> bytes:
-    """The bytes to send for a row's body; the very same ones where there is nothing to do.
+    """Return the bytes to send for a row's body, unchanged if there is nothing to do.
 
-    `vllm` says whether the upstream is known to be vLLM: only then are its removed `guided_*` fields rewritten and
-    `priority` (64 bits, lower is earlier) added where the row has none of its own. `model` replaces the model name
-    `asked`, `tier` becomes the `service_tier` of a row that names none. `stream` is not checked here: validation
-    refuses it. Raises BodyError, and nothing else, where the body is not a JSON object or asks for output
-    in a form that it would not get.
+    Only if the upstream is known to be `vllm`, its removed `guided_*` fields are rewritten, and `priority` (64 bits,
+    lower
+    is earlier) is added unless the row has its own. `model` replaces the model name `asked`; `tier` becomes the
+    `service_tier` of a row without one. Validation has already refused `stream`. Raises only BodyError, if the body
+    is
+    not a JSON object or asks for a form of output that it would not get.
     """
     sent = body if isinstance(body, bytes) else bytes(body)
     constrained = vllm and endpoint in CONSTRAINED
@@ -106,7 +107,7 @@ class _Asks(msgspec.Struct):
 
 
 def likely_tokens(body: bytes | msgspec.Raw) -> int:
-    """What a body is likely to count against a limit of tokens: its text, and all that it allows to be generated."""
+    """Return the tokens that a body likely counts against a limit: its text, and all that it may generate."""
     text = memoryview(body).nbytes // BYTES_PER_TOKEN
     try:
         asks = msgspec.json.decode(body, type=_Asks)
@@ -139,7 +140,7 @@ def _is_given(fields: dict[str, msgspec.Raw], name: str) -> bool:
 
 
 def _rewrite(fields: dict[str, msgspec.Raw]) -> bool:
-    """Put the removed fields of a body into `structured_outputs`; says whether anything changed. Raises BodyError."""
+    """Move the removed fields of a body into `structured_outputs`; True if anything changed. Raises BodyError."""
     params = {name: f"body.{name}" for name in (*_KINDS, _NEW)}
     lifted = _lift(fields, params)
     kinds = [name for name in _KINDS if _is_given(fields, name)]
@@ -163,9 +164,10 @@ def _rewrite(fields: dict[str, msgspec.Raw]) -> bool:
 
 
 def _lift(fields: dict[str, msgspec.Raw], params: dict[str, str]) -> bool:
-    """Take what constrains the output out of `extra_body`, an argument of the SDK that people paste into bodies.
+    """Move output constraints out of `extra_body`, an argument of the SDK that people paste into bodies.
 
-    Notes in `params` what is from there. Says whether there was anything. Raises BodyError for a field given twice.
+    Records in `params` which fields came from there. True if there were any. Raises BodyError for a field given
+    twice.
     """
     try:
         extra = _decode(fields[_EXTRA])
@@ -187,8 +189,8 @@ def _lift(fields: dict[str, msgspec.Raw], params: dict[str, str]) -> bool:
     return bool(names)
 
 
-# As vLLM's first engine says it, and the first versions of its second; then what servers say of an unknown field.
-# Only how a message begins counts: further on it may quote the row.
+# The words of vLLM's first engine and early versions of its second; then other servers' words for an unknown field.
+# Only the beginning of a message counts: the rest may quote the row.
 _REFUSAL = re.compile(
     r"Got priority -?\d+ but|(vLLM )?V1 does not support priority"
     r"|un(recognized|known|supported|expected) [^.]{0,40}\bpriority\b",
@@ -197,9 +199,9 @@ _REFUSAL = re.compile(
 
 
 def is_priority_refused(status: int, body: bytes) -> bool:
-    """Whether an answer refuses the `priority` that `prepare` added. Ask only for rows that were given one.
+    """True if an answer refuses the `priority` that `prepare` added. Ask only for rows that got one.
 
-    The caller then adds none any more for this upstream, and tries the row again.
+    The caller then stops adding it for this upstream, and retries the row.
     """
     if status not in (400, 422):
         return False
@@ -208,7 +210,7 @@ def is_priority_refused(status: int, body: bytes) -> bool:
         return False
     if isinstance(details := answer.get("detail"), list):
         return any(isinstance(each, dict) and _is_about_priority(each) for each in details)
-    error = answer.get("error", answer)  # old versions of vLLM answer the inner object alone
+    error = answer.get("error", answer)  # old versions of vLLM answer only the inner object
     message = error.get("message") if isinstance(error, dict) else None
     return isinstance(message, str) and _REFUSAL.match(message) is not None
 

@@ -1,4 +1,4 @@
-"""The memory that the bodies of rows on their way take: who may be sent next, and when its place is free again."""
+"""The memory of row bodies in flight: admission of rows, and the release of their room."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from orchestrator.server.memory_limits import Room, RoomRefusal, Rooms, RoomShar
 
 
 class BodyMemory:
-    """The rooms of a server as its dispatcher uses them."""
+    """The rooms of a server, as its dispatcher uses them."""
 
     def __init__(self, rooms: Rooms, on_room: Callable[[], None]) -> None:
-        """`on_room` is called when there is room again for a row that was not admitted."""
+        """`on_room` is called when there is room again after a row was not admitted."""
         self._rooms = rooms
         rooms.small.on_free = rooms.large.on_free = on_room
 
     def admit(self, work: Work, full: list[Room]) -> bool:
-        """Hold the room for a row's body; False if there is none, or if an earlier row in this turn waits for it.
+        """Reserve room for a row's body; False if there is none, or if an earlier row of this turn waits for it.
 
-        `full` are the rooms that rows in this turn wait for.
+        `full` are the rooms that rows of this turn wait for.
         """
         room = self._rooms.for_body(work.size)
         if room in full:
@@ -35,13 +35,13 @@ class BodyMemory:
         return False
 
     def release(self, work: Work) -> None:
-        """The body of a row is not in memory any more; a second time changes nothing."""
+        """Free the room of a row's body; a second call changes nothing."""
         room, work.held = work.held, None
         if room is not None:
             room.free(work.source.tenant, min(work.size, room.most))
 
     def payload(self, work: Work, body: bytes) -> Payload:
-        """A row's body to send: its room is free once it has been sent, and its answer asks for a place."""
+        """Return a row's body to send: its room is freed once it is sent, and its answer asks for a place."""
         return Payload(body, partial(self.release, work), partial(self._ask, work.source.tenant))
 
     def _ask(self, tenant: str, size: int) -> asyncio.Future[RoomShare]:

@@ -1,4 +1,4 @@
-"""One HTTP request for one row, and how it ended: what the connections below know, in the words of `retry`.
+"""One HTTP request for one row, and how it ended, in the terms of `retry`.
 
 Requests that are passed through use aiohttp (see docs/decisions/0007).
 """
@@ -25,9 +25,10 @@ from orchestrator.server.memory_limits import RoomShare
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""An answer above it is given up, as many are out at once. (Of one row, half of it: its result is one line.)"""
+"""A longer answer is abandoned, as many are in flight at once. (For a row the limit is half: its result is one
+line.)"""
 MAX_TEXT_BYTES = 65_536
-"""What is kept of an error that is not a JSON object."""
+"""Most bytes kept of an error that is not a JSON object."""
 _GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 T = TypeVar("T")
 _ENDS = {
@@ -41,10 +42,11 @@ _ENDS = {
 
 
 class Reply(NamedTuple):
-    """How one attempt ended; `body` is the answer's, `detail` is for people and holds nothing of the prompt.
+    """The end of one attempt; `body` is the answer's, `detail` is for people and contains nothing of the prompt.
 
-    `standings` is what it says of the upstream's rates, None where it was not asked for or says nothing. `tokens` are
-    those that the body tells, None where nobody has looked yet. `place` is the room that a large body takes.
+    `standings` are the rates that the answer states, None if not read or not stated. `tokens` come from the body,
+    None
+    if not read yet. `place` is the room that a large body takes.
     """
 
     end: End
@@ -63,7 +65,7 @@ class Reply(NamedTuple):
 
 
 class Client:
-    """Posts JSON to one server. `reads_rates`: what answers say of the upstream's rates is read."""
+    """Posts JSON to one server. With `reads_rates`, it reads the rates that answers state."""
 
     def __init__(self, root: str, headers: dict[str, str], timeout: float, *, reads_rates: bool = False) -> None:
         self._reads_rates = reads_rates
@@ -72,11 +74,10 @@ class Client:
         )
 
     async def close(self) -> None:
-        """Close every connection."""
         await self._pool.close()
 
     async def post(self, path: str, body: bytes | Payload) -> Reply:
-        """One attempt. Never raises for what a server can do; cancellation passes through."""
+        """Make one attempt. Never raises for what a server can do; cancellation passes through."""
         try:
             answer = await self._pool.post(path, body)
         except http1.TooLongError as error:
@@ -93,9 +94,9 @@ class Client:
 
 
 def _good(path: str, answer: http1.HttpAnswer) -> Reply:
-    """The reply for a body with a good status. One that says that it is not an answer is an error, or to be repeated.
+    """Return the reply for a good status. A body that says it is not an answer becomes an error, or is retried.
 
-    Other endpoints have words of their own: a video is `queued` all right.
+    Other endpoints have their own meanings: a video may well be `queued`.
     """
     body = answer.body
     if not path.startswith(_GENERATING):
@@ -112,22 +113,23 @@ def _good(path: str, answer: http1.HttpAnswer) -> Reply:
         return reply
     words = read_error(reply.body)
     if words.message is None or words.is_page:
-        return reply  # nothing that any server means by an error
+        return reply  # no server reports an error like this
     if words.status is not None and words.status >= 400:
         return reply._replace(status=words.status, tokens=None)
     return reply._replace(end=End.ABORTED, detail=words.message, tokens=None)
 
 
 def is_object(body: bytes) -> bool:
-    """Whether a body is a JSON object in UTF-8, nested no deeper than what is read again later may be."""
+    """True if a body is a JSON object in UTF-8, no deeper than later readers accept."""
     return _read(body, _decode_object) is not None
 
 
 def _read(body: bytes, decode: Callable[[bytes], T]) -> T | None:
-    """What a decoder of JSON objects, which must know no None, finds in a body; None where it is no such object."""
+    """Return what a decoder of JSON objects finds in a body; None if the body is not one. The decoder must not return
+    None."""
     try:
         if not body.isascii():
-            body.decode()  # the JSON decoder does not look into strings that it skips
+            body.decode()  # the JSON decoder does not check strings that it skips
         found = decode(body)
     except JSON_ERRORS:
         return None
@@ -142,12 +144,12 @@ _decode_object = msgspec.json.Decoder(_Object).decode
 
 
 def _unlike(answer: http1.HttpAnswer) -> Reply:
-    """The reply for anything but a good answer."""
+    """Return the reply for anything but a good answer."""
     status, body = answer.status, answer.body
     if not is_object(body):
         if status < 300:
             kind = (answer.header("content-type") or "of no type")[:LONGEST_TEXT]
             detail = f"the answer ({kind}, {len(body)} bytes) is not a JSON object"
             return Reply(End.GARBLED, status, detail=detail)
-        body = body[:MAX_TEXT_BYTES]  # a page of text or HTML, whose beginning is the reason
+        body = body[:MAX_TEXT_BYTES]  # a page of text or HTML, which begins with the reason
     return Reply(End.ANSWERED, status, body, retry_after=retry_after(answer.header, now(), most=MAX_RETRY_AFTER))

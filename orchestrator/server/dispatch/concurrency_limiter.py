@@ -1,12 +1,12 @@
-"""How many rows an upstream is given at once. Found by itself: no constant to tune. Pure: time is an argument.
+"""How many rows an upstream gets at once: learned, without a constant to tune. Pure: time is an argument.
 
-With vLLM's gauges the limit follows its queue: it doubles at every look while nothing waits there, and falls at once
-to what runs plus a small standing queue where too much waits. So growth is clocked by a look at the gauges, not by a
-generation, and a queue too long costs no throughput while one too short does.
+With vLLM's gauges the limit follows its queue. It doubles at every reading while nothing waits there. If too much
+waits, it falls at once to the running requests plus a small standing queue. So growth is clocked by readings of the
+gauges, not by a generation; a queue that is too long costs no throughput, but one that is too short does.
 
-Without gauges it doubles at every flight (as many answers as the limit) as long as throughput grows with it, then
-stands where the last gain was, and tries a little more from time to time. While it is low, and all rows of a flight
-plainly ran side by side, it leaps to four times as many; a leap that was too far is taken back by half.
+Without gauges it doubles at every flight (as many answers as the limit) as long as throughput grows. Then it stays at
+the last gain, and tries a little more from time to time. While it is low, and all rows of a flight plainly ran in
+parallel, it leaps to four times as many; a leap too far is taken back by half.
 
 An overloaded answer or a time-out cuts it by a third, once a flight; `Retry-After` closes it for a while.
 """
@@ -28,7 +28,7 @@ GAIN = 1.3
 LEAP = 4
 LEAP_BELOW = 256
 ABREAST = 0.7
-"""Such a share of a flight's rows ran side by side where none of them waited for another."""
+"""Share of a flight's rows that ran in parallel if none of them waited for another."""
 SMALL_GAIN = 1.05
 TRY_MORE = 1.25
 TRY_MORE_SECONDS = 10.0
@@ -37,15 +37,15 @@ SHORTEST_FLIGHT = 0.05
 FIRST_CLOSED = 0.1
 MOST_PAUSES = 50
 MOST_REFUSED = 4
-"""So many rows refused in a row, with none that ended, and at the lowest limit: then it is closed for a while."""
+"""After this many refusals in a row without an answer, at the lowest limit, it closes for a while."""
 LONGEST_CLOSED = 5.0
-"""A row that was told to come back later does; after so many seconds others try whether they are taken."""
+"""Seconds after which other rows are tried, even if a refused row was told to wait longer."""
 INTERACTIVE_SECONDS = 10.0
 INTERACTIVE_SHARE = 0.25
 
 
 class Move(StrEnum):
-    """Why a limit moved last: few words, for metrics; `ConcurrencyLimiter.reason` says it with figures."""
+    """The cause of a limit's last change, in a word for metrics; `ConcurrencyLimiter.reason` gives figures."""
 
     START = "start"
     LEARNED = "learned"
@@ -60,7 +60,7 @@ class Move(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What an upstream says of itself: requests running and waiting, KV-cache use from 0 to 1, preemptions so far.
+    """An upstream's own figures: requests running and waiting, KV-cache use from 0 to 1, preemptions so far.
 
     `cache_hits` of `cache_queries` prompt tokens so far were in its prefix cache.
     """
@@ -74,9 +74,11 @@ class Gauges:
 
 
 class ConcurrencyLimiter:
-    """The concurrency limit of an upstream. `move` and `reason` say why it moved last, `growing` whether it seeks.
+    """The concurrency limit of an upstream. `move` and `reason` explain its last change; `growing` is True while it
+    seeks.
 
-    It starts at `learned`, what was right before, or else at `start`. One that is `fixed` stays where it starts.
+    It starts at `learned`, the limit that was right before, or else at `start`. A `fixed` limit stays where it
+    starts.
     """
 
     def __init__(self, ceiling: int, learned: int | None = None, start: int = START, *, fixed: bool = False) -> None:
@@ -100,11 +102,13 @@ class ConcurrencyLimiter:
 
     @classmethod
     def fixed(cls, limit: int) -> ConcurrencyLimiter:
-        """So many rows at once, whatever the upstream shows; only a `Retry-After` closes it for a while."""
+        """Return a limiter with a constant limit; only a `Retry-After` closes it for a while."""
         return cls(limit, start=limit, fixed=True)
 
     def room(self, now: float, interactive: int) -> int:
-        """How many rows may be out now, beside that many synchronous requests of people who wait."""
+        """Return how many rows may be in flight now, beside that many interactive requests.
+        `pause` is the first of the growing pauses for an upstream that refuses everything without a `Retry-After`.
+        """
         if now < self._closed_until or now < self._paused_until:
             return 0
         if interactive:
@@ -116,22 +120,23 @@ class ConcurrencyLimiter:
     def overloaded(
         self, now: float, sent_at: float, retry_after: float | None = None, *, pause: float = FIRST_CLOSED
     ) -> None:
-        """The upstream refused a row that was sent at `sent_at`; one cut a flight answers all of them.
+        """Note that the upstream refused a row that was sent at `sent_at`; one cut per flight answers all refusals.
 
-        `pause` is the first of the growing pauses for one that refuses everything and says not for how long.
+        `pause` is the first of the growing pauses for an upstream that refuses everything without a `Retry-After`.
         """
         if retry_after:
             self._closed_until = max(self._closed_until, now + min(retry_after, LONGEST_CLOSED))
         self._cut(now, sent_at, Move.OVERLOAD, "overload answered")
         if retry_after is None:
-            # Who refuses at once and says not for how long would be asked with every row there is, again and again.
+            # An upstream that refuses at once without `Retry-After` would otherwise be asked with every row, again
+            # and again.
             self._refused += 1
             more = self._refused - MOST_REFUSED
             if more > 0 and self.limit <= FLOOR:
                 self._paused_until = now + min(LONGEST_CLOSED, pause * min(2**more, MOST_PAUSES))
 
     def timed_out(self, now: float, sent_at: float) -> None:
-        """A row that was sent at `sent_at` had no answer in time."""
+        """Note that a row sent at `sent_at` had no answer in time."""
         self._cut(now, sent_at, Move.TIMEOUT, "rows timed out")
 
     def _cut(self, now: float, sent_at: float, move: Move, reason: str) -> None:
@@ -142,20 +147,20 @@ class ConcurrencyLimiter:
             self._set(limit, move, reason)
 
     def completed(self, now: float, inflight: int, seconds: float = 0.0) -> None:
-        """An answer came after so many seconds, `inflight` rows being out when it did."""
+        """Note an answer after that many seconds; `inflight` rows were in flight when it came."""
         self._refused, self._paused_until = 0, float("-inf")
         self._flight.answered(now, seconds)
         if inflight < FULL * self.limit:
             self._flight.was_full = False
         elif self._is_blind and self._flight.is_good(self.limit):
-            self._by_throughput(now)  # not only at the next look: what was found is used at once
+            self._by_throughput(now)  # at once, not only at the next reading
 
     def observe(self, now: float, inflight: int, gauges: Gauges | None) -> None:
-        """Called a few times a second with what is in flight and, where there are any, the gauges."""
+        """Adjust the limit, a few times a second, to the rows in flight and the gauges, if any."""
         is_alone = now - self._interactive_at >= INTERACTIVE_SECONDS
         self._is_blind = is_alone and gauges is None
         if not is_alone:
-            self._flight.begin(now)  # what is measured beside others' requests says nothing of the limit
+            self._flight.begin(now)  # throughput measured beside interactive requests says nothing about the limit
         elif gauges is not None:
             self._by_gauges(now, inflight, gauges)
         else:
@@ -171,12 +176,12 @@ class ConcurrencyLimiter:
             return
         queue = min(64, max(8, int(0.08 * gauges.running)))
         if gauges.waiting > 2 * queue:
-            # What runs there may be others' requests too: a queue is never a reason to send more.
+            # What runs there may include others' requests: a queue is never a reason to send more.
             self.growing = False
             self._set(min(self.limit, gauges.running + queue), Move.QUEUE, f"{gauges.waiting} waiting")
             return
         full = inflight >= FULL * self.limit
-        # Growth into what the engine does not see yet (HTTP, image decoding) would go on without end.
+        # Growth into what the engine does not see yet (HTTP, image decoding) would never end.
         seen = gauges.running + gauges.waiting >= SEEN * inflight
         self.growing = gauges.waiting < queue / 2 and gauges.kv_usage < MOST_KV
         if full and seen and self.growing:
@@ -212,7 +217,7 @@ class ConcurrencyLimiter:
 
 
 class _Flight:
-    """Throughput over one flight of rows, and the search for the limit that gives the most of it."""
+    """Throughput over one flight of rows, and the search for the limit with the highest throughput."""
 
     def __init__(self, *, may_leap: bool) -> None:
         self.since = float("-inf")
@@ -229,37 +234,37 @@ class _Flight:
         self._shortest = float("inf")
 
     def after_failure(self, limit: int) -> int:
-        """The limit after a failure in this flight: a leap that led to it is taken back by half."""
+        """Return the limit after a failure in this flight: a leap that led to it is taken back by half."""
         return limit if self._leapt_from is None else min(limit, 2 * self._leapt_from)
 
     def begin(self, now: float) -> None:
-        """Count from now on."""
+        """Restart the count now."""
         self.since, self.completed, self.was_full = now, 0, True
 
     def answered(self, now: float, seconds: float) -> None:
-        """A row's answer came after so many seconds."""
+        """Count a row's answer that took that many seconds."""
         sent = now - seconds
         self._first_sent = min(self._first_sent, sent) if self.completed else sent
         self._last_answer, self._shortest = now, min(self._shortest, seconds)
         self.completed += 1
 
     def is_good(self, limit: int) -> bool:
-        """Whether it is known before the flight is looked at that more can be had."""
+        """True if, before the flight is judged, a higher limit is known to be possible."""
         return self.completed >= limit and self._settled_at is None and self._is_abreast(limit)
 
     def _is_abreast(self, limit: int) -> bool:
-        """Whether the rows of this flight ran side by side: as many came in a time as if none waited for another."""
+        """True if the rows of this flight ran in parallel: they came back as fast as if none waited for another."""
         taken = self._last_answer - max(self.since, self._first_sent)
         return taken > 0 and self.completed * self._shortest >= ABREAST * limit * taken
 
     def settle(self, now: float) -> None:
-        """Stand still for a while; what was best before is forgotten."""
+        """Stand still for a while; forget the best so far."""
         self._settled_at, self._flights, self._best_rate, self._best_limit = now, 0, 0.0, 0
         self._may_leap, self._leapt_from = False, None
         self.begin(now)
 
     def judge(self, now: float, rate: float, limit: int) -> tuple[int, Move]:
-        """The next limit after a full flight at `limit` that gave `rate` answers a second."""
+        """Return the next limit after a full flight at `limit` that gave `rate` answers a second."""
         self._flights += 1
         if self._settled_at is None:
             is_abreast, leapt_from = self._is_abreast(limit), self._leapt_from
@@ -283,7 +288,7 @@ class _Flight:
                 return int(limit * TRY_MORE) + 1, Move.THROUGHPUT
             self._settled_at, self._flights = now, 0
             return self._best_limit, Move.PLATEAU
-        # Rows change, and with them what can be had: the memory of the best fades.
+        # Rows change, and with them the possible throughput: the memory of the best fades.
         self._best_rate = max(rate, self._best_rate * 0.98)
         self._best_limit = limit
         if now - self._settled_at > TRY_MORE_SECONDS and self._flights >= TRY_MORE_FLIGHTS:

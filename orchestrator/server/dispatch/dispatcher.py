@@ -1,4 +1,4 @@
-"""Rows to upstreams and back: workers pull, each row ends with one result line or goes back to be tried again."""
+"""Rows to upstreams and back: workers pull, and each row ends with one result line or is retried."""
 
 from __future__ import annotations
 
@@ -36,23 +36,25 @@ from orchestrator.server.memory_limits import Room, Rooms
 
 log = logging.getLogger(__name__)
 
-# The last try of a row that may be what kills the engine it has alone: no row is given up for what another one did.
+# The last try of a row that may crash the engine, which it then has alone: no row is given up for another row's
+# fault.
 ALONE_CUTS = MAX_TRIES[AttemptFault.CUT] - 1
 AFTER_DEATH_SECONDS = 0.5
-"""An engine that dies takes connections to its very end, and the next row's last try must not be one of them."""
+"""A dying engine accepts connections to its very end, and the next row's last try must not hit that."""
 ANSWERED = RetryVerdict(Action.KEEP)
 
 
 class Dispatcher:
-    """Drives every upstream at its limit with rows of the sources, each in its turn."""
+    """Keeps every upstream at its limit with rows of the sources, in turn."""
 
     def __init__(
         self, upstreams: list[Upstream], *, retry_delay: float, paused: Callable[[], bool], enabled: bool,
         expected_models: Collection[str] = (), rooms: Rooms | None = None,
     ) -> None:  # fmt: skip
-        """`upstreams` may change while it runs: `join` and `leave`. Rows for `expected_models` wait for one.
+        """`upstreams` may change while it runs, by `join` and `leave`. Rows for `expected_models` wait for an
+        upstream.
 
-        `rooms` is where the bodies of rows and answers are held.
+        `rooms` holds the bodies of rows and answers.
         """
         self._memory = BodyMemory(Rooms(has_tenants=False) if rooms is None else rooms, self.top_up)
         self.upstreams = upstreams
@@ -70,27 +72,27 @@ class Dispatcher:
         self._emptied: Upstream | None = None
         self._alarms = RateAlarms(self.top_up)
         self.refused = RefusedRows()
-        """The rows that are tried again, and the reasons."""
+        """The rows that will be retried, and the reasons."""
         self._verdicts = Verdicts(retry_delay, self.refused)
         self.problem: str | None = None
-        """Why rows stand still by a fault of this program, for people, or None."""
+        """An internal error that keeps rows from progressing, for people, or None."""
 
     def probed(self, upstream: Upstream) -> None:
-        """An upstream's probe went well: give it rows. An outage ends if there are no rows to try."""
+        """Give rows to an upstream whose probe went well. End its outage if there are no rows to try."""
         if upstream.outage.is_open and not self.sources:
             upstream.recover()
         self.top_up()
 
     def top_up(self, at: Upstream | None = None) -> None:
-        """Start workers where an upstream is below its limit and rows wait; call it on any change.
+        """Start workers for waiting rows on upstreams below their limit; call it on any change.
 
-        What has changed `at` one upstream alone is no reason to ask them all.
+        If only `at` has changed, only that upstream is considered.
         """
         if not self._enabled or self._paused():
             return
         self.sources.wake()
         self._isolate()
-        # Round and round, so that upstreams with room share what there is.
+        # Round and round, so that upstreams with room share the rows.
         able = list(self.upstreams) if at is None else [at]
         while able:
             able = [upstream for upstream in able if self._start_one(upstream)]
@@ -109,7 +111,7 @@ class Dispatcher:
         return True
 
     def review(self, rows_per_second: float) -> None:
-        """Look again at what the clock says of each batch; call it about once a second."""
+        """Review the deadlines of batches; call it about once a second."""
         self.refused.prune()
         self.sources.review(clock_now().timestamp(), rows_per_second)
 
@@ -124,7 +126,7 @@ class Dispatcher:
         task.add_done_callback(self._ended)
 
     def _count(self, upstream: Upstream, work: Work) -> None:
-        """Count a row that is about to go against the upstream's rates, before another one is let go."""
+        """Count a row against the upstream's rates, before another row is admitted."""
         if upstream.rate_limiter is not None:
             tokens = 0 if upstream.rate_limiter.tokens_per_minute is None else work.source.tokens(work)
             work.ticket = upstream.rate_limiter.take(upstream.clock(), tokens)
@@ -136,7 +138,7 @@ class Dispatcher:
             self.problem = "a row is stuck until the next start: an internal error; see the log"
 
     def _isolate(self) -> None:
-        """Empty an upstream for the next row that has its last try, and send the row there alone."""
+        """Empty an upstream for the next row on its last try, and send the row there alone."""
         if self._alone is not None or time.monotonic() < self._next_alone_at:
             return
         if self._last_tries:
@@ -151,22 +153,22 @@ class Dispatcher:
             self._start(self._emptied, self._alone)
 
     def _last_try(self, upstream: Upstream) -> Work | None:
-        """The first row that has its last try and may have it at an upstream, which must be well."""
+        """Return the first row on its last try that suits an upstream; None if the upstream takes no rows."""
         if not upstream.takes_rows:
             return None
         return next((work for work in self._last_tries if self._suits(work.source, upstream)), None)
 
     @property
     def in_flight(self) -> int:
-        """Rows that are out."""
+        """Number of rows in flight."""
         return len(self._tasks)
 
     def join(self, upstream: Upstream) -> None:
-        """Give rows to one more upstream, as soon as it is well."""
+        """Add an upstream, which gets rows as soon as it is well."""
         self.upstreams.append(upstream)
 
     async def leave(self, upstream: Upstream, seconds: float) -> None:
-        """Give an upstream no more rows; those in flight may end for so many seconds, the others go elsewhere."""
+        """Give an upstream no more rows; rows in flight may take `seconds` more, then they go elsewhere."""
         upstream.leave()
         if tasks := [task for task, at in self._tasks.items() if at is upstream]:
             _, late = await asyncio.wait(tasks, timeout=seconds)
@@ -178,13 +180,13 @@ class Dispatcher:
         self.top_up()
 
     async def drain(self, seconds: float) -> None:
-        """Send nothing more, and let what is out come back for up to so many seconds."""
+        """Send nothing more, and wait up to `seconds` for rows in flight."""
         self._enabled = False
         if self._tasks and seconds > 0:
             await asyncio.wait(self._tasks, timeout=seconds)
 
     async def close(self) -> None:
-        """End every worker; rows in flight stay without a result and run again at the next start."""
+        """End every worker; rows in flight stay without a result and run again after the next start."""
         self._enabled = False
         tasks = list(self._tasks)
         for task in tasks:
@@ -202,7 +204,7 @@ class Dispatcher:
                 if not work.source.is_stopping:
                     self._suspects_out += 1
                     return work
-        # What failed here may be the row's fault: who has one chance gets another row.
+        # A row that failed here may be at fault: an upstream on trial gets another row.
         others = (other for other in self.upstreams if other is not upstream)
         elsewhere = upstream.on_trial or any(other.problem is None for other in others)
 
@@ -212,7 +214,7 @@ class Dispatcher:
             try:
                 work = source.take(upstream, elsewhere) if self._suits(source, upstream) else None
             except Exception:
-                # What one batch fails at must not keep others from their turn.
+                # A fault in one batch must not stop the others.
                 log.exception("a batch could not give its next row")
                 source.hold("an internal error; see the log")
                 return None
@@ -224,7 +226,8 @@ class Dispatcher:
         return self.sources.take(upstream, take, attrgetter("size"))
 
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
-        """Whether an upstream has the model. One that nobody has, and nobody will, goes anywhere, to be told so."""
+        """True if an upstream has the source's model. A model that no upstream has or will have goes anywhere, to be
+        refused."""
         model = source.model
         if upstream.served.may_be(model):
             return True
@@ -260,7 +263,7 @@ class Dispatcher:
         source = work.source
         counted = work.is_suspect and work is not self._alone
         if work.source.is_stopping:
-            # Since it was taken; its row may have its end already.
+            # Stopped since it was taken; its row may already have ended.
             self._suspects_out -= counted
             return
         body = self._prepared(upstream, work)
@@ -273,7 +276,8 @@ class Dispatcher:
         try:
             reply: Reply | None = await upstream.send(source.endpoint, body)
         except asyncio.CancelledError:
-            # A batch that is stopping takes back its rows, an upstream that leaves gives them back. Else it ends.
+            # A stopping batch takes back its rows, and a leaving upstream returns its rows. Otherwise the worker
+            # ends.
             if not (source.is_stopping or upstream.is_leaving) or not self._enabled:
                 raise
             task.uncancel()
@@ -284,7 +288,7 @@ class Dispatcher:
             source.leave(task)
             self._suspects_out -= counted
         if reply is None:
-            self._again(work)  # nobody wants it any more, or another upstream takes it
+            self._again(work)  # no longer wanted, or left to another upstream
             return
         work.attempts += 1
         self._memory.release(work)
@@ -295,7 +299,7 @@ class Dispatcher:
             else:
                 self._act(upstream, work, reply, sent_at, now)
         except Exception:
-            # What this program fails at is the end of the one row: nothing else stands still for it.
+            # An internal error ends only this row, without holding up the others.
             log.exception("a row failed by an internal error")
             self.refused.forget(work)
             source.refuse(work, INTERNAL)
@@ -303,7 +307,7 @@ class Dispatcher:
             reply.drop()
 
     def _prepared(self, upstream: Upstream, work: Work) -> Payload | None:
-        """The body to send; None where the row has its end without, or is tried again later."""
+        """Return the body to send; None if the row has ended without being sent, or is retried later."""
         source = work.source
         try:
             body = source.request_body(work, upstream)
@@ -347,8 +351,9 @@ class Dispatcher:
             return
         if fault is not None and fault is not AttemptFault.OVERLOAD:
             work.failed_on = upstream
-            # Where there is no other, a row's own pauses do: rows that are bad by themselves would hold up the rest.
-            # But many without any answer are not bad rows: each blocks a worker for as long as a request may take.
+            # With a single upstream a row's own pauses suffice: rows that are bad by themselves would hold up the
+            # rest. But many
+            # rows without any answer are not bad rows: each blocks a worker for as long as a request may take.
             if fault not in SHARED_FAULTS and (len(self.upstreams) > 1 or fault is AttemptFault.TIMED_OUT):
                 upstream.faulty(verdict.reason)
             if fault is AttemptFault.CUT and work is self._alone:

@@ -1,8 +1,9 @@
-"""Whose row goes next. Pure: time is an argument.
+"""Decides whose row goes next. Pure: time is an argument.
 
-Tenants share what there is equally, measured in the bytes of their rows. A tenant's batches go one after another, the
-one that is due soonest first: it is the order that the planner counts on, and no other keeps as many deadlines. A
-tenant that could miss a deadline at the present rate goes before all others, the earliest deadline first.
+Tenants share upstreams equally, measured in the bytes of their rows. A tenant's batches go one after another,
+earliest
+deadline first: the planner counts on this order, and no other order meets as many deadlines. A tenant that could miss
+a deadline at the present rate goes before all others, the earliest deadline first.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from typing import Generic, Protocol, TypeVar
 from orchestrator.core.turns import turn
 
 TIGHT = 0.5
-"""Batches are urgent once they need more than this part of the time they have left, alone at the present rate."""
+"""Batches are urgent once they need more than this part of their remaining time, alone at the present rate."""
 ROW_BYTES = 256
-"""What a row counts beside its bytes."""
+"""Bytes added to each row's size."""
 
 
 class WaitingBatch(Protocol):
-    """Rows that wait: a running batch. `deadline` is in the seconds of the caller's clock."""
+    """The waiting rows of a running batch. `deadline` is in seconds of the caller's clock."""
 
     tenant: str
     deadline: float
 
     @property
     def rows_left(self) -> int:
-        """How many rows have no result yet."""
+        """Number of rows without a result."""
 
 
 class KeepsTurnError(Exception):
-    """A batch has a row, and there is no room for it now: it is passed over and keeps its turn."""
+    """A batch's row has no room now: the batch is passed over and keeps its turn."""
 
 
 S = TypeVar("S", bound=WaitingBatch)
@@ -53,7 +54,7 @@ class _Entry(Generic[S]):
 
 
 class _Tenant(Generic[S]):
-    """A tenant's batches that may have rows, the one to be served next on top; `served` is its virtual time."""
+    """A tenant's batches that may have rows, the next to be served on top; `served` is its virtual time."""
 
     __slots__ = ("batches", "number", "served")
 
@@ -66,17 +67,17 @@ class _Tenant(Generic[S]):
 
 
 class Fair(Generic[S]):
-    """The batches that have rows, in the order in which they are served."""
+    """The batches that have rows, in the order of service."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant[S]] = {}
         self._sources: list[S] = []
         self._turns: list[_Tenant[S]] = []
-        """Tenants of which a batch may have rows; a heap, as are their batches."""
+        """Tenants with a batch that may have rows; a heap, as are their batches."""
         self._dry: list[tuple[_Tenant[S], _Entry[S]]] = []
-        """Batches that gave none when they were asked last."""
+        """Batches that gave no row when last asked."""
         self._passed: list[tuple[_Tenant[S], _Entry[S]]] = []
-        """Batches that are passed over in the turn under way."""
+        """Batches passed over in the current turn."""
         self._refused: set[Hashable] = set()
         self._urgent: list[_Tenant[S]] = []
         self._numbers = count()
@@ -87,11 +88,11 @@ class Fair(Generic[S]):
 
     @property
     def _only(self) -> S | None:
-        """The batch that has nobody to share with: its rows need no account."""
+        """The only batch: its rows need no accounting."""
         return self._sources[0] if len(self._sources) == 1 else None
 
     def add(self, source: S) -> None:
-        """A batch joins; its tenant is owed nothing for the time before."""
+        """Add a batch; its tenant gets no credit for the time before."""
         tenant = self._tenants.setdefault(source.tenant, _Tenant(next(self._numbers)))
         self._sources.append(source)
         self._dry.append((tenant, _Entry(source, next(self._numbers))))
@@ -99,7 +100,7 @@ class Fair(Generic[S]):
         self.wake()
 
     def remove(self, source: S) -> None:
-        """A batch leaves."""
+        """Remove a batch."""
         self._revive()
         self._sources.remove(source)
         tenant = self._tenants[source.tenant]
@@ -112,7 +113,7 @@ class Fair(Generic[S]):
             heapq.heapify(self._turns)
 
     def review(self, now: float, rows_per_second: float) -> None:
-        """Look which tenants are urgent; call it about once a second."""
+        """Update which tenants are urgent; call it about once a second."""
         self._urgent.clear()
         if len(self._tenants) < 2 or rows_per_second <= 0:
             return
@@ -125,14 +126,15 @@ class Fair(Generic[S]):
         self._urgent = [self._tenants[tenant] for tenant in urgent]
 
     def wake(self) -> None:
-        """Rows may have come where there were none: whoever was told that there is nothing may ask again."""
+        """Let every asker ask again, because there may be new rows."""
         self._refused.clear()
 
     def take(self, asker: Hashable, take: Callable[[S], T | None], size: Callable[[T], int]) -> T | None:
-        """The next row for an asker: `take` gives one of a batch or None, `size` its bytes.
+        """Return the next row for an asker: `take` returns a row of a batch or None, `size` its bytes.
 
-        None where no batch gives any, and from then on until `wake`. Batches that gave none are asked again only when
-        no other gives any, so that many that wait for something cost nothing. `take` may raise KeepsTurnError.
+        Returns None if no batch gives a row, and from then on until `wake`. Batches that gave none are asked again
+        only when
+        no other gives one, so that many waiting batches cost nothing. `take` may raise KeepsTurnError.
         """
         if asker in self._refused:
             return None
@@ -175,7 +177,7 @@ class Fair(Generic[S]):
         return None
 
     def _take_of(self, tenant: _Tenant[S], take: Callable[[S], T | None]) -> T | None:
-        """The next row of a tenant: that of the batch that is due soonest and gives one."""
+        """Return the next row of a tenant, from the batch with the earliest deadline that gives one."""
         while tenant.batches:
             try:
                 found = take(tenant.batches[0].source)
@@ -188,7 +190,7 @@ class Fair(Generic[S]):
         return None
 
     def _return_passed(self) -> None:
-        """Put back what was passed over: it keeps its turn."""
+        """Return the batches that were passed over to their places."""
         turns = {id(tenant) for tenant in self._turns}
         for tenant, entry in self._passed:
             if id(tenant) not in turns:
@@ -199,7 +201,7 @@ class Fair(Generic[S]):
         heapq.heapify(self._turns)
 
     def _revive(self) -> None:
-        """Put back what gave no rows; a tenant that had none is owed nothing for that time."""
+        """Requeue batches that gave no rows; a tenant without any batch gets no credit for that time."""
         turns = {id(tenant) for tenant in self._turns}
         for tenant, entry in self._dry:
             if id(tenant) not in turns:

@@ -1,4 +1,4 @@
-"""What vLLM says of itself on its metrics page. Pure."""
+"""vLLM's gauges, from its metrics page. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SAMPLE = re.compile(
 _SHARES = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
 _LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d{1,12})"')
 MOST = 1e12
-"""No count on the page is larger; what claims to be counts as this."""
+"""No real count is larger; a larger figure counts as this."""
 
 
 def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
-    """The gauges and the tokens that the KV cache holds (0: not said); None where the page is not vLLM's.
+    """Return the gauges and the tokens in the KV cache (0: not stated); None if the page is not vLLM's.
 
     Engines behind one address (data parallel, a router) are added up; of their caches the fullest counts.
     """

@@ -1,7 +1,7 @@
-"""HTTP/1.1 over kept connections: a pool of them.
+"""A pool of kept HTTP/1.1 connections.
 
-The hot path of the server. A general client costs a row more than everything else together (docs/decisions/0007), and
-most of what it knows must not happen here: no redirects, no cookies, no proxies, no retries.
+This is the server's hot path. A general client costs a row more than everything else together (docs/decisions/0007),
+and most of its features must not apply here: no redirects, no cookies, no proxies, no retries.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = (
 )  # fmt: skip
 
 IDLE_SECONDS = 4.0
-"""A connection that idled longer is not used again: uvicorn, and vLLM with it, closes one after five."""
+"""A connection that idled longer is not reused: uvicorn, and so vLLM, closes connections after five seconds."""
 ADDRESS_SECONDS = 60.0
-"""For how long the addresses of a name are taken to be the same."""
+"""How long the resolved addresses of a name are reused."""
 LATEST_LOOK = 1.0
-"""At the latest so many seconds behind its time a request is given up."""
+"""Seconds after its timeout within which a request is given up."""
 
 
 def _drop(answer: HttpAnswer) -> None:
@@ -47,9 +47,9 @@ def _drop(answer: HttpAnswer) -> None:
 
 
 class ConnectionPool:
-    """Connections to one server. Use it on one event loop; `timeout` seconds are those of a whole request.
+    """Connections to one server, for one event loop; `timeout` is for a whole request, in seconds.
 
-    `url` is the server's root, `http` or `https`; certificates are those that the system trusts.
+    `url` is the server's root, `http` or `https`; the system's trusted certificates apply.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         head = f"GET {self._target(path)} HTTP/1.1\r\n".encode() + self._lines + b"\r\n"
         if (kept := self._idle_one(loop.time())) is not None:
-            # The server may be closing a kept connection just now; to ask for a page twice does no harm.
+            # The server may just be closing a kept connection; repeating a GET does no harm.
             with contextlib.suppress(ConnectionCutError):
                 return await self._exchange(loop, kept, head, NOTHING)
         return await self._exchange(loop, await self._connect(loop), head, NOTHING)
@@ -100,7 +100,7 @@ class ConnectionPool:
         try:
             answer = await waiter
         except BaseException:
-            connection.give_up()  # whatever else may come on it, nobody asked for it
+            connection.give_up()  # anything that still arrives on it was not requested
             connection.abandon()
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 _drop(waiter.result())
@@ -113,7 +113,7 @@ class ConnectionPool:
         return answer
 
     async def close(self) -> None:
-        """Close every connection; requests that are out end with ConnectionCutError."""
+        """Close every connection; requests in flight end with ConnectionCutError."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
@@ -133,7 +133,7 @@ class ConnectionPool:
         return target
 
     def _idle_one(self, now: float) -> UpstreamConnection | None:
-        """The connection that was used last; those that idled for long are closed on the way."""
+        """Return the most recently used connection; close those that idled too long."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
@@ -149,11 +149,11 @@ class ConnectionPool:
         except TimeoutError:
             raise ConnectTimeoutError(f"no connection within {self._connect_timeout:g} s") from None
         except (OSError, UnicodeError) as error:
-            self._addresses_until = float("-inf")  # another one may have the name by now
+            self._addresses_until = float("-inf")  # another host may have the name by now
             raise NotConnectedError(unreachable.reason(error)) from None
 
     async def _connect_to_any(self, loop: asyncio.AbstractEventLoop) -> UpstreamConnection:
-        """A connection to the first of the name's addresses that takes one. Raises OSError, the last one's."""
+        """Return a connection to the first of the name's addresses that accepts one. Raises the last OSError."""
         if loop.time() >= self._addresses_until:
             found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
             self._addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -177,15 +177,16 @@ class ConnectionPool:
         self._look = loop.call_later(min(LATEST_LOOK, self._timeout / 4), self._give_up_late, loop)
 
     def _give_up_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the requests whose time is over. One timer for all of them: one each would cost a row its share.
+        """End overdue requests. One timer for all of them: one per request would cost every row time.
 
-        A request ends at the second look that finds it late. After a pause of this process (SIGSTOP, a machine that
-        slept) timers come before sockets are read, and answers that have arrived are billed.
+        A request ends at the second check that finds it late. After a pause of this process (SIGSTOP, a machine that
+        slept)
+        timers fire before sockets are read, and answers that have already arrived are billed.
         """
         now = loop.time()
         for connection in [one for one in self._busy if one.deadline <= now]:
             if connection.waits_for_room:
-                continue  # it is this process that does not read
+                continue  # this process itself is not reading
             if connection.is_late:
                 connection.give_up(NoAnswerError(f"no answer within {self._timeout:g} s"))
             connection.is_late = True

@@ -1,7 +1,6 @@
-"""One connection to an upstream and the request that is out on it: an asyncio protocol, parsed by llhttp.
+"""One connection to an upstream and its one request: an asyncio protocol, parsed by llhttp.
 
-What a caller must know exactly is whether a request may have reached the other side, so each failure has a class of
-its own.
+A caller must know whether a request may have reached the other side, so each failure has its own class.
 """
 
 from __future__ import annotations
@@ -18,40 +17,40 @@ from orchestrator.server.memory_limits import SMALL, RoomShare
 
 MAX_HEAD_BYTES = 256 * 1024
 MOST_DIGITS = 18
-"""Of a length; Python takes long to read thousands of digits, and refuses more."""
+"""Digits of a length; Python is slow to parse thousands of digits, and refuses more."""
 JOINED_BYTES = 64 * 1024
-"""A body up to this length goes out in one piece with the head; a longer one is not copied for it."""
+"""Up to this length, body and head are sent in one piece; a longer body is not copied for that."""
 PATIENT_SECONDS = 30.0
-"""The least time for the rest of an answer that was not read for a while, as there was no room for it."""
+"""Minimum seconds for the rest of an answer after reading paused for lack of room."""
 NOTHING = Payload(b"")
 
 
 class ExchangeError(Exception):
-    """A request that got no answer; its text says why and holds nothing of the request."""
+    """A request without an answer; the text says why and contains nothing of the request."""
 
 
 class NotConnectedError(ExchangeError):
-    """There is no connection: nothing of the request has left."""
+    """No connection: nothing of the request has left."""
 
 
 class ConnectTimeoutError(NotConnectedError):
-    """There was no connection in time."""
+    """No connection in time."""
 
 
 class ConnectionCutError(ExchangeError):
-    """The connection ended before the answer was whole: the request may have been carried out."""
+    """The connection ended before the answer was complete: the request may have been carried out."""
 
 
 class NotHTTPError(ExchangeError):
-    """What came back is not HTTP/1.1, or is encoded in a way nobody asked for."""
+    """The response is not HTTP/1.1, or has an encoding that was not requested."""
 
 
 class NoAnswerError(ExchangeError):
-    """The answer was not whole in time."""
+    """The answer was not complete in time."""
 
 
 class TooLongError(ExchangeError):
-    """The answer is longer than is accepted; `status` is its status."""
+    """The answer is longer than allowed; `status` is its status."""
 
     def __init__(self, status: int) -> None:
         super().__init__("the answer is too long")
@@ -59,9 +58,9 @@ class TooLongError(ExchangeError):
 
 
 class HttpAnswer(NamedTuple):
-    """A whole answer. Header names are lower case; of a header that comes twice the first counts.
+    """A complete answer. Header names are lower case; of a repeated header the first counts.
 
-    `place` is the room that a large body takes: whoever gets the answer gives it back.
+    `place` is the room that a large body takes: the receiver must give it back.
     """
 
     status: int
@@ -70,13 +69,13 @@ class HttpAnswer(NamedTuple):
     place: RoomShare | None = None
 
     def header(self, name: str) -> str | None:
-        """The text of a header by its name in lower case, None where there is none."""
+        """Return the text of a header by its lower-case name, or None."""
         wanted = name.encode()
         return next((value.decode("latin-1") for key, value in self.headers if key == wanted), None)
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection and the one request that is out on it."""
+    """One connection and its one request."""
 
     def __init__(self, max_body: int) -> None:
         self._max_body = max_body
@@ -100,7 +99,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def waits_for_room(self) -> bool:
-        """True while nothing more of an answer is read, because there is no room for it."""
+        """True while reading is paused because there is no room for the answer."""
         return self._asked is not None
 
     def send(self, waiter: asyncio.Future[HttpAnswer], head: bytes, payload: Payload) -> None:
@@ -119,20 +118,20 @@ class UpstreamConnection(asyncio.Protocol):
                 payload.sent()
 
     def give_up(self, error: ExchangeError | None = None) -> None:
-        """Close the connection at once; the request that is out on it, if any, ends with the error."""
+        """Close the connection at once; its request, if any, ends with the error."""
         self.is_open = False
         self._transport.abort()
         if error is not None:
             self._fail(error)
 
     def abandon(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Drop the waiter: the answer is no longer wanted."""
         self._waiter = None
         self._dropped()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self.is_open = cast("asyncio.Transport", transport), True
-        # A body counts until all of it has left, which `resume_writing` says where a buffer must be empty for it.
+        # A body counts until all of it has left; `resume_writing` reports that only with a low-water mark of 0.
         self._transport.set_write_buffer_limits(high=JOINED_BYTES, low=0)
 
     def resume_writing(self) -> None:
@@ -140,7 +139,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None:
-            self.give_up()  # nobody asked
+            self.give_up()  # not requested
             return
         if not self._in_body:
             self._head_size += len(data)
@@ -191,7 +190,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._size <= self._max_body:
             self._body.append(body)
             if self._size > self._counted:
-                # Of how many bytes there will be, nothing is known: small ones first, then as many as there may be.
+                # The total size is unknown: ask for a small place first, then for the most an answer may have.
                 self._need(SMALL if self._size <= SMALL else self._max_body)
         else:
             self.give_up(TooLongError(self._parser.get_status_code()))
@@ -206,11 +205,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._complete()
 
     def _need(self, size: int) -> None:
-        """See that there is room for an answer of so many bytes; until there is, no more of it is read."""
+        """Reserve room for an answer of this size; pause reading until there is room."""
         self._counted = size
         if self._payload.ask is None or self._asked is not None:
             return
-        # Who waits for a large place may hold a small one, and never the other way round: nobody waits in a circle.
+        # A waiter for a large place may hold a small one, never the other way round: so there is no deadlock.
         asked = self._payload.ask(size)
         if asked.done():
             self._has_room(asked)
@@ -235,7 +234,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._place = None
 
     def _dropped(self) -> None:
-        """Nothing more of the answer is held here, nor of the request."""
+        """Release all that is held of the answer and the request."""
         self._body, self._payload = [], NOTHING
         if (asked := self._asked) is not None:
             self._asked = None
@@ -273,13 +272,13 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 def _plain(answer: HttpAnswer, most: int) -> HttpAnswer:
-    """An answer as it was before it was compressed. Raises NotHTTPError, TooLongError."""
+    """Decompress an answer. Raises NotHTTPError, TooLongError."""
     encoding = next((value.lower() for name, value in answer.headers if name == b"content-encoding"), b"identity")
     if encoding == b"identity":
         return answer
     if encoding not in (b"gzip", b"x-gzip", b"deflate"):
         raise NotHTTPError("the answer is compressed in a way that was not asked for")
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # by its header: gzip or zlib
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # recognizes gzip or zlib by the header
     try:
         body = unpacker.decompress(answer.body, most + 1)
     except zlib.error as error:
@@ -292,5 +291,5 @@ def _plain(answer: HttpAnswer, most: int) -> HttpAnswer:
 
 
 def _cause(error: HttpParserError) -> str:
-    """What the parser tripped over; an error in one of our callbacks hides the real one."""
+    """Return the parser's reason; an error in one of our callbacks hides the real one."""
     return str(error.__context__ or error)

@@ -1,4 +1,4 @@
-"""What is on its way to an upstream, and where it comes from."""
+"""Requests on their way to an upstream, and the batches they come from."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.memory_limits import Room
 
 SUSPECT_CUTS = 2
-"""A row that was in a cut connection so often may be what kills the engine: no other such row is out with it."""
+"""After this many cut connections a row may be crashing the engine: only one such row is in flight at a time."""
 UNREADABLE_SECONDS = 1.0
-"""A row that cannot be read is tried again after so long."""
+"""Seconds until a row that cannot be read is tried again."""
 NO_TRIES: Counter[AttemptFault] = Counter()
 
 
 class Work:
     """One request on its way: a row, or several rows packed into one.
 
-    `held` is the room that its body takes in memory now. `tries` counts attempts that failed, by their fault,
-    `failed_on` is where the last of them did; `attempts` counts all. `size` is the bytes of its rows, `packed` every
-    row of its pack with `packed_ids`, `custom_id` its id as JSON once it was read.
+    `held` is the room that its body takes in memory now. `tries` counts failed attempts by fault, `failed_on` is the
+    upstream of the last one, and `attempts` counts all. `size` is the bytes of its rows, `packed` every row of its
+    pack
+    with `packed_ids`, `custom_id` its id as JSON once it was read.
+
     `upstream_seconds` is its share of the upstreams' time. `refused_at` is when it was sent the first time that the
-    account was refused, `ticket` what it counts against an upstream's rates. `is_at_fault`: an upstream that failed
-    it answered other rows afterwards.
+    account was refused, `ticket` its count against an upstream's rates. `is_at_fault`: an upstream that failed it
+    answered other rows afterwards.
     """
 
     __slots__ = (
@@ -57,25 +59,25 @@ class Work:
         self.ticket: Ticket | None = None
 
     def failed_by(self, fault: AttemptFault) -> int:
-        """Count an attempt that failed; how many failed by this fault."""
+        """Count a failed attempt and return how many failed by this fault."""
         if self.tries is NO_TRIES:
             self.tries = Counter()
         self.tries[fault] += 1
         return self.tries[fault]
 
     def forgive(self) -> None:
-        """Count none of the tries that failed while the upstream was at fault for all rows."""
+        """Reset the tries that failed while the upstream was at fault for all rows."""
         for fault in SHARED_FAULTS if self.tries is not NO_TRIES else ():
             self.tries[fault] = 0
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it may be what kills the engine."""
+        """True if this row may be crashing the engine."""
         return self.tries is not NO_TRIES and self.tries[AttemptFault.CUT] >= SUSPECT_CUTS
 
 
 class RowSource(Protocol):
-    """Where rows come from, and where their ends go: a running batch."""
+    """The source of rows and the receiver of their results: a running batch."""
 
     batch_id: str
     tenant: str
@@ -88,50 +90,51 @@ class RowSource(Protocol):
 
     @property
     def rows_left(self) -> int:
-        """How many rows have no result yet."""
+        """Number of rows without a result."""
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        """The next row for an upstream, or None while there is none for it.
+        """Return the next row for an upstream, or None if there is none for it now.
 
-        `elsewhere` says that there are other upstreams for what failed on this one.
+        `elsewhere` says that other upstreams can take what failed on this one.
         """
 
     def give_back(self, work: Work) -> None:
-        """Something to be taken again."""
+        """Requeue a row."""
 
     def put_back(self, work: Work) -> None:
-        """There was no room for it: nothing of it was done, and it is the next to be taken."""
+        """Return a row for which there was no room; it is taken next."""
 
     def unpack(self, work: Work) -> None:
-        """A pack that did not end well: its rows are to be taken again, one by one."""
+        """Requeue the rows of a failed pack, one by one."""
 
     def tokens(self, work: Work) -> int:
-        """About how many tokens a request will count against a limit."""
+        """Estimate the tokens that a request counts against a limit."""
 
     def leaves(self, work: Work) -> None:
-        """A request is about to be sent. Raises StorageError where that cannot be noted: then it must not be."""
+        """Log that a request is about to be sent. Raises StorageError if it cannot, and then the request must not be
+        sent."""
 
     def came_back(self, work: Work) -> None:
-        """It was answered without a result, or never left: nobody has to pay for that attempt."""
+        """Note that a request was answered without a result, or never left, so that it costs nothing."""
 
     def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
-        """A task sends one of its rows; cancelling the task takes the row back."""
+        """Note the task that sends a row; cancelling the task takes the row back."""
 
     def leave(self, task: asyncio.Task[None]) -> None:
-        """The task has its answer, or was cancelled."""
+        """Forget a task that was answered or cancelled."""
 
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
-        """The body to send. Raises BodyError where it may not be, StorageError where it cannot be read now."""
+        """Return the body to send. Raises BodyError if it must not be sent, StorageError if it cannot be read now."""
 
     def refuse(self, work: Work, fault: LineError) -> None:
-        """A row's end without an answer: what it asks for must not be sent, or this program fails at it."""
+        """End a row without an answer: it must not be sent, or an internal error occurred."""
 
     def hold(self, reason: str) -> None:
-        """It fails at giving rows: it is not asked for a while."""
+        """Stop asking this source for a while, because it fails to give rows."""
 
     def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: RetryVerdict, latency: float) -> bool:
-        """A row's end: its answer, or the reason why there will be none. False where a pack has to be unpacked."""
+        """Record a row's end: its answer, or the reason why it gets none. False if a pack must be unpacked."""
 
     @property
     def is_stopping(self) -> bool:
-        """Whether its rows are no longer wanted."""
+        """True if its rows are no longer wanted."""

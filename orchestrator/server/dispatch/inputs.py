@@ -1,4 +1,4 @@
-"""The rows of a batch's input file, read again one by one as they go out."""
+"""The rows of a batch's input file, read again one by one as they are sent."""
 
 from __future__ import annotations
 
@@ -15,36 +15,35 @@ from orchestrator.server.dispatch.plan import InputRows
 
 
 class InputLine(msgspec.Struct):
-    """A request line that was checked before: its id goes into the result byte for byte, its body to the upstream."""
+    """A request line that was checked before: its id goes unchanged into the result, its body to the upstream."""
 
     custom_id: msgspec.Raw
     body: msgspec.Raw
 
 
 BLOCK_BYTES = 128 * 1024
-"""So much is read at once where rows go out as they stand in the file; a line above a quarter of it is read alone."""
+"""Bytes read at once if rows are sent in the file's order; a row larger than a quarter of it is read alone."""
 _decode = msgspec.json.Decoder(InputLine).decode
 
 
 class Unreadable(Exception):
-    """A row cannot be read now, and not even whose it is; the text says why. Its file may be put back."""
+    """A row, even its id, cannot be read now; the text says why. Its file may be restored."""
 
 
 class Input:
-    """An open input file and its plan. Raises OSError where the file cannot be opened."""
+    """An open input file and its plan. Raises OSError if the file cannot be opened."""
 
     def __init__(self, path: Path, plan: InputRows) -> None:
         self.plan = plan
         self._fd = os.open(path, os.O_RDONLY)
         self._block, self._block_at = b"", 0
-        self._next = 0  # where the row behind the last one begins
+        self._next = 0  # start of the row after the last one
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._fd)
 
     def line(self, index: int) -> InputLine:
-        """A row's line. Raises Unreadable where it may be read again later, BodyError where it must not be sent."""
+        """Return a row's line. Raises Unreadable if a later attempt may succeed, BodyError if it must not be sent."""
         plan = self.plan
         if plan.faults and (fault := plan.faults.get(index)) is not None:
             raise BodyError(fault.message, fault.param, fault.code)
@@ -52,7 +51,7 @@ class Input:
             try:
                 return _decode(self._read(index))
             except JSON_ERRORS:
-                # What was read ahead may be of a file that has been put back since.
+                # The block may come from a file that has been replaced since.
                 self._block, raw = b"", plan.read(self._fd, index)
         except OSError as error:
             raise Unreadable(error.strerror) from error
@@ -65,7 +64,7 @@ class Input:
             raise BodyError(f"Row {index + 1:,} of the input file {said}.", None, "invalid_json_line") from None
 
     def _read(self, index: int) -> bytes:
-        """A row as `InputRows.read` gives it; a system call costs more than all else done here with a row."""
+        """Return a row as `InputRows.read` does; a system call costs more than all else done here for a row."""
         begin, size = self.plan.offsets[index], self.plan.size(index)
         follows, self._next = begin == self._next, self.plan.offsets[index + 1]
         at = begin - self._block_at
@@ -76,7 +75,7 @@ class Input:
         return self._block[at : at + size]
 
     def custom_id(self, index: int) -> msgspec.Raw:
-        """A row's id as JSON, as far as it can be read; null where it cannot."""
+        """Return a row's id as JSON; null if it cannot be read."""
         with contextlib.suppress(OSError):
             return request_lines.find_custom_id(self.plan.read(self._fd, index)) or wire.NO_BODY
         return wire.NO_BODY

@@ -1,10 +1,10 @@
-"""In which order the rows of a batch go out: those that share a long prefix side by side, over the whole batch.
+"""The order in which a batch's rows are sent: rows that share a long prefix together, over the whole batch.
 
 A row is known by the rolling hash of its text at growing lengths. Sorted by these hashes, rows with a common prefix
-are neighbours, and what neighbours share is a tree of prefixes. Rows go out in a walk over this tree. Where the walk
-can choose, the file's order decides, so that results come in roughly that order too.
+are neighbours, and shared prefixes form a tree. Rows are sent in a walk over this tree. Between equal choices the
+file's order decides, so that results come roughly in that order too.
 
-Memory is bounded: what is sorted is spilled to a temporary file, and the tree is kept in arrays.
+Memory is bounded: the sorted records are spilled to a temporary file, and the tree is kept in arrays.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from zlib import crc32
 from orchestrator.server.dispatch.prefixes import Tree
 
 LENGTHS = (256, 512, *(int(1024 * 2 ** (step / 2)) for step in range(15)))
-"""Bytes of a prefix that are told apart: 256, 512, 1024, 1448, 2048 ... 128 KiB. Where prefixes are long there are
-two steps to a doubling, so that a document that stands behind a long system prompt is still seen as one."""
+"""Prefix lengths in bytes: 256, 512, 1024, 1448, 2048 ... 128 KiB. Long lengths have two steps per doubling, so that
+a
+document after a long system prompt is still recognized as shared.
+"""
 MIN_GAIN = 0.03
-"""Order changes nothing below this part of the text: rows then keep the file's order."""
+"""If rows share less than this part of their text, order changes nothing, and rows keep the file's order."""
 FREE_CACHE = 0.8
-"""What of an upstream's cache prefixes can have; the rest holds what belongs to single rows."""
+"""Part of an upstream's cache for prefixes; the rest holds what belongs to single rows."""
 LONG = 4
-"""A row is long when it may generate so many times as much as the middle row."""
+"""A row is long if it may generate this many times as much as the median row."""
 FEW = 1 / 8
-"""Long rows go before all others when no more than this part of the rows is long."""
+"""Long rows go before all others if at most this part of the rows is long."""
 RUN_ROWS = 65_536
 BLOCK_ROWS = 1_024
 UNSHARED = 64
-"""Rows that share nothing are given to upstreams in groups of so many."""
+"""Rows that share nothing go to upstreams in groups of this size."""
 
 _SPANS = [
     tuple(slice(start, end) for start, end in pairwise((0, *LENGTHS[:levels]))) for levels in range(len(LENGTHS) + 1)
@@ -49,12 +51,15 @@ _UNKNOWN = 63
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """The order in which rows go out, and why.
+    """The order in which rows are sent, and why.
 
-    `rows` has the row indexes in this order, or is None where that is the file's. `bounds` are positions in it: the
-    group number i of rows with a common prefix is `bounds[i]:bounds[i + 1]`, and `hashes[i]` stands for the prefix,
-    the same in every batch. No groups: rows share nothing that an upstream would have to be chosen for.
-    `predicted_hit` is the part of the text, 0 to 1, that prefix caches save at least if rows go out like this.
+    `rows` has the row indexes in this order, or is None for the file's order. `bounds` are positions in it: group i,
+    rows
+    with a common prefix, is `bounds[i]:bounds[i + 1]`, and `hashes[i]` stands for the prefix, the same in every
+    batch.
+    Without groups, rows share nothing that would affect the choice of upstream. `predicted_hit` is the part of the
+    text, 0
+    to 1, that prefix caches save at least in this order.
     """
 
     reason: str
@@ -68,7 +73,7 @@ class Sorter:
     """Takes the rows of a file one by one and finds their order."""
 
     def __init__(self, folder: Path | None = None, run_rows: int = RUN_ROWS) -> None:
-        """Above `run_rows` rows a temporary file without a name is written to `folder` (None: the system's own)."""
+        """Above `run_rows` rows an unnamed temporary file is written to `folder` (None: the system's own)."""
         self._folder = folder
         self._run_rows = run_rows
         self._records: list[bytes] = []
@@ -78,20 +83,22 @@ class Sorter:
         self._limits = bytearray()
 
     def close(self) -> None:
-        """Remove what was spilled."""
+        """Remove the temporary file."""
         if self._spilled is not None:
             self._spilled.close()
 
     def add(self, text: bytes | memoryview, most_tokens: Any) -> None:
-        """The next row: what the model reads first, and the limit of what it may generate. Raises OSError."""
+        """Add the next row: the text that the model reads first, and its limit on generated tokens. Raises
+        OSError."""
         size = len(text)
         crc = 0
         values: list[int] = []
         for span in _SPANS[bisect_right(LENGTHS, size)]:
             crc = crc32(text[span], crc)
             values.append(crc)
-        # Behind the hashes the row's number ends the record. It differs in every row, so what two records have in
-        # common at their beginning is what both rows have, even where one of them is short.
+        # The row's number ends the record after the hashes. It is unique, so what two records have in common at the
+        # beginning
+        # is what both rows have, even if one of them is short.
         self._records.append(_packs[len(values)](*values, len(self._limits)))
         self._limits.append(min(most_tokens.bit_length(), _UNKNOWN - 1) if type(most_tokens) is int else _UNKNOWN)
         self._text_bytes += size
@@ -99,10 +106,9 @@ class Sorter:
             self._spill()
 
     def order(self, cache_bytes: int | None) -> RowOrder:
-        """The order of all rows added; call it once. Raises OSError.
+        """Return the order of all rows added; call it once. Raises OSError.
 
-        `cache_bytes` is the text that the prefix cache of one upstream holds, of the smallest where there are more,
-        or None where it is not known.
+        `cache_bytes` is the text that the smallest upstream's prefix cache holds, or None if unknown.
         """
         tree = Tree(len(self._limits), LENGTHS)
         tree.grow(self._sorted())
@@ -146,7 +152,7 @@ class Sorter:
         return RowOrder(reason, share, rows, bounds, hashes)
 
     def _by_limit(self) -> Iterator[int]:
-        """All rows, those that may generate most first, else in the file's order."""
+        """Yield all rows, highest limit first, otherwise in the file's order."""
         for limit in range(_UNKNOWN, -1, -1):
             yield from self._having(limit)
 
@@ -158,7 +164,7 @@ class Sorter:
             row = limits.find(limit, row + 1)
 
     def _long(self) -> array[int]:
-        """The few rows that may generate far more than most: begun last, one of them would hold up a batch."""
+        """Return the few rows that may generate far more than most: started last, they would hold up a batch."""
         rows = len(self._limits)
         counts = [self._limits.count(limit) for limit in range(_UNKNOWN + 1)]
         middle = bisect_right(list(accumulate(counts)), rows // 2)
@@ -181,7 +187,7 @@ class Sorter:
         self._records.clear()
 
     def _sorted(self) -> Iterator[list[bytes]]:
-        """All records in order, in lists."""
+        """Yield all records in order, in lists."""
         if not self._runs:
             self._records.sort()
             yield self._records
@@ -193,9 +199,9 @@ class Sorter:
 
 
 def _merged(file: BinaryIO, runs: list[int]) -> Iterator[list[bytes]]:
-    """The records of sorted runs in order, in lists: of each run no more than a block is held.
+    """Yield the records of sorted runs in order, in lists, holding at most one block of each run.
 
-    Python's sort finds the runs in what it is given and merges them, faster than any loop here could.
+    Python's sort detects the runs in its input and merges them, faster than a loop here.
     """
     places = list(runs)
     blocks: list[list[bytes]] = [[] for _ in runs]

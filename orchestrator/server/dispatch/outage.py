@@ -1,6 +1,6 @@
-"""Tells an upstream that fails for all rows from a row that fails by itself. Pure.
+"""Distinguishes an upstream that fails for all rows from a row that fails by itself. Pure.
 
-A gateway whose engine is away answers every row with an error. So does a working engine that cannot do with one row.
+A gateway whose engine is down answers every row with an error. So does a working engine that cannot handle one row.
 The difference is a success: a row is at fault if the upstream answers other rows after it failed.
 """
 
@@ -10,9 +10,9 @@ from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
 MANY_ROWS = 10
-"""If so many rows fail and none succeeds, the upstream is at fault, however few tries each has had."""
+"""If this many rows fail and none succeeds, the upstream is at fault, however few tries each has had."""
 SOME_ROWS = 3
-"""If so many rows fail at all their tries and none succeeds, the upstream is at fault."""
+"""If this many rows fail all their tries and none succeeds, the upstream is at fault."""
 
 
 class FailedRow(Protocol):
@@ -21,7 +21,7 @@ class FailedRow(Protocol):
     is_at_fault: bool
 
     def forgive(self) -> None:
-        """Count none of the tries that failed while the upstream was at fault."""
+        """Reset the tries that failed while the upstream was at fault."""
 
 
 R = TypeVar("R", bound=FailedRow)
@@ -55,7 +55,8 @@ class Outage(Generic[R]):
         """Record a failed attempt and return who is at fault.
 
         `is_last` says that the row has no tries left, `counts_many` that MANY_ROWS decide at once. `in_flight` is how
-        many other rows are out. `is_engine`: the upstream is the engine itself, so that an answer shows it is there.
+        many
+        other rows are in flight. `is_engine`: the upstream is the engine itself, so that an answer shows it is there.
         """
         if self.is_open:
             return Blame.UPSTREAM
@@ -83,7 +84,7 @@ class Outage(Generic[R]):
         if self.began is None:
             return False
         was_open = self.is_open
-        # A row that was out all the while shows that the upstream worked when the others failed.
+        # A row that was in flight all the time shows that the upstream worked when the others failed.
         if not was_open or sent_at < self._opened_at:
             for row in self._failed:
                 row.is_at_fault = True

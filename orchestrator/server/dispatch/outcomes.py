@@ -1,4 +1,4 @@
-"""What the last attempt at a row becomes: a line of the output file or of the error file, and what is counted."""
+"""The outcome of the last attempt at a row: a line of the output or error file, and its counts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ INTERNAL = LineError("internal_error", "This row failed because of an internal e
 
 
 Outcome = tuple[str, bytes, TokenCounts]
-"""The file that a row's result belongs to (`output` or `error`), its line without newline, and what it counts for."""
+"""The file for a row's result (`output` or `error`), its line without newline, and its token counts."""
 
 
 def outcome_of(
     custom_id: msgspec.Raw, reply: Reply, verdict: RetryVerdict, orch: wire.Provenance | None, stats: Stats
 ) -> Outcome:
-    """The outcome of a row whose last attempt ended so, counted in its upstream's `stats`. Never raises."""
+    """Return the outcome of a row after its last attempt, counted in its upstream's `stats`. Never raises."""
     try:
         if verdict.action is Action.KEEP and reply.status < 300:
             tokens = answers.answer_tokens(reply.body) if reply.tokens is None else reply.tokens
@@ -46,7 +46,7 @@ def outcome_of(
         else:
             line = answer_line(custom_id, reply.status, error_body(reply), orch)
     except Exception:
-        # Whatever this program fails at is the outcome of the one row: it neither stands still nor is asked again.
+        # An internal error becomes the outcome of this one row: it neither gets stuck nor is sent again.
         log.exception("a row's answer could not be taken")
         line = error_line(custom_id, INTERNAL.code, INTERNAL.message, None)
     stats.failed += 1

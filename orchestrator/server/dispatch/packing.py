@@ -1,18 +1,19 @@
-"""Several rows in one request, for endpoints that take a list of inputs, and each row's own answer out of it. Pure.
+"""Several rows in one request, for endpoints that take a list of inputs, and the answers split again by row. Pure.
 
     row = read(endpoint, body)             None: send the row by itself
-    pack = Pack(row); pack.add(other)      False: not into this one
+    pack = Pack(row); pack.add(other)      False: not into this pack
     pack.body() -> send -> pack.split(answer)
 
-Nothing here waits for rows: those of a batch are all there, so a pack is what can be taken now.
+Nothing here waits for rows: a batch has all its rows, so a pack is what can be taken now.
 
-What the caller sees to: one bad row makes the upstream refuse a whole pack, and a row that kills an engine takes its
-pack with it. After a 4xx, a cut connection, an answer without sense or a PackError the rows are sent singly, so that
-each gets its own end. An upstream that answered with a PackError will do so again: pack no more for it.
+The caller must handle failures: one bad row makes the upstream refuse a whole pack, and a row that crashes an engine
+takes its pack with it. After a 4xx, a cut connection, an answer without sense or a PackError, send the rows singly,
+so
+that each gets its own end. An upstream that answered with a PackError will do so again: stop packing for it.
 
-`/v1/completions` takes a list of prompts too and is left out: its usage is one sum of prompts and generated tokens,
-and a row's generated tokens cannot be known from it; and a pack there would last as long as its longest answer.
-`/v1/score` and `/v1/rerank` answer one list to one query, which is not a list of rows.
+`/v1/completions` takes a list of prompts too but is left out: its usage is one sum of prompts and generated tokens,
+which cannot be split by row, and a pack there would last as long as its longest answer. `/v1/score` and `/v1/rerank`
+answer one list to one query, which is not a list of rows.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ import msgspec
 
 from orchestrator.core.wire import JSON_ERRORS
 
-# 64 inputs leave of the cost of a request too little for each to be worth more, and keep an answer at some megabytes
-# (64 x 4,096 numbers are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others,
-# 16,384 on the largest): above that a pack wins no throughput, and only its answer is later and a failure dearer.
+# With 64 inputs the request's own cost per row is negligible, and the answer stays at some megabytes (64 x 4,096
+# numbers
+# are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others, 16,384 on the
+# largest):
+# a larger pack gains no throughput, but answers later and makes a failure dearer.
 MAX_INPUTS = 64
 MAX_TOKENS = 8_192
 BYTES_PER_TOKEN = 4
@@ -43,12 +46,12 @@ _QUOTE, _BRACKET = b'"['
 
 
 class PackError(Exception):
-    """An answer that cannot be given to the rows of its pack; the rows are to be sent singly."""
+    """An answer that cannot be split by row; send the rows singly."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Of an endpoint that takes lists: where its answer lists, what each entry has, whether inputs may be tokens."""
+    """The shape of an endpoint's answers: the key of the list, the key of each entry, and if inputs may be tokens."""
 
     items: str
     content: str
@@ -61,7 +64,7 @@ _SHAPES = {
     "/v1/moderations": _Shape("results", "flagged", indexed=False, tokens=False),
 }
 ENDPOINTS = frozenset(_SHAPES)
-# A body that has one of these is about itself alone: an id of its own, or a conversation in the place of an input.
+# A body with one of these cannot be packed: an id of its own, or a conversation instead of an input.
 _SINGLE = frozenset({"request_id", "messages"})
 _FORMATS = (b"null", b'"float"', b'"base64"')  # others are not JSON
 
@@ -79,9 +82,10 @@ class Packable:
 
 
 def read(endpoint: str, body: bytes | msgspec.Raw) -> Packable | None:
-    """A row as it may be packed, or None where it must be sent by itself: never an error.
+    """Return a row in packable form, or None if it must be sent by itself; never an error.
 
-    Rows have the same key if their bodies are equal but for `input`, and their inputs of one kind, text or tokens.
+    Rows have the same key if their bodies are equal except for `input`, and their inputs are of one kind, text or
+    tokens.
     """
     shape = _SHAPES.get(endpoint)
     if shape is None:
@@ -104,7 +108,7 @@ def read(endpoint: str, body: bytes | msgspec.Raw) -> Packable | None:
 
 
 def _inputs(given: msgspec.Raw, *, tokens: bool) -> tuple[msgspec.Raw, ...]:
-    """The inputs, raw: all texts or all lists of tokens. None at all where they are neither, or one is empty."""
+    """Return the raw inputs, all texts or all lists of tokens; empty if they are neither, or one is empty."""
     is_list = memoryview(given)[0] == _BRACKET
     items = _decode_list(given) if is_list else [given]
     kinds = {memoryview(item)[0] for item in items}
@@ -118,7 +122,7 @@ def _inputs(given: msgspec.Raw, *, tokens: bool) -> tuple[msgspec.Raw, ...]:
 
 
 class Pack:
-    """Rows of one key, as many as fit: the first always does, however large it is."""
+    """Rows of one key, as many as fit; the first always fits, however large it is."""
 
     def __init__(self, first: Packable, *, max_inputs: int = MAX_INPUTS, max_tokens: int = MAX_TOKENS) -> None:
         self.rows = [first]
@@ -126,7 +130,7 @@ class Pack:
         self._tokens = max_tokens - first.tokens
 
     def add(self, row: Packable) -> bool:
-        """Take a row in; False, and nothing is done, where it is of another key or too much."""
+        """Add a row; False, with no effect, if it has another key or does not fit."""
         if row.key != self.rows[0].key or len(row.inputs) > self._inputs or row.tokens > self._tokens:
             return False
         self.rows.append(row)
@@ -135,16 +139,16 @@ class Pack:
         return True
 
     def body(self) -> bytes:
-        """The body of the request."""
+        """Return the body of the request."""
         return combine(self.rows)
 
     def split(self, answer: bytes) -> list[bytes]:
-        """Each row's answer, in their order. Raises PackError."""
+        """Return each row's answer, in order. Raises PackError."""
         return split(answer, self.rows)
 
 
 def combine(rows: Sequence[Packable]) -> bytes:
-    """One body for rows of one key; a row alone keeps its own."""
+    """Return one body for rows of one key; a single row keeps its own."""
     if len(rows) == 1:
         return rows[0].body
     fields: dict[str, Any] = {**_decode.decode(rows[0].body)}
@@ -153,12 +157,13 @@ def combine(rows: Sequence[Packable]) -> bytes:
 
 
 def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
-    """The answer that each row of a `combine` would have had alone; an embedding stays the bytes that it is.
+    """Return the answer that each row of a `combine` would have had alone; embeddings keep their bytes.
 
-    Entries count from 0 in each, ids get the row's place behind them, and usage is shared out: an answer tells only
-    the sum, so the prompt's tokens go to the rows by the length of their inputs (exactly where those are tokens), and
-    all else goes by these. The shares of a pack add up to its usage. Raises PackError where the entries are not one
-    for each input, in order.
+    Entries count from 0 in each answer, and ids get the row's place appended. Usage is shared out, as an answer tells
+    only
+    the sum: prompt tokens by the length of the inputs (exact if those are tokens), and all else in the same
+    proportion.
+    The shares of a pack add up to its usage. Raises PackError unless there is one entry for each input, in order.
     """
     if len(rows) == 1:
         return [answer]
@@ -219,7 +224,7 @@ def _usages(usage: dict[str, Any], rows: Sequence[Packable]) -> list[dict[str, A
 
 
 def _prompts(total: int, rows: Sequence[Packable]) -> list[int]:
-    """Each row's share of the prompt's tokens: one for each input, where there are so many, the others by weight."""
+    """Return each row's share of the prompt tokens: one for each input if possible, the rest by weight."""
     counts = [len(row.inputs) for row in rows]
     if total < sum(counts):
         return shares(total, [row.weight for row in rows])
@@ -228,7 +233,7 @@ def _prompts(total: int, rows: Sequence[Packable]) -> list[int]:
 
 
 def _parts(value: Any, weights: Sequence[int]) -> list[Any]:
-    """A usage, or a number in it, shared out; what is not a number is everybody's."""
+    """Share out a usage, or a number in it; every row gets a copy of other values."""
     match value:
         case dict():
             parts = {name: _parts(each, weights) for name, each in value.items()}
@@ -244,7 +249,7 @@ def _parts(value: Any, weights: Sequence[int]) -> list[Any]:
 
 
 def shares(total: int, weights: Sequence[int]) -> list[int]:
-    """Whole numbers that add up to `total`, each at most 1 from its exact share (by the largest remainder)."""
+    """Return whole numbers that add up to `total`, each within 1 of its exact share (largest remainder)."""
     whole = sum(weights)
     if whole == 0:
         weights, whole = [1] * len(weights), len(weights)

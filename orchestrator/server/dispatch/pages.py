@@ -1,4 +1,4 @@
-"""What an upstream says of itself on its pages: models, and the paths that it takes. Bounded, whatever it sends."""
+"""Reads an upstream's model list and OpenAPI paths, with bounded memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_PAGE_BYTES = 16 * 1024 * 1024
 MAX_MODELS = 10_000
 MAX_WORDS = 200
 WITHOUT_PAGE = frozenset({404, 405, 501})
-"""How a server answers that has no such page."""
+"""Statuses of a server without the page."""
 LONGEST_NAME = 500
 
 
@@ -34,14 +34,14 @@ _decode_description = msgspec.json.Decoder(_Description).decode
 
 
 def models_in(page: bytes) -> list[dict[str, Any]]:
-    """The models of `/v1/models` that have a name. Raises one of wire.JSON_ERRORS where it is not such a page."""
+    """Return the named models of `/v1/models`. Raises one of wire.JSON_ERRORS if it is not such a page."""
     return [model for model in _decode_models(page).data[:MAX_MODELS] if _is_name(model.get("id"))]
 
 
 def context_window(models: list[dict[str, Any]]) -> int:
-    """The largest context window of these models in tokens, as vLLM and SGLang state it; 0 if one states none.
+    """Return the largest context window of these models in tokens, as vLLM and SGLang state it; 0 if any states none.
 
-    An adapter has that of its parent.
+    An adapter has the window of its parent.
     """
     stated = [model.get("max_model_len") for model in models if not model.get("parent")]
     windows = [window for window in stated if type(window) is int]
@@ -49,7 +49,7 @@ def context_window(models: list[dict[str, Any]]) -> int:
 
 
 def models_problem(status: int, body: bytes) -> str | None:
-    """Why a server gets no rows, by its answer to `/v1/models`; None if it gets them.
+    """Return why a server gets no rows, by its answer to `/v1/models`, or None.
 
     A server without that page is well as long as it answers.
     """
@@ -61,7 +61,7 @@ def models_problem(status: int, body: bytes) -> str | None:
 
 
 def said(body: bytes) -> str:
-    """What a page says, to stand behind a sentence; empty if it says nothing."""
+    """Return a page's message, to follow a sentence; empty without a message."""
     message = read_error(body).message
     return "" if message is None else f": {shortened(message, MAX_WORDS)}"
 
@@ -71,13 +71,14 @@ def _is_name(value: Any) -> bool:
 
 
 def paths_in(page: bytes) -> frozenset[str]:
-    """The paths of `/openapi.json` that take a POST. Raises one of wire.JSON_ERRORS where it is not such a page."""
+    """Return the paths of `/openapi.json` that take a POST. Raises one of wire.JSON_ERRORS if it is not such a
+    page."""
     paths = _decode_description(page).paths
     return frozenset(path for path, methods in paths.items() if "post" in methods and "{" not in path)
 
 
 class UpstreamPages:
-    """The pages of one upstream, at `root`; `query` stands behind each path."""
+    """The pages of one upstream, at `root`; `query` follows each path."""
 
     def __init__(self, root: str, query: str, headers: dict[str, str]) -> None:
         self._root, self._query, self._headers = root, query, headers
@@ -90,19 +91,18 @@ class UpstreamPages:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._pool is not None:
             await self._pool.close()
 
     async def ask(self, path: str) -> tuple[int, bytes]:
-        """The status and body of a page. Raises http1.ExchangeError."""
+        """Return the status and body of a page. Raises http1.ExchangeError."""
         if self._pool is None:
             raise BackendError(f"upstream {self._root} was not opened")
         page = await self._pool.get(path + self._query)
         return page.status, page.body
 
     async def read_paths(self, known: frozenset[str]) -> frozenset[str]:
-        """The paths that take a POST, or those `known` if the page cannot be read now."""
+        """Return the paths that take a POST, or `known` if the page cannot be read now."""
         try:
             status, body = await self.ask("/openapi.json")
             return paths_in(body) if status < 300 else frozenset()

@@ -1,4 +1,4 @@
-"""A request's body on its way to an upstream, and the room that it and its answer take in memory."""
+"""A request's body on its way to an upstream, and the memory room for it and its answer."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Protocol
 from orchestrator.server.memory_limits import RoomShare
 
 UNCOUNTED = 64 * 1024
-"""An answer up to this length takes no place: it comes in one piece, and the next step drops it."""
+"""An answer up to this length takes no place: it arrives in one piece, and the next step drops it."""
 
 
 class Ask(Protocol):
-    """Asks for a place for so many bytes of an answer."""
+    """Asks for a place for an answer of `size` bytes."""
 
     def __call__(self, size: int) -> Future[RoomShare]: ...
 
 
 class Payload:
-    """A body that is held until it has been sent. `ask` gives its answer a place; without it answers are free."""
+    """A body held until it is sent. `ask` reserves a place for its answer; without it, answers need no place."""
 
     __slots__ = ("_content", "_on_sent", "ask")
 
@@ -32,12 +32,12 @@ class Payload:
         return len(self._content)
 
     def take(self) -> bytes:
-        """The body, which is not held here any more."""
+        """Return the body, and stop holding it."""
         content, self._content = self._content, b""
         return content
 
     def sent(self) -> None:
-        """All of it has left this process; a second time changes nothing."""
+        """Note that the whole body has left this process; a second call changes nothing."""
         on_sent, self._on_sent = self._on_sent, None
         if on_sent is not None:
             on_sent()

@@ -1,4 +1,4 @@
-"""Checks an input file line by line and says where its rows lie, and in which order they go out.
+"""Checks an input file line by line, locates its rows, and decides their order.
 
 A row costs about 15 bytes while its batch runs, and about as much again while the plan is made.
 """
@@ -27,10 +27,10 @@ _READ_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class InputRows:
-    """Rows of an input file by index: where they lie, which of them are done already, and in which order they go out.
+    """Rows of an input file by index: their positions, which of them are done, and their order.
 
-    Row number i is the bytes `offsets[i]:offsets[i + 1]`; behind its line there may be blank ones. `faults` are rows
-    that must not be sent, and why: lines that were accepted once and would not be now.
+    Row i is the bytes `offsets[i]:offsets[i + 1]`, which may end with blank lines. `faults` are rows that must not be
+    sent, and why: lines that were accepted once but would not be now.
     """
 
     offsets: array[int]
@@ -43,11 +43,11 @@ class InputRows:
         return len(self.done)
 
     def size(self, index: int) -> int:
-        """How many bytes to read for a row."""
+        """Return how many bytes to read for a row."""
         return min(self.offsets[index + 1] - self.offsets[index], MAX_LINE_BYTES)
 
     def read(self, file: int, index: int) -> bytes:
-        """A row out of the open input file: one JSON object, and maybe white space behind it. Raises OSError."""
+        """Read a row from the open input file: one JSON object, perhaps with white space after it. Raises OSError."""
         return os.pread(file, self.size(index), self.offsets[index])
 
 
@@ -63,14 +63,16 @@ def make_plan(
     spill: Path | None = None,
     key: Callable[[str], int] = id_key,
 ) -> InputRows | list[LineError]:
-    """The plan of an input file, or every bad line in order (at most MAX_LINE_ERRORS of them).
+    """Return the plan of an input file, or its bad lines in order (at most MAX_LINE_ERRORS).
 
-    `done` has the `key` of each row that already has its result. Rows keep the file's order where `in_order` asks
-    for it. A file that was `accepted` before may have lines that the rules of today refuse: those are the plan's
-    `faults`, and only what is damaged is an error. `cache_bytes` is the text that the smallest upstream's prefix
-    cache holds, None where that is not known. `spill` is the folder for a temporary file, the system's own if None. A
-    `key` is 64 bits that stand for a custom_id; rows whose keys happen to be the same are not taken for one another.
-    Raises OSError.
+    `done` has the `key` of each row that already has its result. `in_order` keeps the file's order. A file that was
+    `accepted` before may have lines that today's rules refuse: these become the plan's `faults`, and only damaged
+    lines
+    are errors. `cache_bytes` is the text that the smallest upstream's prefix cache holds, None if unknown. `spill` is
+    the
+    folder for a temporary file, the system's own if None. A `key` is 64 bits that stand for a custom_id; rows whose
+    keys
+    collide are still distinguished. Raises OSError.
     """
     sorts = can_share(endpoint) and not in_order
     with closing(Sorter(spill)) as sorter:
@@ -105,7 +107,7 @@ class _Survey:
         self._last_line = 0
 
     def read(self, path: Path, done: Iterable[int]) -> array[int]:
-        """Check the lines until there are too many errors or rows; gives the keys that are there twice, sorted."""
+        """Check the lines until there are too many errors or rows; return the keys that occur twice, sorted."""
         keys = _Keys(done)
         check, sorter, key, offsets = self._check, self._sorter, self._key, self.offsets
         end = 0
@@ -140,7 +142,7 @@ class _Survey:
         return keys.twice()
 
     def all_errors(self, path: Path, twice: array[int]) -> list[LineError]:
-        """What is wrong with the file, by line, duplicates included. Raises OSError."""
+        """Return the file's errors by line, duplicates included. Raises OSError."""
         errors = self._errors
         if twice:
             errors |= self._duplicates(path, twice)
@@ -155,15 +157,15 @@ class _Survey:
         return []
 
     def _has_model(self, head: Head[RequestBody]) -> bool:
-        """Whether a row is for the batch's model: the first row's."""
+        """True if a row is for the batch's model, that of the first row."""
         if self.model is None:
             self.model = head.body.model
         return head.body.model == self.model
 
     def _duplicates(self, path: Path, twice: array[int]) -> dict[int, LineError]:
-        """The lines among those read whose custom_id an earlier line has, by number: the first of them.
+        """Return the lines whose custom_id an earlier line has, by number, up to MAX_LINE_ERRORS.
 
-        Keys only say where to look: rows of different ids are not taken for one another.
+        Keys only say where to look: rows with different ids are never confused.
         """
         found: dict[int, LineError] = {}
         first_at = array("Q", bytes(8 * len(twice)))
@@ -193,7 +195,7 @@ class _Survey:
 
 
 class _Keys:
-    """The key of every row, in buckets: no more than one of them is ever held as a set."""
+    """The key of every row, in buckets: at most one bucket is held as a set."""
 
     def __init__(self, done: Iterable[int]) -> None:
         """`done` are keys of rows that have their result."""
@@ -201,18 +203,18 @@ class _Keys:
         self._done = [array("Q") for _ in range(BUCKETS)]
         for key in done:
             self._done[key >> 56].append(key)
-        # Which row a key belongs to matters only where some are done.
+        # The row of a key matters only if some rows are done.
         self._rows = [array("I") for _ in range(BUCKETS)] if any(self._done) else None
 
     def add(self, key: int, row: int) -> None:
-        """One more row."""
+        """Add a row."""
         bucket = key >> 56
         self._keys[bucket].append(key)
         if self._rows is not None:
             self._rows[bucket].append(row)
 
     def done(self, rows: int) -> bytearray:
-        """A byte for each row, 1 where it is done."""
+        """Return a byte for each row, 1 if it is done."""
         marks = bytearray(rows)
         if self._rows is not None:
             for keys, numbers, done in zip(self._keys, self._rows, self._done, strict=True):
@@ -223,7 +225,7 @@ class _Keys:
         return marks
 
     def twice(self) -> array[int]:
-        """The keys that more than one row has, sorted."""
+        """Return the keys of more than one row, sorted."""
         found = array("Q")
         for keys in self._keys:
             if len(set(keys)) < len(keys):
@@ -237,7 +239,7 @@ def _numbered(error: LineError, number: int) -> LineError:
 
 
 def _name_of(raw: bytes, error: LineError) -> str | None:
-    """The custom_id of a line that is whole and yet refused; None for one that is damaged."""
+    """Return the custom_id of a line that is intact but refused; None if the line is damaged."""
     is_damaged = error.code == TOO_DEEP.code and error is not TOO_DEEP
     found = None if is_damaged else find_custom_id(raw)
     return None if found is None else msgspec.json.decode(found, type=str)

@@ -1,4 +1,4 @@
-"""The tree of the prefixes that rows share, built from records in sorted order and kept in arrays."""
+"""The tree of prefixes that rows share, built from sorted records and kept in arrays."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ ROOT = 0
 
 
 class Tree:
-    """Nodes are prefixes that two rows or more have; a row belongs to the longest one that it shares.
+    """Nodes are prefixes of two or more rows; a row belongs to the longest prefix that it shares.
 
     A record is the hashes of a row's text at the given lengths, 4 bytes each and as many as its text is long enough
-    for, and then its number, 4 bytes: all big endian.
+    for,
+    and then its number, 4 bytes: all big endian.
     """
 
     def __init__(self, rows: int, lengths: Sequence[int]) -> None:
         self.shared_bytes = 0
-        """Text that a row has in common with an earlier one, over all rows: at least so much."""
+        """Text that rows have in common with an earlier row, over all rows; a lower bound."""
         self.distinct_bytes = 0
-        """Text of all different prefixes that are shared: at most so much."""
+        """Text of all different shared prefixes; an upper bound."""
         self._lengths = (0, *lengths)
         self._bounds = (0, *lengths[1:], lengths[-1])
         self._node_of = array("I", bytes(4 * rows))
@@ -31,7 +32,8 @@ class Tree:
     def grow(self, blocks: Iterable[list[bytes]]) -> None:
         """Take in all records, in sorted order."""
         node_of = self._node_of
-        # The nodes on the way from the root to the row before: how many bytes of its record each stands for, and the
+        # The nodes on the way from the root to the previous row: how many bytes of its record each stands for, and
+        # the
         # number of the record that it began with.
         depths, nodes, starts = [0], [ROOT], [0]
         previous, before = b"", 0
@@ -78,16 +80,18 @@ class Tree:
         self.distinct_bytes += self._bounds[level] - self._bounds[higher]
 
     def arrange(self, wanted: Iterable[int], unshared: int) -> tuple[array[int], array[int]]:
-        """Find the order of the nodes, and give the groups of rows: their bounds, and a hash of each one's prefix.
+        """Find the order of the nodes, and return the groups of rows: their bounds, and a hash of each group's
+        prefix.
 
-        Of the nodes below another one that comes first which has, itself or below it, the row that comes first in
-        `wanted`, in which a row may stand more than once. Rows that share nothing are in groups of `unshared`.
+        Among siblings that node comes first whose subtree has the earliest row in `wanted`, where a row may occur
+        more than
+        once. Rows that share nothing are in groups of `unshared`.
         """
         first_child, next_sibling = self._children(self._by_appearance(wanted))
         sizes = array("I", bytes(4 * len(self._levels)))
         for node in self._node_of:
             sizes[node] += 1
-        # From here on where each node's rows begin; `place` moves it on.
+        # From here on, the start of each node's rows; `place` advances it.
         self._starts = sizes
         heads = array("I", bytes(4 * len(self._levels)))
         bounds, hashes = array("I"), array("I")
@@ -114,7 +118,7 @@ class Tree:
             node = next_sibling[node]
 
     def place(self, rows: Iterable[int]) -> array[int]:
-        """All rows in the order of their nodes; those of one node in the order in which they are given here."""
+        """Return all rows in the order of their nodes; rows of one node keep the given order."""
         node_of, starts = self._node_of, self._starts
         placed = array("I", bytes(4 * len(node_of)))
         for row in rows:
@@ -138,7 +142,7 @@ class Tree:
         return appeared
 
     def _children(self, appeared: array[int]) -> tuple[array[int], array[int]]:
-        """Each node's first child, and its next sibling, in order of appearance; ROOT stands for none."""
+        """Return each node's first child and next sibling, in order of appearance; ROOT stands for none."""
         first_child = array("I", bytes(4 * len(self._levels)))
         next_sibling = array("I", bytes(4 * len(self._levels)))
         for node in reversed(appeared):
@@ -148,16 +152,17 @@ class Tree:
         return first_child, next_sibling
 
     def _head(self, node: int, heads: array[int]) -> int:
-        """The node whose group a node belongs to: one above it, where that has more than half of its prefix.
+        """Return the node whose group a node belongs to: a node above it that has more than half of its prefix.
 
-        What rows have in common beyond that is worth to be kept on one upstream; what they have less of is not.
+        Rows that have more than this in common are worth keeping on one upstream.
         """
         above = heads[self._parents[node]]
         return above if self._lengths[self._levels[above]] * 2 > self._lengths[self._levels[node]] else node
 
 
 def _in_common(one: bytes, other: bytes, guess: int) -> int:
-    """How many bytes two records have in common at their beginning, in whole hashes. Their row numbers differ."""
+    """Return how many bytes two records have in common at the beginning, in whole hashes. Their row numbers
+    differ."""
     while one[:guess] != other[:guess]:
         guess -= 4
     while one[guess : guess + 4] == other[guess : guess + 4]:

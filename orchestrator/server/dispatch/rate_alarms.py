@@ -9,11 +9,11 @@ from typing import NamedTuple
 from orchestrator.server.dispatch.upstreams import Upstream
 
 TICK = 0.001
-"""Timers are exact to a millisecond (uvloop's): one that is too early would ask again and again until it is time."""
+"""Timers are exact to a millisecond (uvloop's): an early timer would ask again and again until it is time."""
 
 
 class _Alarm(NamedTuple):
-    """When rows are looked for again; uvloop's handles do not always know it."""
+    """The time of the next attempt; uvloop's handles do not always know it."""
 
     when: float
     handle: asyncio.Handle
@@ -33,7 +33,7 @@ class RateAlarms:
             return True
         loop, alarm = asyncio.get_running_loop(), self._alarms.get(upstream)
         when = loop.time() + wait + TICK
-        # A row that took fewer tokens than it might have lets the next one go earlier than was thought.
+        # A row that took fewer tokens than expected lets the next one go earlier.
         if alarm is None or alarm.when > when + TICK:
             self.drop(upstream)
             self._alarms[upstream] = _Alarm(when, loop.call_later(wait + TICK, self._ring, upstream))

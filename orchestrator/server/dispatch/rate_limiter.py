@@ -1,8 +1,8 @@
-"""How fast an upstream may be asked: its published rates, kept evenly, and what its answers say of them. Pure.
+"""Keeps an upstream's published rates evenly, corrected by its answers. Pure.
 
-A rate is kept by spacing: what was sent is paid for at the even rate, and nothing goes before that. So no minute has
-more requests than the limit, and none more tokens than the limit and one row (what a row takes is known only once it
-is there). There is no burst at the start, and a late wake-up of up to SLACK seconds costs nothing.
+A rate is kept by spacing: each request occupies its time at the even rate, and nothing is sent before that is over.
+So no minute has more requests than the limit, nor more tokens than the limit and one row (a row's tokens are known
+only afterwards). There is no burst at the start, and a late wake-up of up to SLACK seconds costs nothing.
 
 Headers of answers correct it (`x-ratelimit-*`, `anthropic-ratelimit-*`): others may use the same account. A 429 stops
 it for as long as it says, or for growing pauses. Times are seconds of the caller's clock.
@@ -20,12 +20,12 @@ from typing import Any
 MINUTE = 60.0
 SLACK = 0.25
 LONGEST_HOLD = 120.0
-"""Nothing that an upstream says stops it for longer: then one row asks again."""
+"""No header of an upstream stops it for longer: then one row asks again."""
 LONGEST_PAUSE = 60.0
 LONGEST_TEXT = 100
-"""No time that a header names takes more characters, and a pattern would look at endless digits again and again."""
+"""Most characters of a time in a header; a pattern would backtrack over endless digits."""
 LEAST_TOLD = 1.0
-"""A limit below one a minute that an upstream tells is not believed."""
+"""A stated limit below this rate per minute is ignored."""
 
 _UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
@@ -34,7 +34,7 @@ _FAMILIES = ("x-ratelimit-{part}-{what}", "anthropic-ratelimit-{what}-{part}")
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedRate:
-    """What an answer says of one rate: the limit, what is left of it, in how many seconds it is whole again."""
+    """One rate as an answer states it: the limit, what remains, and the seconds until it is whole again."""
 
     limit: float | None = None
     remaining: float | None = None
@@ -43,7 +43,7 @@ class AnnouncedRate:
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """What an answer says of both rates."""
+    """Both rates, as an answer states them."""
 
     requests: AnnouncedRate
     tokens: AnnouncedRate
@@ -51,7 +51,7 @@ class Standings:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a request was counted as, and how much had been counted by then, itself included."""
+    """A request's counted tokens, and the totals counted so far, including it."""
 
     tokens: int
     requests_by_then: float
@@ -59,14 +59,14 @@ class Ticket:
 
 
 class _Limit:
-    """So much a minute: the lower of what was set and what the upstream said; None where neither is known."""
+    """A limit per minute: the lower of what was set and what the upstream stated; None if neither is known."""
 
     __slots__ = ("_set", "_told", "counted", "free_at")
 
     def __init__(self, per_minute: float | None) -> None:
         self.counted = 0.0
         self.free_at = -math.inf
-        """When all that was counted is paid for."""
+        """When all counted requests have had their time."""
         self._set = per_minute
         self._told: float | None = None
 
@@ -84,15 +84,16 @@ class _Limit:
             self.free_at = max(self.free_at, now - SLACK) + seconds
 
     def correct(self, more: float) -> None:
-        """What was counted before was so much more, or less; a usage that nobody can have had holds nothing up."""
+        """Correct an earlier count by this difference; an absurd usage holds up at most LONGEST_HOLD seconds."""
         if (limit := self.per_minute) is not None:
             self.free_at += min(_seconds(more, limit), LONGEST_HOLD)
 
     def told(self, now: float, said: AnnouncedRate, since: float, amount: float) -> None:
-        """An answer's word. `since` was counted behind the request it answers; `amount` is what one more takes."""
+        """Apply an answer's figures. `since` was counted after the request it answers; `amount` is what one more
+        takes."""
         if said.limit is not None and said.limit >= LEAST_TOLD:
             if self.per_minute is None:
-                self.free_at = now  # what it would have let go before is not made up for
+                self.free_at = now  # earlier allowance is not made up for
             self._told = said.limit
         if said.remaining is None or (limit := self.per_minute) is None:
             return
@@ -107,7 +108,7 @@ class _Limit:
 
 
 class RateLimiter:
-    """When the next row may go to an upstream. A limit that is None is taken from its headers, if they tell."""
+    """Decides when the next row may go to an upstream. A limit of None is learned from headers, if stated."""
 
     def __init__(self, requests_per_minute: int | None = None, tokens_per_minute: int | None = None) -> None:
         self._requests = _Limit(requests_per_minute)
@@ -118,20 +119,20 @@ class RateLimiter:
 
     @property
     def requests_per_minute(self) -> float | None:
-        """The limit that holds now."""
+        """The current limit on requests."""
         return self._requests.per_minute
 
     @property
     def tokens_per_minute(self) -> float | None:
-        """The limit that holds now."""
+        """The current limit on tokens."""
         return self._tokens.per_minute
 
     def wait(self, now: float) -> float:
-        """For how many seconds no row may go; 0 where one may now."""
+        """Return the seconds until a row may go; 0 if one may go now."""
         return max(0.0, self._requests.free_at - now, self._tokens.free_at - now, self._held_until - now)
 
     def state(self, now: float) -> dict[str, Any]:
-        """The limits that hold, and for how long no row may go, for people."""
+        """Return the current limits, and how long no row may go, for people."""
         return {
             "requests_per_minute": self.requests_per_minute,
             "tokens_per_minute": self.tokens_per_minute,
@@ -139,26 +140,27 @@ class RateLimiter:
         }
 
     def take(self, now: float, tokens: int) -> Ticket:
-        """A request goes now, and will take about so many tokens. Who may not wait (a person does) is counted too."""
+        """Count a request that goes now and takes about this many tokens; requests that may not wait count too."""
         self._requests.count(now, 1)
         self._tokens.count(now, tokens)
         return Ticket(tokens, self._requests.counted, self._tokens.counted)
 
     def settle(self, ticket: Ticket, tokens: int) -> None:
-        """What a request took in truth."""
+        """Correct a request's count to the tokens that it really took."""
         self._tokens.correct(tokens - ticket.tokens)
 
     def told(self, now: float, ticket: Ticket, said: Standings) -> None:
-        """What the answer to a request says of the rates."""
+        """Apply the rates that the answer to a request states."""
         self._requests.told(now, said.requests, self._requests.counted - ticket.requests_by_then, 1)
         since = self._tokens.counted - ticket.tokens_by_then
         self._tokens.told(now, said.tokens, since, max(1, ticket.tokens))
 
     def refused(self, now: float, sent_at: float, retry_after: float | None, pause: float) -> None:
-        """A request that was sent at `sent_at` was one too many (429).
+        """Note that a request sent at `sent_at` was one too many (429).
 
-        Nothing goes for as long as the answer says, and for no less than `pause` seconds, doubled for every refusal
-        since the last good answer. Those that were out at the same time count as one.
+        Nothing is sent for as long as the answer says, and for at least `pause` seconds, doubled for every refusal
+        since the
+        last good answer. Requests that were in flight together count as one.
         """
         if sent_at >= self._refused_at:
             self._refused_at = now
@@ -167,16 +169,17 @@ class RateLimiter:
         self._held_until = max(self._held_until, now + min(LONGEST_HOLD, max(retry_after or 0.0, grown)))
 
     def answered(self, sent_at: float) -> None:
-        """A request that was sent at `sent_at` was taken."""
+        """Note that a request sent at `sent_at` was accepted."""
         if sent_at >= self._refused_at:
             self._refusals = 0
 
 
 def read_standings(header: Callable[[str], str | None], now: datetime) -> Standings | None:
-    """What an answer's headers say of the rates; None where they say nothing.
+    """Return the rates that an answer's headers state, or None.
 
-    `header` gives a header's text by its name in lower case, `now` is the time of day (aware): some name the time at
-    which a rate is whole again.
+    `header` returns a header's text by its lower-case name. `now` is the time of day (aware), as some headers state
+    the
+    time at which a rate is whole again.
     """
     for family in _FAMILIES:
         requests, tokens = (_read_standing(family, what, header, now) for what in ("requests", "tokens"))
@@ -196,7 +199,7 @@ def _read_standing(family: str, what: str, header: Callable[[str], str | None], 
 
 
 def reset_seconds(text: str | None, now: datetime) -> float | None:
-    """Seconds until a time that a header gives as `1s`, `6m0s`, `120ms`, plain seconds or a time (RFC 3339)."""
+    """Parse the seconds until a reset, given as `1s`, `6m0s`, `120ms`, plain seconds or a time (RFC 3339)."""
     if text is None or len(text) > LONGEST_TEXT:
         return None
     if (number := _number(text)) is not None:
@@ -209,7 +212,7 @@ def reset_seconds(text: str | None, now: datetime) -> float | None:
         then = datetime.fromisoformat(text)
         then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
         return max(0.0, (then - now).total_seconds())
-    except (ValueError, OverflowError):  # no time, or one beyond the calendar
+    except (ValueError, OverflowError):  # not a time, or a time beyond the calendar
         return None
 
 
@@ -222,5 +225,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _seconds(amount: float, per_minute: float) -> float:
-    """How long an amount takes at the even rate. SLACK is what may be made up, so a minute is longer by it."""
+    """Return the time of an amount at the even rate. SLACK may be made up, so a minute is longer by it."""
     return amount * (MINUTE + SLACK) / per_minute

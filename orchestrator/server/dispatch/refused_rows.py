@@ -1,4 +1,4 @@
-"""Rows that an upstream refused or failed, and that are tried again: the reason why a batch takes its time."""
+"""Rows that an upstream refused or failed and that will be retried: the reason why a batch takes its time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from orchestrator.server.dispatch.upstreams import Upstream
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """The latest failed attempt at a row that is tried again.
+    """The latest failed attempt at a row that will be retried.
 
     `tries` counts the attempts that failed by this fault, of at most `most_tries` (None: no limit). `status` is
-    HTTP's, or 0 without an answer. The next attempt is due at `due`, in seconds of the upstream's clock.
+    HTTP's, or
+    0 without an answer. The next attempt is due at `due`, in seconds of the upstream's clock.
     """
 
     upstream: Upstream
@@ -39,7 +40,7 @@ class RefusedRows:
         self._attempts[work] = attempt
 
     def forget(self, work: Work) -> None:
-        """Drop a row that ended, or that is no longer tried for this reason."""
+        """Drop a row that ended, or that is no longer retried for this reason."""
         self._attempts.pop(work, None)
 
     def prune(self) -> None:
@@ -48,7 +49,7 @@ class RefusedRows:
             del self._attempts[work]
 
     def describe(self, upstream: Upstream, now: float) -> list[dict[str, Any]]:
-        """The rows of one upstream, grouped by batch, fault and status, most rows first."""
+        """Return the rows of one upstream, grouped by batch, fault and status, most rows first."""
         groups: dict[tuple[str, AttemptFault, int], list[tuple[Work, FailedAttempt]]] = defaultdict(list)
         for work, attempt in self._attempts.items():
             if attempt.upstream is upstream and not work.source.is_stopping:

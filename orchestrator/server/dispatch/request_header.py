@@ -1,6 +1,7 @@
-"""What the plan pass reads of a row: one decode where `request_lines.check_line` needs two, and nothing is copied.
+"""The parts of a row that the plan reads: one decode instead of the two of `request_lines.check_line`, without
+copies.
 
-Whatever is not plainly good is left to `check_line`, which says what is wrong with it.
+Anything not plainly good is left to `check_line`, which reports the error.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ class RequestBody(msgspec.Struct, gc=False):
 
     @property
     def text(self) -> bytes | memoryview:
-        """What the model reads first, in the order in which a chat template puts it: raw JSON."""
+        """The text that the model reads first, in the order of a chat template: raw JSON."""
         return b""
 
     @property
     def most_tokens(self) -> Any:
-        """The limit of what may be generated, as the row gives it; None where it gives none."""
+        """The row's own limit on generated tokens, or None."""
         return None
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing about it that `check_line` would have to look at."""
+        """True if `check_line` would find nothing to examine in it."""
         return not self.stream and self.model != ""
 
 
@@ -55,7 +56,7 @@ class _Chat(RequestBody, gc=False):
     @property
     def is_plain(self) -> bool:
         messages = self.messages
-        # No empty value has a colon, and none is worth more than a few bytes.
+        # No empty value has a colon, or is longer than a few bytes.
         return not self.stream and self.model != "" and (len(messages) >= 100 or b":" in bytes(messages))
 
 
@@ -95,7 +96,7 @@ B = TypeVar("B", bound=RequestBody)
 
 
 class Head(msgspec.Struct, Generic[B], gc=False):
-    """A request line that passed every check, without what the plan has no use for."""
+    """A request line that passed every check, with only the fields that the plan uses."""
 
     custom_id: str
     method: str
@@ -108,16 +109,16 @@ _BODIES: dict[str, type[RequestBody]] = {
     "/v1/completions": _Completion,
     "/v1/responses": _Response,
 }
-"""By endpoint: those whose rows can share a prefix in an upstream's cache."""
+"""By endpoint: bodies whose rows can share a prefix in an upstream's cache."""
 
 
 def can_share(endpoint: str) -> bool:
-    """Whether rows of this endpoint can share a prefix in an upstream's cache."""
+    """True if rows of this endpoint can share a prefix in an upstream's cache."""
     return endpoint in _BODIES
 
 
 def reader(endpoint: str) -> Callable[[bytes], Head[RequestBody] | LineError]:
-    """Reads one line of a batch for this endpoint; it refuses exactly what `check_line` refuses."""
+    """Return a reader of lines of a batch for this endpoint; it refuses exactly what `check_line` refuses."""
     body, short = _BODIES.get(endpoint, RequestBody), short_url(endpoint)
     decode: Callable[[bytes], Head[RequestBody]] = msgspec.json.Decoder(Head[body]).decode  # type: ignore[valid-type]
 
@@ -129,7 +130,7 @@ def reader(endpoint: str) -> Callable[[bytes], Head[RequestBody] | LineError]:
                 is_whole = is_here and head.method == "POST" and head.custom_id and head.body.is_plain
                 if is_whole and not is_too_deep(raw):
                     if not raw.isascii():
-                        raw.decode()  # the JSON decoder does not look into strings that it skips
+                        raw.decode()  # the JSON decoder does not check strings that it skips
                     return head
         except JSON_ERRORS:
             pass

@@ -1,4 +1,4 @@
-"""The lines of result files: an answer's bytes as they came, and errors in OpenAI's form."""
+"""The lines of result files: an answer's bytes unchanged, and errors in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ IN_DOUBT = "It was sent before and got no answer, so it may be billed all the sa
 _encode = msgspec.json.encode
 
 
-# Ids are told apart by a random part for the process and a number: asking the kernel for each would cost more than
-# the rest of the line.
+# Ids consist of a random part for the process and a number: asking the kernel for each id would cost more than the
+# rest of the line.
 _PREFIX = os.urandom(8).hex().encode()
 _numbers = count()
 
 
 def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: wire.Provenance | None) -> bytes:
-    """A result line around an answer whose bytes are passed on as they came; `custom_id` is JSON."""
-    # Newlines in JSON stand between tokens only, so a space in their place changes nothing.
+    """Return a result line around an answer's unchanged bytes; `custom_id` is JSON."""
+    # In JSON, newlines occur only between tokens, so spaces can replace them.
     flat = body.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in body or b"\r" in body else body
     request_id = b"%b%08x" % (_PREFIX, next(_numbers))
     return single_line(
@@ -36,7 +36,7 @@ def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: 
 
 
 def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: wire.Provenance | None) -> bytes:
-    """The result line of a row that has no answer; `custom_id` is JSON."""
+    """Return the result line of a row without an answer; `custom_id` is JSON."""
     return single_line(
         b'{"id":"batch_req_%b%08x","custom_id":%b,"response":null,"error":%b%b}'
         % (_PREFIX, next(_numbers), custom_id, _encode({"code": code, "message": message}), _extension(orch))
@@ -46,9 +46,9 @@ def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: wi
 def unfinished_line(
     custom_id: msgspec.Raw | bytes, code: str, message: str, seconds: float, doubts: int, options: BatchOptions
 ) -> bytes:
-    """The result line of a row that its batch ends without: it may have used an upstream for `seconds` all the same.
+    """Return the result line of a row that its batch ended without. It may still have used an upstream for `seconds`.
 
-    `doubts` is how often it was sent to an upstream that bills, without an answer.
+    `doubts` is how often it was sent, unanswered, to an upstream that bills.
     """
     orch = None
     if options.provenance and (seconds or doubts):
@@ -61,7 +61,7 @@ def _extension(orch: wire.Provenance | None) -> bytes:
 
 
 def error_body(reply: Reply) -> bytes:
-    """An upstream's error body in OpenAI's form, whatever its own."""
+    """Return an upstream's error body in OpenAI's form, whatever its own form."""
     words = read_error(reply.body)
     message = words.message or f"The upstream answered with status {reply.status} and no reason."
     code = words.code or ("context_length_exceeded" if words.is_context_too_long else None)

@@ -1,7 +1,7 @@
-"""Append-only result files: rows become durable in groups, and what a kill tore is cut at the next start.
+"""Append-only result files: rows become durable in groups, and the next start cuts lines that a kill tore.
 
 One writer serves every batch: it takes what has gathered, writes it in a thread, calls `fdatasync` once per file, and
-only then reports the rows as done. So at a kill only rows that nobody was told about are lost.
+only then reports the rows as done. So a kill loses only rows that were not yet reported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.server.memory_limits import RoomShare
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
-"""Lines are joined to pieces of about this size; a longer one is written as it is."""
+"""Lines are joined to pieces of about this size; a longer line is written by itself."""
 GROUP_SECONDS = 0.02
 RETRY_SECONDS = 1.0
 
@@ -26,8 +26,9 @@ RETRY_SECONDS = 1.0
 class ResultFile:
     """One append-only file. `report` is called on the event loop with the rows that have become durable.
 
-    Between `put` and that, a row's note stands in `_notes` beside its line; both belong to the event loop, and only
-    `append` runs in the writer's thread.
+    Until then, a row's note stays in `notes` beside its line; both belong to the event loop, and only `append` runs
+    in
+    the writer's thread.
     """
 
     def __init__(self, path: Path, report: Callable[[list[Any]], None]) -> None:
@@ -36,7 +37,7 @@ class ResultFile:
         self.lines: list[bytes] = []
         self.notes: list[Any] = []
         self.places: list[RoomShare] = []
-        """Where the lines that wait are held."""
+        """The room shares of the waiting lines."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         self.durable = os.fstat(self._fd).st_size
         os.lseek(self._fd, self.durable, os.SEEK_SET)
@@ -59,26 +60,26 @@ class ResultFile:
         self.durable += sum(map(len, pieces))
 
     def _mend(self) -> None:
-        # Half a group on disk would be a torn line in the middle of the file once there is room again, and a whole
-        # one that was not synced would be there twice.
+        # Half a group on disk would leave a torn line in the middle of the file once there is room again, and an
+        # unsynced
+        # whole group would be written twice.
         os.ftruncate(self._fd, self.durable)
         os.lseek(self._fd, self.durable, os.SEEK_SET)
         self._is_torn = False
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._fd)
 
 
 class Writer:
     """Makes result lines durable in groups. `problem` is what keeps it from writing now, or None.
 
-    Everything but the writing itself happens on the event loop that made it.
+    Everything but the writing itself happens on the event loop that created it.
     """
 
     def __init__(self) -> None:
         self.on_room: Callable[[], None] = _nothing
-        """Called when it is not full any more."""
+        """Called when it is no longer full."""
         self._waiting: dict[ResultFile, None] = {}
         self.waiting_bytes = 0
         self.problem: str | None = None
@@ -90,13 +91,13 @@ class Writer:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to be written that no more should be made."""
+        """True if too much waits to be written to produce more."""
         return self.waiting_bytes > MAX_WAITING_BYTES or self.problem is not None
 
     def put(self, file: ResultFile, line: bytes, note: object, place: RoomShare | None = None) -> None:
         """Queue one line (without newline); `file.report` gets its `note` once it is durable.
 
-        `place` is where it is held until then.
+        `place` is the line's room share until then.
         """
         if place is not None:
             place.is_handed_on = True
@@ -140,7 +141,7 @@ class Writer:
             await asyncio.wait_for(self._closing.wait(), seconds)
 
     async def _write(self, file: ResultFile) -> str | None:
-        """Write what a file has waiting; why not all of it, where the disk refused."""
+        """Write a file's waiting lines; return why some could not be written, or None."""
         del self._waiting[file]
         lines, notes = file.lines, file.notes
         places, file.places = file.places, []
@@ -163,11 +164,11 @@ class Writer:
 
 
 def _nothing() -> None:
-    """What is done where nobody waits for room."""
+    """Do nothing: the default of `on_room`."""
 
 
 def _pieces(lines: list[bytes]) -> list[bytes]:
-    """Lines with their newlines, joined where they are short: many small writes cost more than copies."""
+    """Return lines with newlines, short ones joined: many small writes cost more than copies."""
     pieces: list[bytes] = []
     short: list[bytes] = []
     size = 0
@@ -185,7 +186,7 @@ def _pieces(lines: list[bytes]) -> list[bytes]:
 
 
 def _append(file: ResultFile, lines: list[bytes]) -> tuple[int, OSError | None]:
-    """Write lines at once, or as many as the disk still takes; how many are durable, and what stopped the rest."""
+    """Write lines together, or as many as the disk accepts; return how many are durable, and the error."""
     try:
         file.append(*_pieces(lines))
     except OSError as error:

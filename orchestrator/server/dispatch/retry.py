@@ -1,4 +1,4 @@
-"""What the end of one attempt means for its row: keep the answer, try again, or give up. Pure."""
+"""What the end of one attempt means for its row: keep the answer, retry, or give up. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from orchestrator.core.refused_fields import ProviderError, names_request_field
 
 
 class End(StrEnum):
-    """How an attempt to have a row answered ended."""
+    """How an attempt at a row ended."""
 
     ANSWERED = "answered"  # an HTTP answer of JSON; its status decides
     UNREACHABLE = "unreachable"  # no connection: says nothing about the row
-    CUT = "cut"  # the connection went away while the row was in it
-    TIMED_OUT = "timed_out"  # no answer within the time a request may take
+    CUT = "cut"  # the connection was lost while the row was in it
+    TIMED_OUT = "timed_out"  # no answer within a request's timeout
     GARBLED = "garbled"  # an answer that is not JSON, or not HTTP
-    ABORTED = "aborted"  # an answer with a good status that says that it is no answer, or not a whole one
-    TOO_LONG = "too_long"  # an answer of more bytes than are kept of one
+    ABORTED = "aborted"  # a good status, but the body says that it is not an answer, or not a complete one
+    TOO_LONG = "too_long"  # an answer longer than the limit
 
 
 class Action(StrEnum):
@@ -28,13 +28,13 @@ class Action(StrEnum):
     KEEP = "keep"  # write the answer as the row's result
     RETRY = "retry"  # try again after `delay`
     WAIT = "wait"  # the upstream is at fault: try again when it is well, and count nothing
-    LEAVE = "leave"  # the upstream refuses whoever pays: nothing goes there for a while, and nothing is counted
+    LEAVE = "leave"  # the upstream refuses the account: pause it for a while, and count nothing
     GIVE_UP = "give_up"  # write an error row
 
 
 @dataclass(frozen=True, slots=True)
 class RetryVerdict:
-    """An action and why; `overload` tells flow control that the upstream asked for less."""
+    """An action and its reason; `overload` tells the concurrency limiter to send less."""
 
     action: Action
     reason: str = ""
@@ -43,7 +43,7 @@ class RetryVerdict:
 
 
 class AttemptFault(StrEnum):
-    """What an attempt may fail by; a row's tries are counted for each by itself."""
+    """Faults of an attempt; a row's tries are counted for each fault separately."""
 
     OVERLOAD = "overload"
     SERVER_ERROR = "server_error"
@@ -62,20 +62,20 @@ MAX_TRIES = {
     AttemptFault.ABORTED: 4,
 }
 SHARED_FAULTS = frozenset({AttemptFault.OVERLOAD, AttemptFault.SERVER_ERROR, AttemptFault.ABORTED})
-"""What an upstream answers to every row while it is away behind a gateway, and to a row that it cannot do."""
+"""Faults of an upstream that is down behind a gateway, but also of a row that it cannot handle."""
 MAX_DELAY = 30.0
 TRANSIENT = frozenset({408, 409, 425, 500, 502, 504, 520, 522, 524})
 OVERLOAD = frozenset({429, 503, 529})
 UNAVAILABLE = 503
-"""The one overload that may be an outage: 429 and 529 come from a server that is there."""
+"""The only overload that may be an outage: 429 and 529 come from a running server."""
 GATEWAY = frozenset({502, 504, 520, 524})
-"""What a gateway answers that has lost what stands behind it, which may have done the work all the same."""
+"""Statuses of a gateway that lost its backend, which may have done the work."""
 _REFUSALS = frozenset({403, 500})
-"""What a server says to a request that it does not take, and to others for reasons of its own."""
+"""Statuses for a request that a server does not accept, and for others for its own reasons."""
 
 
 def fault_of(end: End, status: int) -> AttemptFault | None:
-    """What an attempt failed by; None where it did not, or where it says nothing about the row."""
+    """Return the fault of an attempt; None if it succeeded, or says nothing about the row."""
     match end:
         case End.ANSWERED:
             if status in OVERLOAD:
@@ -89,7 +89,7 @@ def fault_of(end: End, status: int) -> AttemptFault | None:
 
 
 def leaves_doubt(end: End, status: int) -> bool:
-    """Whether an attempt that brought no result may have been carried out, and billed, all the same."""
+    """True if an attempt without a result may still have been carried out, and billed."""
     match end:
         case End.UNREACHABLE:
             return False
@@ -101,7 +101,7 @@ def leaves_doubt(end: End, status: int) -> bool:
 
 
 def account_problem(status: int, body: bytes) -> str | None:
-    """Why an upstream refuses the account, as far as its answer says that it does; nothing of the answer's text."""
+    """Return why an upstream refuses the account, or None, without any text of its answer."""
     match status:
         case 401:
             return "the upstream refuses the API key (401)"
@@ -114,7 +114,7 @@ def account_problem(status: int, body: bytes) -> str | None:
 
 
 def possible_account_problem(status: int, body: bytes) -> str | None:
-    """Why an upstream may refuse the account, by the words of its message. They may quote one row as well."""
+    """Return why an upstream may refuse the account, by the words of its message, which may also quote a row."""
     if not 400 <= status < 500:
         return None
     words = read_error(body)
@@ -145,18 +145,19 @@ def judge(
     account: str | None = None,
     names_field: bool = False,
 ) -> RetryVerdict:
-    """The verdict on an attempt that is the `tries`-th (from 1) of its row to fail by this fault.
+    """Judge the `tries`-th attempt (from 1) of a row to fail by this fault.
 
-    `base` is the first delay in seconds. `paid`: an overload of the upstream is a matter of its capacity, or of a
-    quota, and lasts as long as it lasts. `account` is the `account_problem`, where it is the upstream's account that
-    is refused and not the row. `names_field` says that the answer refuses a field of the request.
+    `base` is the first delay in seconds. With `paid`, an overload is about capacity or a quota and is retried without
+    limit. `account` is the `account_problem`, if the upstream refuses the account and not the row. `names_field` says
+    that
+    the answer refuses a field of the request.
     """
     delay = min(MAX_DELAY, base * 2 ** min(tries - 1, 10))
     match end:
         case End.UNREACHABLE:
             return RetryVerdict(Action.WAIT, f"upstream unreachable: {detail}")
         case End.TOO_LONG:
-            return RetryVerdict(Action.GIVE_UP, f"too long: {detail}")  # it would be so again
+            return RetryVerdict(Action.GIVE_UP, f"too long: {detail}")  # a retry would be too long again
         case End.CUT | End.TIMED_OUT | End.GARBLED | End.ABORTED:
             reason = f"{end.replace('_', ' ')}: {detail}"
             again = tries < MAX_TRIES[AttemptFault(end)]
@@ -172,7 +173,7 @@ def judge(
 
 def _judge_status(status: int, retry_after: float | None, tries: int, delay: float, paid: bool) -> RetryVerdict:
     if status in (401, 403) and not paid:
-        # A key is the upstream's matter, never one row's: failing every row with it would waste the job.
+        # A key is the upstream's problem, never one row's: failing every row for it would waste the job.
         return RetryVerdict(Action.WAIT, f"upstream refuses the API key ({status})")
     if status in OVERLOAD:
         if paid or tries < MAX_TRIES[AttemptFault.OVERLOAD]:

@@ -1,11 +1,14 @@
-"""The account of what left for an upstream that bills every request, so that a kill forgets none of it.
+"""The log of what left for an upstream that bills every request, so that a kill forgets nothing.
 
-Before a row is sent, its number is appended to a file: four bytes, a plain write. A killed process has lost none of
-them; a power cut may lose those of the last seconds, as nothing is synced. A row that was sent more often than it was
-answered is in doubt so often: it may have been carried out and billed, and nobody has the answer.
+Before a row is sent, its number is appended to a file: four bytes, a plain write. A killed process loses none; a
+power
+cut may lose those of the last seconds, as nothing is synced. A row that was sent more often than it was answered is
+in
+doubt that many times: it may have been carried out and billed, without a known answer.
 
-An answer that is not a result (a 429, a 500) is noted too, as it removes the doubt. One that is a result is not: its
-line does that once it is durable, and until then the row is in doubt.
+An answer that is not a result (a 429, a 500) is logged too, as it removes the doubt. A result is not: its line
+removes
+the doubt once it is durable, and until then the row is in doubt.
 """
 
 from __future__ import annotations
@@ -19,20 +22,20 @@ from pathlib import Path
 
 FILE_NAME = "sent"
 MOST = 255
-"""So often a row may be in doubt; what is above is not counted."""
+"""Most doubts counted for a row."""
 _ANSWERED = 1 << 31
 _RECORD = array("I").itemsize
 _READ_BYTES = _RECORD << 16
 
 
 def read_doubts(path: Path, rows: int) -> bytearray:
-    """How often each of so many rows is in doubt, by the account at `path`; never where there is none. OSError."""
+    """Return how often each row is in doubt, by the log at `path`; 0 without a log. Raises OSError."""
     doubts = bytearray(rows)
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         while data := file.read(_READ_BYTES):
             for record in array("I", data[: len(data) - len(data) % _RECORD]):
                 row = (record & ~_ANSWERED) - 1
-                # Rows count from 1, so that what a power cut leaves of a write, zeros, is not a row.
+                # Rows count from 1, so that zeros, which a power cut leaves of a write, are not a row.
                 if not 0 <= row < rows:
                     continue
                 if record & _ANSWERED:
@@ -43,7 +46,7 @@ def read_doubts(path: Path, rows: int) -> bytearray:
 
 
 class SendLog:
-    """A batch's account; `doubts` is what `read_doubts` gave for it. Raises OSError where it cannot be opened."""
+    """A batch's send log; `doubts` comes from `read_doubts`. Raises OSError if it cannot be opened."""
 
     def __init__(self, path: Path, doubts: bytearray) -> None:
         self._doubts = doubts
@@ -52,28 +55,27 @@ class SendLog:
         self._end = size - size % _RECORD
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._fd)
 
     def doubts(self, row: int) -> int:
-        """How often a row was sent and no answer is known, the time it is out now included."""
+        """Return how often a row was sent without a known answer, including now in flight."""
         return self._doubts[row]
 
     def leave(self, rows: Sequence[int]) -> None:
-        """These rows are about to be sent. Raises OSError, and then they must not be."""
+        """Log that these rows are about to be sent. Raises OSError, and then they must not be sent."""
         self._append(rows, 0)
         for row in rows:
             self._doubts[row] += self._doubts[row] < MOST
 
     def take_back(self, rows: Sequence[int]) -> None:
-        """These rows were answered, but not with a result, or they never left."""
+        """Log that these rows never left, or were answered without a result."""
         for row in rows:
             self.answered(row)
-        with contextlib.suppress(OSError):  # the disk is full: at a kill the row counts as in doubt
+        with contextlib.suppress(OSError):  # the disk is full: after a kill the row counts as in doubt
             self._append(rows, _ANSWERED)
 
     def answered(self, row: int) -> None:
-        """A row has its result, which is about to be written."""
+        """Note that a row has its result, which is about to be written."""
         self._doubts[row] -= self._doubts[row] > 0
 
     def _append(self, rows: Sequence[int], mark: int) -> None:

@@ -1,4 +1,4 @@
-"""What an upstream has done since the server's start, counted as it happens."""
+"""An upstream's work since the server's start, counted as it happens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Upper ends of the latency buckets in seconds; one more is open."""
+"""Upper bounds of the latency buckets in seconds; one more bucket is open."""
 
 
 @dataclass(slots=True)
@@ -17,7 +17,7 @@ class Latencies:
     total: float = 0.0
 
     def observe(self, seconds: float) -> None:
-        """One more."""
+        """Count one latency."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
@@ -40,5 +40,5 @@ class Stats:
 
     @property
     def ended(self) -> int:
-        """Rows that came to their end."""
+        """Rows that have ended."""
         return self.succeeded + self.failed

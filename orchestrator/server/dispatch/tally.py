@@ -1,4 +1,4 @@
-"""What a batch's result files hold, counted."""
+"""Counts of a batch's result files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.core.wire import JSON_ERRORS, ResultLine
 
 
 class Note(NamedTuple):
-    """What the tally needs to know of a row whose line is on its way to the disk."""
+    """What the tally needs to know of a row whose line is being written."""
 
     succeeded: bool
     tokens: TokenCounts
@@ -19,7 +19,7 @@ class Note(NamedTuple):
 
 
 def note_of(row: ResultLine, *, succeeded: bool) -> Note:
-    """What a line of a result file says; of its tokens a damaged one says nothing."""
+    """Return the note for a line of a result file; a damaged answer counts no tokens."""
     tokens = NO_TOKENS
     if succeeded and row.response is not None:
         with suppress(*JSON_ERRORS):
@@ -28,7 +28,7 @@ def note_of(row: ResultLine, *, succeeded: bool) -> Note:
 
 
 class Tally:
-    """What the result files of a batch hold, counted as rows become durable."""
+    """Counts of a batch's results, updated as rows become durable."""
 
     def __init__(self) -> None:
         self.completed = 0
@@ -47,7 +47,7 @@ class Tally:
         return TokenCounts(self._input, self._cached, self._output, self._reasoning)
 
     def add(self, notes: Sequence[Note]) -> None:
-        """More rows."""
+        """Count more rows."""
         for succeeded, tokens, seconds in notes:
             self.upstream_seconds += seconds
             if not succeeded:

@@ -1,13 +1,14 @@
-"""How much of an upstream's time each row took, where many are out side by side."""
+"""How much of an upstream's time each row took, when many are in flight together."""
 
 from __future__ import annotations
 
 
 class TimeShare:
-    """The time of one upstream, shared equally by the rows that are out there.
+    """The time of one upstream, shared equally by its rows in flight.
 
-    The shares of all rows add up to `busy_seconds`, however many ran side by side. `rows` are out now. A row's share
-    is what the shared clock went on between `begin` and `end`; times are seconds of one monotonic clock.
+    The shares of all rows add up to `busy_seconds`, however many ran together. `rows` are in flight now. A row's
+    share is
+    the advance of the shared clock between `begin` and `end`; times are seconds of one monotonic clock.
     """
 
     __slots__ = ("_at", "_share", "busy_seconds", "rows")
@@ -19,18 +20,18 @@ class TimeShare:
         self._share = 0.0
 
     def begin(self, now: float) -> float:
-        """A row goes out: where the shared clock stands."""
+        """Count a row that is sent, and return the shared clock."""
         self._tick(now)
         self.rows += 1
         return self._share
 
     def so_far(self, began: float, now: float) -> float:
-        """The share, up to now, of a row that is still out."""
+        """Return the share, up to now, of a row that is still in flight."""
         self._tick(now)
         return self._share - began
 
     def end(self, began: float, now: float) -> float:
-        """The row is back: its share."""
+        """Count a row that is back, and return its share."""
         self._tick(now)
         self.rows -= 1
         return self._share - began

@@ -1,4 +1,4 @@
-"""What a kill left in a result file is cut off when it is next read: half a line, or one that is not JSON."""
+"""Removes what a kill left in a result file when it is next read: half a line, or a line that is not JSON."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from orchestrator.core.request_lines import lines
 from orchestrator.core.wire import JSON_ERRORS, MAX_LINE_BYTES, ResultLine
 
 LONGEST_LINE = MAX_LINE_BYTES + 64 * 1024
-"""An answer's line is no longer than a request's may be; that of an error may hold an id as long as a request."""
+"""An answer's line is at most as long as a request's; an error's line may hold an id as long as a request."""
 
 _decode = msgspec.json.Decoder(ResultLine).decode
 
 
 def recover(path: Path) -> Iterator[ResultLine]:
-    """Each row of a result file, after cutting what a kill left behind: half a line, or one that is not JSON.
+    """Yield each row of a result file, and remove what a kill left behind: half a line, or a line that is not JSON.
 
-    A file that is not there has no rows. Raises OSError.
+    A missing file has no rows. Raises OSError.
     """
     if not path.exists():
         return
@@ -39,12 +39,12 @@ def recover(path: Path) -> Iterator[ResultLine]:
 
 
 def is_expired(row: ResultLine) -> bool:
-    """Whether a row was given up because its batch's window had passed."""
+    """True if a row expired with its batch's window."""
     return isinstance(row.error, dict) and row.error.get("code") == "batch_expired"
 
 
 def cut_torn_tail(path: Path) -> None:
-    """Cut the bytes behind the last newline: a line is durable with its newline or not at all."""
+    """Cut the bytes after the last newline: a line is durable with its newline or not at all."""
     with path.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
         end = size

@@ -1,9 +1,9 @@
-"""Which row an upstream gets next: rows that share a prefix stay on one upstream. Pure.
+"""Decides which row an upstream gets next: rows that share a prefix stay on one upstream. Pure.
 
 Every group of rows with a common prefix has a home among the upstreams, by rendezvous hashing of its prefix, so that
-it is the same in the next batch too. Who has nothing left of its own takes over from the end of the longest queue: a
-group, or half of what is left of its last one. So the fast ones do more, and nothing waits for one that is slow or
-dead.
+the home is the same in the next batch. An upstream without rows of its own takes over from the end of the longest
+queue: a group, or half the rest of its last group. So fast upstreams do more, and nothing waits for a slow or dead
+one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MASK = (1 << 64) - 1
 
 
 class _UpstreamQueue:
-    """An upstream's rows: a range of positions it is in, and behind it the groups `queue[next:]`."""
+    """An upstream's rows: the range of positions it is working on, and then the groups `queue[next:]`."""
 
     __slots__ = ("at", "end", "next", "queue", "queued")
 
@@ -31,15 +31,15 @@ class _UpstreamQueue:
 
     @property
     def left(self) -> int:
-        """How many rows it has, those that were done before included."""
+        """Number of its rows, including rows that were done before."""
         return self.end - self.at + self.queued
 
 
 class UpstreamQueues:
-    """Hands out the rows of a plan that are not done, each once, to whoever asks."""
+    """Hands out the unfinished rows of a plan, each once, to any asker."""
 
     def __init__(self, plan: InputRows, upstreams: Sequence[str]) -> None:
-        """`upstreams` are the names that groups are given to; others that ask later live by what they take over."""
+        """`upstreams` are the names that get groups; later ones only take over rows."""
         self._rows = plan.order.rows
         self._done = plan.done
         self._bounds = plan.order.bounds
@@ -52,7 +52,7 @@ class UpstreamQueues:
             self._shared.end = len(plan)
 
     def take(self, upstream: str) -> int | None:
-        """The index of the next row for an upstream, or None when every row has been handed out."""
+        """Return the index of the next row for an upstream, or None when every row has been handed out."""
         upstream_queue = self._shared or self._upstream_queues.get(upstream)
         if upstream_queue is None:
             upstream_queue = self._upstream_queues[upstream] = _UpstreamQueue()
@@ -90,7 +90,7 @@ class UpstreamQueues:
             upstream_queues[chosen].queued += bounds[group + 1] - bounds[group]
 
     def _next_group(self, upstream_queue: _UpstreamQueue) -> bool:
-        """Move an upstream queue on to the next group of its own."""
+        """Move an upstream queue on to its next own group."""
         if upstream_queue.next == len(upstream_queue.queue):
             return False
         group = upstream_queue.queue[upstream_queue.next]
@@ -100,7 +100,7 @@ class UpstreamQueues:
         return True
 
     def _take_over(self, upstream_queue: _UpstreamQueue) -> bool:
-        """Give an upstream queue without rows some of the one that has the most."""
+        """Give an upstream queue without rows some of the longest queue's."""
         if self._shared is not None:
             return False
         other = max(self._upstream_queues.values(), key=lambda each: each.left)

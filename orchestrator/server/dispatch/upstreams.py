@@ -1,4 +1,4 @@
-"""One synchronous OpenAI-compatible endpoint: sends rows, reads its gauges, knows whether it is well."""
+"""One synchronous OpenAI-compatible endpoint: sends rows, reads its gauges, and tracks its health."""
 
 from __future__ import annotations
 
@@ -38,17 +38,19 @@ SETTLED_SECONDS = 1.0
 MAX_PROBE_SECONDS = 5.0
 TOO_MANY = 429
 BREAK_AFTER = 10
-"""So many rows that failed in a row, with none that went well, open the circuit."""
+"""This many failed rows in a row, without a success, open the circuit."""
 
 
 class Upstream:
-    """One endpoint. `problem` is why it gets no rows now, or None; `since` is when it began to answer none.
+    """One endpoint. `problem` is why it gets no rows now, or None; `since` is when it stopped answering.
 
-    `interactive` counts synchronous requests that are passed through, `inflight` rows of batches that are out.
-    `clock` is `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and
-    `since` is of it. `models` are those that it is known to serve before it says so. `rate_limiter` keeps its
-    published rates; without one there are none. `paid` upstreams bill each request, and are left alone for
-    `account_seconds` where they refuse the account.
+    `interactive` counts synchronous requests that are passed through, `inflight` rows of batches in flight. `clock`
+    is
+    `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and `since` is by
+    this
+    clock. `models` are known to be served before it lists any. `rate_limiter` keeps its published rates; None means
+    no
+    rates. `paid` upstreams bill each request, and pause for `account_seconds` if they refuse the account.
     """
 
     def __init__(
@@ -68,14 +70,14 @@ class Upstream:
     ) -> None:
         self.url = url
         self.shown = plain_url(url)
-        """The URL as people and tenants may see it."""
+        """The URL that people and tenants may see."""
         address, _, query = url.partition("#")[0].partition("?")
         self._root = address.rstrip("/").removesuffix("/v1")
         self._query = f"?{query}" if query else ""
         self.rate_limiter = rate_limiter
         self.paid = paid
         rate = None if rate_limiter is None else rate_limiter.requests_per_minute
-        # No answer takes much longer than a minute, so no more than a minute's requests are ever out at once.
+        # No answer takes much longer than a minute, so at most a minute's requests are in flight at once.
         self.limiter = ConcurrencyLimiter(ceiling, learned, START if rate is None else max(START, int(rate)))
         self.workers = 0
         self.time_share = TimeShare(clock())
@@ -83,16 +85,16 @@ class Upstream:
         self.stats = Stats()
         self.problem: str | None = "not reached yet"
         self.is_reached = False
-        """True if it answered when it was last asked, whatever it said."""
+        """True if it answered when last asked, whatever its answer."""
         self.since = clock()
         self.served = ServedModels(models, aliases)
         self.is_leaving = False
         self.model_objects: list[dict[str, Any]] = []
         self.paths: frozenset[str] = frozenset()
-        """Paths that it takes POSTs at, where it says so (a FastAPI server such as vLLM does)."""
+        """Paths that accept POSTs, if it lists them (as a FastAPI server such as vLLM does)."""
         self.gauges: Gauges | None = None
         self.cache_tokens = 0
-        """Tokens that its KV cache holds, or 0 where it does not say."""
+        """Tokens that its KV cache holds, or 0 if unknown."""
         self.takes_packs = True
         self._takes_priority = True
         self.clock = clock
@@ -104,7 +106,7 @@ class Upstream:
         self._failures = 0
         self._faults = 0
         self.on_trial = False
-        """Whether it gets one row at a time, until one goes well."""
+        """True if it gets one row at a time, until one succeeds."""
         self.outage: Outage[Work] = Outage()
         self._may_try = False
         """True if one row may be sent in spite of the outage."""
@@ -120,12 +122,11 @@ class Upstream:
         self._pages.open()
 
     def leave(self) -> None:
-        """Take no more rows, for good; nothing may watch it any more."""
+        """Take no more rows, for good; its watch must have ended."""
         self.is_leaving = True
         self.problem = "leaving: no more rows go there"
 
     async def close(self) -> None:
-        """Close the connection pools."""
         if self._session is not None:
             await self._session.close()
         if self._client is not None:
@@ -139,12 +140,12 @@ class Upstream:
 
     @property
     def inflight(self) -> int:
-        """How many rows of batches are out."""
+        """Number of rows of batches in flight."""
         return self.time_share.rows
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """The connection pool for what is passed through; it sends the upstream's key."""
+        """The connection pool for passed-through requests; it sends the upstream's key."""
         if self._session is None:
             import aiohttp  # no batch needs it, and it takes a tenth of a small run's time
 
@@ -157,7 +158,7 @@ class Upstream:
         return self._session
 
     def address(self, target: str) -> str:
-        """The URL of a path there, which may have a query; what the upstream's own URL asks for stands behind it."""
+        """Return the URL of a path there, which may have a query; the upstream URL's own query is appended."""
         query = self._query.replace("?", "&", 1) if "?" in target else self._query
         return self._root + target + query
 
@@ -168,25 +169,25 @@ class Upstream:
 
     @property
     def is_vllm(self) -> bool:
-        """Whether it shows vLLM's gauges."""
+        """True if it shows vLLM's gauges."""
         return self.gauges is not None
 
     @property
     def takes_priority(self) -> bool:
-        """Whether rows may carry vLLM's `priority`."""
+        """True if rows may carry vLLM's `priority`."""
         return self.gauges is not None and self._takes_priority
 
     def room(self) -> int:
-        """How many rows may be out now."""
+        """Return how many rows may be in flight now."""
         room = self.limiter.room(self.clock(), self.interactive)
         return min(room, 1) if self.on_trial else room
 
     def wait(self) -> float:
-        """For how many seconds its rates allow no further row; 0 where they do."""
+        """Return the seconds until its rates allow a further row; 0 if they do now."""
         return 0.0 if self.rate_limiter is None else self.rate_limiter.wait(self.clock())
 
     def heard(self, ticket: Ticket | None, reply: Reply, sent_at: float) -> None:
-        """An attempt's end, for the rates: what it took, and what the answer says of what is left."""
+        """Apply an attempt's end to the rates: its tokens, and the limits that the answer states."""
         if self.rate_limiter is None or ticket is None:
             return
         if reply.standings is not None:
@@ -202,7 +203,7 @@ class Upstream:
             self.rate_limiter.settle(ticket, used)
 
     def overloaded(self, now: float, sent_at: float, reply: Reply, pause: float) -> None:
-        """It refused a row that was sent at `sent_at` as one too many; `pause` is the first of growing ones."""
+        """Note that it refused a row sent at `sent_at` as one too many; `pause` is the first of growing pauses."""
         if self.rate_limiter is not None and reply.status == TOO_MANY:
             # A rate, or a quota: fewer rows at once would not help.
             self.rate_limiter.refused(now, sent_at, reply.retry_after, pause)
@@ -210,32 +211,32 @@ class Upstream:
             self.limiter.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
 
     async def send(self, endpoint: str, body: bytes | Payload) -> Reply:
-        """One attempt. Never raises for what an upstream can do; cancellation passes through."""
+        """Make one attempt. Never raises for what an upstream can do; cancellation passes through."""
         assert self._client is not None
         return await self._client.post(endpoint + self._query, body)
 
     def begin(self, now: float) -> float:
-        """A row goes out: where this upstream's shared clock stands (see `TimeShare`)."""
+        """Count a row that is sent, and return this upstream's shared clock (see `TimeShare`)."""
         if not self.inflight:
             self._busy.set()
         return self.time_share.begin(now)
 
     def so_far(self, began: float) -> float:
-        """The share, up to now, of a row that is still out."""
+        """Return the share, up to now, of a row that is still in flight."""
         return self.time_share.so_far(began, self.clock())
 
     def refuses_priority(self, reply: Reply) -> bool:
-        """Whether a reply says that rows may carry no `priority`: then none will from now on."""
+        """True if a reply refuses `priority`: then no row carries it from now on."""
         if self.takes_priority and is_priority_refused(reply.status, reply.body):
             self._takes_priority = False
             return True
         return False
 
     def down(self, reason: str) -> None:
-        """Give it no rows until a probe says that it is well."""
+        """Give it no rows until a probe succeeds."""
         self._may_try = False
         if self.problem is None:
-            # One that only its probe called well, and that took no row since, was never back.
+            # If only its probe succeeded, and no row since, it was never back.
             if self.clock() - self._back_at > 2 * MAX_PROBE_SECONDS:
                 self.since = self.clock()
             self.problem = reason
@@ -243,7 +244,8 @@ class Upstream:
             log.warning("upstream down", extra=told(upstream=self.shown, reason=reason))
 
     def faulty(self, reason: str) -> None:
-        """A row failed by what may be the upstream's fault. Many in a row open the circuit: then one row is tried."""
+        """Note a failed row that may be the upstream's fault. Many in a row open the circuit: then one row is
+        tried."""
         self._faults += 1
         if self._faults >= BREAK_AFTER or self.on_trial:
             self.on_trial = True
@@ -274,7 +276,7 @@ class Upstream:
         log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
 
     def leave_alone(self, reason: str, sent_at: float) -> None:
-        """It refused the account by a row sent at `sent_at`: no rows for a while, then one that asks again."""
+        """Pause after it refused the account for a row sent at `sent_at`; later one row tries again."""
         self.account.refused(self.clock(), sent_at)
         self.on_trial = True
         if self.outage.is_open:
@@ -283,15 +285,15 @@ class Upstream:
         self.down(reason)
 
     def answered(self, now: float, seconds: float) -> bool:
-        """A row came to its end, so many seconds after it was sent; whether more may be out now than before."""
+        """Note a row's end, that many seconds after it was sent; True if more rows may be in flight than before."""
         before = self.limiter.limit
         self.limiter.completed(now, self.inflight + 1, seconds)
         return self.limiter.limit > before
 
     def well(self, sent_at: float, *, is_success: bool = True) -> bool:
-        """A row that was sent at `sent_at` was answered; whether that is what the upstream was on trial for.
+        """Note an answer to a row sent at `sent_at`; True if that ends the upstream's trial.
 
-        `is_success`: not by an error, which proves nothing about what a gateway stands for.
+        `is_success` is False for an error, which proves nothing about the engine behind a gateway.
         """
         if is_success and self.outage.succeeded(sent_at):
             self.recover()
@@ -309,18 +311,19 @@ class Upstream:
         return was_on_trial
 
     async def refresh(self) -> Gauges | None:
-        """Look at its gauges now; None where it has none, or does not answer."""
+        """Read its gauges now; None if it has none, or does not answer."""
         return await self._read_gauges()
 
     async def watch(self, back: Callable[[], None], looked: Callable[[], None]) -> None:
-        """Until cancelled: read the gauges while it is well, probe it while it is not. `back` is called when it is
-        well again, `looked` behind each look.
+        """Until cancelled, read the gauges while it is well, and probe it otherwise. Call `back` when it is well
+        again, and
+        `looked` after each reading.
         """
         while True:
             try:
                 await self._watch(back, looked)
             except Exception:
-                # What it says of itself must not end the watch over it: then it would never come back.
+                # An odd answer must not end the watch: then the upstream would never come back.
                 log.exception("an upstream could not be probed")
                 await asyncio.sleep(MAX_PROBE_SECONDS)
 
@@ -332,7 +335,7 @@ class Upstream:
                 await self._until_next_look()
                 continue
             if (alone := self.account.pause(self.clock())) > 0:
-                # Not for all of it at once: a row that is still out may show before that the account is taken.
+                # In steps: a row still in flight may show earlier that the account is accepted.
                 await asyncio.sleep(min(alone, SETTLED_SECONDS))
                 continue
             is_well = await self._probe()
@@ -346,7 +349,7 @@ class Upstream:
                 back()
             else:
                 self._failures += 1
-            # One that fails again at once (a key that only the models page takes) is not asked without pause.
+            # If it fails again at once (a key that only the models page accepts), wait before asking again.
             await asyncio.sleep(min(MAX_PROBE_SECONDS, 0.1 * 2 ** min(self._failures, 6)))
 
     async def _until_next_look(self) -> None:
@@ -387,11 +390,11 @@ class Upstream:
             status, page = await self._pages.ask("/metrics")
         except http1.ExchangeError as error:
             if isinstance(error, http1.NotConnectedError) and not isinstance(error, http1.ConnectTimeoutError):
-                # Nobody is there, and who comes in its place may have other models: the probe reads them again.
+                # Another server may take its place, with other models: the probe reads them again.
                 self.down(f"unreachable: {error}")
             return None
         if status >= 500:
-            return None  # a gateway's page says nothing of whether there are gauges
+            return None  # a gateway's page does not say if there are gauges
         found = read_gauges(page)
         if found is None:
             self._has_gauges = False

@@ -1,4 +1,4 @@
-"""The verdict on a failed attempt: about the row, the account or an upstream that is away."""
+"""The verdict on a failed attempt: about the row, the account or an upstream that is down."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from orchestrator.server.dispatch.retry import (
 from orchestrator.server.dispatch.upstreams import Upstream
 
 UNKNOWN_DELAYS = 32
-"""First delays that a row waits for the rows in flight to show whether the upstream works."""
+"""Multiple of the first delay that a row waits, until rows in flight show if the upstream works."""
 FORBIDDEN = 403
-"""May be said of the account, or of what one row asks for: then others are taken."""
+"""May concern the account, or only one row's request: then other rows are accepted."""
 
 
 class Judgement(NamedTuple):
-    """What an attempt failed by, how many of its row failed by that, and what becomes of the row."""
+    """An attempt's fault, how many attempts of its row failed by it, and what happens to the row."""
 
     fault: AttemptFault | None
     tries: int
@@ -39,14 +39,14 @@ class Judgement(NamedTuple):
 
 
 class Verdicts:
-    """Judges failed attempts. `base` is the first delay in seconds; rows that are forgiven leave `refused`."""
+    """Judges failed attempts. `base` is the first delay in seconds; forgiven rows leave `refused`."""
 
     def __init__(self, base: float, refused: RefusedRows) -> None:
         self._base = base
         self._refused = refused
 
     def judge(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float, now: float) -> Judgement:
-        """Judge an attempt that brought no success. If the upstream fails for all rows, it is paused."""
+        """Judge an attempt without success. If the upstream fails for all rows, it is paused."""
         names_field = reply.end is End.ANSWERED and refuses_request(reply.status, reply.body)
         fault = None if names_field else fault_of(reply.end, reply.status)
         tries = work.failed_by(fault) if fault is not None else 0
@@ -68,7 +68,7 @@ class Verdicts:
     def _blame(
         self, upstream: Upstream, work: Work, fault: AttemptFault, status: int, verdict: RetryVerdict, now: float
     ) -> RetryVerdict:
-        """The verdict on a fault that may be the upstream's: then it is paused, and no row's try counts."""
+        """Return the verdict on a fault that may be the upstream's: then it is paused, and no row's try counts."""
         is_overload, is_last = fault is AttemptFault.OVERLOAD, verdict.action is not Action.RETRY
         if is_overload and not (is_last and status == UNAVAILABLE):
             return verdict

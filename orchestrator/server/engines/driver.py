@@ -14,11 +14,11 @@ Slots = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """An engine of a driver as it is now. `seconds` in its state; `memory` in bytes on its GPUs, None if unknown, and
-    `host_memory` of its machine.
+    """An engine as it is now. `seconds` counts its time in this state; `memory` is in bytes on its GPUs, None if
+    unknown, and `host_memory` in bytes of its machine.
 
-    `problem` is for people: why it does not start, or what it ended of last. `url` is empty while it has none, and
-    `key` is what its requests carry, None where it asks for none.
+    `problem` is for people: why it does not start, or why it last ended. `url` is empty until it has one. `key` is
+    what its requests must carry, or None.
     """
 
     name: str

@@ -27,7 +27,7 @@ UNJUDGED = (
 
 @dataclass(frozen=True, slots=True)
 class DoesNotFit:
-    """Why a model does not fit, with the numbers, and what to do. `passes`: others use the GPU, and may end."""
+    """The reason why a model does not fit, with figures, and a hint. `passes`: other processes use the GPU for now."""
 
     reason: str
     hint: str

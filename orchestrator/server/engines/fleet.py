@@ -44,7 +44,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One engine to be started; `name` is for people."""
+    """One engine to start; `name` is for people."""
 
     name: str
     launch: Launch
