@@ -95,8 +95,7 @@ class Batches:
         return self._troubles.own or next((run.problem for run in self.runs.values() if run.problem), None)
 
     def unfinished_rows(self, tenant: str | None = None) -> int:
-        """Return the number of rows without a result, of all tenants or one. Rows count once their batch is
-        validated."""
+        """Return the number of rows without a result, of all tenants or one; none before validation."""
         return sum(run.rows_left for run in self.runs.values() if tenant in (None, run.tenant))
 
     def resume(self) -> None:
@@ -143,8 +142,7 @@ class Batches:
             run.changed.set()
 
     def growing(self) -> dict[str, int | None]:
-        """Return the durable bytes of each result file of unfinished batches, by path under the server's folder; None
-        while
+        """Return the durable bytes of unfinished batches' result files, by path under the server's folder; None while
         unknown.
         """
         paths = [(run, kind) for run in self.runs.values() for kind in ("output", "error")]

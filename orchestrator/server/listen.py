@@ -87,8 +87,7 @@ def outlived(folder: Path, name: str, pause: Callable[[], bool]) -> Iterator[int
     """Hold the folder's lock `name`, once processes of a killed server have released it.
 
     Yields the lock's descriptor: any process that inherits it holds the lock until it ends. `pause` waits for a
-    moment;
-    if it returns False, raises BackendError.
+    moment; if it returns False, raises BackendError.
     """
     with _lock_file(folder, name) as lock:
         while not _locked(lock):

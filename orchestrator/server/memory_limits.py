@@ -1,8 +1,8 @@
 """Limits on the memory of bodies that pass through, shared fairly between owners.
 
 Bodies of rows, of answers and of synchronous requests are held whole. Each takes its share of a room before it is
-read, or waits for it; all rooms share one budget. Files go through in blocks, which become smaller as more files
-go through at once.
+read, or waits for it; all rooms share one budget. Files go through in blocks, which become smaller as more files go
+through at once.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ class Room:
     """At most `most` bytes at once, with at most `share` of them for one owner; first come, first served.
 
     A body larger than its owner's share waits until that owner has no other body here. A body larger than the room
-    waits
-    until the room is empty.
+    waits until the room is empty.
     """
 
     def __init__(self, most: int, share: float = 1.0, wait: float | None = WAIT_SECONDS) -> None:
@@ -192,8 +191,7 @@ class Blocks:
 
 class Checks:
     """Limits how many large input files are checked at once. Many would keep as many long lines in memory, and leave
-    no
-    thread for a small file.
+    no thread for a small file.
     """
 
     def __init__(self, *, has_tenants: bool) -> None:

@@ -117,10 +117,8 @@ async def receive(
     """Stream the form's part of that name to `path`, at most `limit` bytes, and sync it.
 
     `room` is called with the number of bytes before each write, and may raise; `blocks` gives the size of a write.
-    Raises
-    BadUpload, TooLarge, OSError or the errors of `body` and `room`, and then leaves no file. The event loop never
-    waits
-    for the disk.
+    Raises BadUpload, TooLarge, OSError or the errors of `body` and `room`, and then leaves no file. The event loop
+    never waits for the disk.
     """
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")

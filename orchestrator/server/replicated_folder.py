@@ -28,8 +28,7 @@ class ServerContents:
         growing: Callable[[], Mapping[str, int | None]],
     ) -> None:
         """`recorded` returns the size of every recorded file, by its path under `root`. `growing` returns the durable
-        bytes
-        of each result file of a running batch, None while unknown.
+        bytes of each result file of a running batch, None while unknown.
         """
         self.root = root
         self._db = database

@@ -59,8 +59,7 @@ class Service:
         may_send: Callable[[], bool] = lambda: True,
     ) -> None:
         """`replica` is where this server, as the active one, replicates its folder. `may_send` returns True while the
-        owner
-        of this server is active, if the owner itself is replicated.
+        owner of this server is active, if the owner itself is replicated.
         """
         self._may_send = may_send
         self.root = root

@@ -14,8 +14,7 @@ class Settings:
     """Sizes are in bytes, times in seconds. With `dispatch=False` the server serves and cancels, but sends no row.
 
     `max_queued_rows` bounds the waiting rows of all batches: a batch beyond it is refused with 429. `min_free_bytes`
-    of
-    disk stay free: below that the server accepts no data.
+    of disk stay free: below that the server accepts no data.
     """
 
     upstreams: Sequence[str]
@@ -54,8 +53,7 @@ class Settings:
     """Added to the body of each row that names no tier."""
     paid: bool = False
     """Upstreams bill each request: keep a send log, and wait for quotas. After an upstream refuses the account (its
-    key,
-    its credit), wait `account_seconds` before one row tries again.
+    key, its credit), wait `account_seconds` before one row tries again.
     """
     account_seconds: float = 60.0
     max_connections: int = 4096

@@ -37,8 +37,8 @@ NOT_SENT = HOP_BY_HOP | frozenset(
     b"host content-length expect authorization api-key x-api-key cookie"
     b" x-http-method x-http-method-override x-method-override x-original-url x-rewrite-url".split()
 )
-"""Headers of a client that are not passed on. Its key is for this server, and the upstream has its own.
-The overrides could make an upstream treat the request as another method or path than its first line says.
+"""Headers of a client that are not passed on. Its key is for this server, and the upstream has its own. The overrides
+could make an upstream treat the request as another method or path than its first line says.
 """
 NOT_ANSWERED = HOP_BY_HOP | frozenset(b"server date location set-cookie x-request-id".split())
 """Headers of an upstream that are not passed on; a redirect would reveal its address."""

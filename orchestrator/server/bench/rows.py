@@ -37,7 +37,7 @@ class Mode(StrEnum):
 
 
 class RowEnd(NamedTuple):
-    """A row that came back: when (by the upstream's clock), seconds in flight, tokens, and whether it was answered."""
+    """A row that came back: when (by the upstream's clock), seconds in flight, tokens, and if it was answered."""
 
     at: float
     seconds: float
@@ -59,8 +59,7 @@ class PointRows:
     """Rows of a batch file, repeated endlessly for the dispatcher; `gate` returns how many more may be sent.
 
     With a `salt`, no row finds its prompt in vLLM's cache from an earlier point or cycle. With `one_token`, answers
-    have
-    one token, so that mostly the work of reading prompts remains.
+    have one token, so that mostly the work of reading prompts remains.
     """
 
     batch_id = tenant = "bench"

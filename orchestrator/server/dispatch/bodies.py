@@ -71,11 +71,9 @@ def prepare(
     """Return the bytes to send for a row's body, unchanged if there is nothing to do.
 
     Only if the upstream is known to be `vllm`, its removed `guided_*` fields are rewritten, and `priority` (64 bits,
-    lower
-    is earlier) is added unless the row has its own. `model` replaces the model name `asked`; `tier` becomes the
+    lower is earlier) is added unless the row has its own. `model` replaces the model name `asked`; `tier` becomes the
     `service_tier` of a row without one. Validation has already refused `stream`. Raises only BodyError, if the body
-    is
-    not a JSON object or asks for a form of output that it would not get.
+    is not a JSON object or asks for a form of output that it would not get.
     """
     sent = body if isinstance(body, bytes) else bytes(body)
     constrained = vllm and endpoint in CONSTRAINED

@@ -106,9 +106,7 @@ class ConcurrencyLimiter:
         return cls(limit, start=limit, fixed=True)
 
     def room(self, now: float, interactive: int) -> int:
-        """Return how many rows may be in flight now, beside that many interactive requests.
-        `pause` is the first of the growing pauses for an upstream that refuses everything without a `Retry-After`.
-        """
+        """Return how many rows may be in flight now, beside that many interactive requests."""
         if now < self._closed_until or now < self._paused_until:
             return 0
         if interactive:

@@ -352,8 +352,8 @@ class Dispatcher:
         if fault is not None and fault is not AttemptFault.OVERLOAD:
             work.failed_on = upstream
             # With a single upstream a row's own pauses suffice: rows that are bad by themselves would hold up the
-            # rest. But many
-            # rows without any answer are not bad rows: each blocks a worker for as long as a request may take.
+            # rest. But many rows without any answer are not bad rows: each blocks a worker for as long as a request
+            # may take.
             if fault not in SHARED_FAULTS and (len(self.upstreams) > 1 or fault is AttemptFault.TIMED_OUT):
                 upstream.faulty(verdict.reason)
             if fault is AttemptFault.CUT and work is self._alone:

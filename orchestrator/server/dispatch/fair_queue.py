@@ -1,9 +1,8 @@
 """Decides whose row goes next. Pure: time is an argument.
 
 Tenants share upstreams equally, measured in the bytes of their rows. A tenant's batches go one after another,
-earliest
-deadline first: the planner counts on this order, and no other order meets as many deadlines. A tenant that could miss
-a deadline at the present rate goes before all others, the earliest deadline first.
+earliest deadline first: the planner counts on this order, and no other order meets as many deadlines. A tenant that
+could miss a deadline at the present rate goes before all others, the earliest deadline first.
 """
 
 from __future__ import annotations
@@ -133,8 +132,7 @@ class Fair(Generic[S]):
         """Return the next row for an asker: `take` returns a row of a batch or None, `size` its bytes.
 
         Returns None if no batch gives a row, and from then on until `wake`. Batches that gave none are asked again
-        only when
-        no other gives one, so that many waiting batches cost nothing. `take` may raise KeepsTurnError.
+        only when no other gives one, so that many waiting batches cost nothing. `take` may raise KeepsTurnError.
         """
         if asker in self._refused:
             return None

@@ -180,8 +180,7 @@ class ConnectionPool:
         """End overdue requests. One timer for all of them: one per request would cost every row time.
 
         A request ends at the second check that finds it late. After a pause of this process (SIGSTOP, a machine that
-        slept)
-        timers fire before sockets are read, and answers that have already arrived are billed.
+        slept) timers fire before sockets are read, and answers that have already arrived are billed.
         """
         now = loop.time()
         for connection in [one for one in self._busy if one.deadline <= now]:

@@ -26,8 +26,7 @@ from orchestrator.server.dispatch.prefixes import Tree
 
 LENGTHS = (256, 512, *(int(1024 * 2 ** (step / 2)) for step in range(15)))
 """Prefix lengths in bytes: 256, 512, 1024, 1448, 2048 ... 128 KiB. Long lengths have two steps per doubling, so that
-a
-document after a long system prompt is still recognized as shared.
+a document after a long system prompt is still recognized as shared.
 """
 MIN_GAIN = 0.03
 """If rows share less than this part of their text, order changes nothing, and rows keep the file's order."""
@@ -54,12 +53,9 @@ class RowOrder:
     """The order in which rows are sent, and why.
 
     `rows` has the row indexes in this order, or is None for the file's order. `bounds` are positions in it: group i,
-    rows
-    with a common prefix, is `bounds[i]:bounds[i + 1]`, and `hashes[i]` stands for the prefix, the same in every
-    batch.
-    Without groups, rows share nothing that would affect the choice of upstream. `predicted_hit` is the part of the
-    text, 0
-    to 1, that prefix caches save at least in this order.
+    rows with a common prefix, is `bounds[i]:bounds[i + 1]`, and `hashes[i]` stands for the prefix, the same in every
+    batch. Without groups, rows share nothing that would affect the choice of upstream. `predicted_hit` is the part of
+    the text, 0 to 1, that prefix caches save at least in this order.
     """
 
     reason: str
@@ -97,8 +93,7 @@ class Sorter:
             crc = crc32(text[span], crc)
             values.append(crc)
         # The row's number ends the record after the hashes. It is unique, so what two records have in common at the
-        # beginning
-        # is what both rows have, even if one of them is short.
+        # beginning is what both rows have, even if one of them is short.
         self._records.append(_packs[len(values)](*values, len(self._limits)))
         self._limits.append(min(most_tokens.bit_length(), _UNKNOWN - 1) if type(most_tokens) is int else _UNKNOWN)
         self._text_bytes += size

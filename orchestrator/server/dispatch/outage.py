@@ -55,8 +55,8 @@ class Outage(Generic[R]):
         """Record a failed attempt and return who is at fault.
 
         `is_last` says that the row has no tries left, `counts_many` that MANY_ROWS decide at once. `in_flight` is how
-        many
-        other rows are in flight. `is_engine`: the upstream is the engine itself, so that an answer shows it is there.
+        many other rows are in flight. `is_engine`: the upstream is the engine itself, so that an answer shows it is
+        there.
         """
         if self.is_open:
             return Blame.UPSTREAM

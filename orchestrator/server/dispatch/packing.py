@@ -8,8 +8,7 @@ Nothing here waits for rows: a batch has all its rows, so a pack is what can be 
 
 The caller must handle failures: one bad row makes the upstream refuse a whole pack, and a row that crashes an engine
 takes its pack with it. After a 4xx, a cut connection, an answer without sense or a PackError, send the rows singly,
-so
-that each gets its own end. An upstream that answered with a PackError will do so again: stop packing for it.
+so that each gets its own end. An upstream that answered with a PackError will do so again: stop packing for it.
 
 `/v1/completions` takes a list of prompts too but is left out: its usage is one sum of prompts and generated tokens,
 which cannot be split by row, and a pack there would last as long as its longest answer. `/v1/score` and `/v1/rerank`
@@ -27,10 +26,8 @@ import msgspec
 from orchestrator.core.wire import JSON_ERRORS
 
 # With 64 inputs the request's own cost per row is negligible, and the answer stays at some megabytes (64 x 4,096
-# numbers
-# are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others, 16,384 on the
-# largest):
-# a larger pack gains no throughput, but answers later and makes a failure dearer.
+# numbers are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others, 16,384 on the
+# largest): a larger pack gains no throughput, but answers later and makes a failure dearer.
 MAX_INPUTS = 64
 MAX_TOKENS = 8_192
 BYTES_PER_TOKEN = 4
@@ -160,10 +157,9 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
     """Return the answer that each row of a `combine` would have had alone; embeddings keep their bytes.
 
     Entries count from 0 in each answer, and ids get the row's place appended. Usage is shared out, as an answer tells
-    only
-    the sum: prompt tokens by the length of the inputs (exact if those are tokens), and all else in the same
-    proportion.
-    The shares of a pack add up to its usage. Raises PackError unless there is one entry for each input, in order.
+    only the sum: prompt tokens by the length of the inputs (exact if those are tokens), and all else in the same
+    proportion. The shares of a pack add up to its usage. Raises PackError unless there is one entry for each input,
+    in order.
     """
     if len(rows) == 1:
         return [answer]

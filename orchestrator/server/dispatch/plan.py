@@ -67,12 +67,9 @@ def make_plan(
 
     `done` has the `key` of each row that already has its result. `in_order` keeps the file's order. A file that was
     `accepted` before may have lines that today's rules refuse: these become the plan's `faults`, and only damaged
-    lines
-    are errors. `cache_bytes` is the text that the smallest upstream's prefix cache holds, None if unknown. `spill` is
-    the
-    folder for a temporary file, the system's own if None. A `key` is 64 bits that stand for a custom_id; rows whose
-    keys
-    collide are still distinguished. Raises OSError.
+    lines are errors. `cache_bytes` is the text that the smallest upstream's prefix cache holds, None if unknown.
+    `spill` is the folder for a temporary file, the system's own if None. A `key` is 64 bits that stand for a
+    custom_id; rows whose keys collide are still distinguished. Raises OSError.
     """
     sorts = can_share(endpoint) and not in_order
     with closing(Sorter(spill)) as sorter:

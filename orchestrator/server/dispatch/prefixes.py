@@ -13,8 +13,7 @@ class Tree:
     """Nodes are prefixes of two or more rows; a row belongs to the longest prefix that it shares.
 
     A record is the hashes of a row's text at the given lengths, 4 bytes each and as many as its text is long enough
-    for,
-    and then its number, 4 bytes: all big endian.
+    for, and then its number, 4 bytes: all big endian.
     """
 
     def __init__(self, rows: int, lengths: Sequence[int]) -> None:
@@ -33,8 +32,7 @@ class Tree:
         """Take in all records, in sorted order."""
         node_of = self._node_of
         # The nodes on the way from the root to the previous row: how many bytes of its record each stands for, and
-        # the
-        # number of the record that it began with.
+        # the number of the record that it began with.
         depths, nodes, starts = [0], [ROOT], [0]
         previous, before = b"", 0
         shared, common = 0, b""
@@ -84,8 +82,7 @@ class Tree:
         prefix.
 
         Among siblings that node comes first whose subtree has the earliest row in `wanted`, where a row may occur
-        more than
-        once. Rows that share nothing are in groups of `unshared`.
+        more than once. Rows that share nothing are in groups of `unshared`.
         """
         first_child, next_sibling = self._children(self._by_appearance(wanted))
         sizes = array("I", bytes(4 * len(self._levels)))

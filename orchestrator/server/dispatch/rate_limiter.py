@@ -159,8 +159,7 @@ class RateLimiter:
         """Note that a request sent at `sent_at` was one too many (429).
 
         Nothing is sent for as long as the answer says, and for at least `pause` seconds, doubled for every refusal
-        since the
-        last good answer. Requests that were in flight together count as one.
+        since the last good answer. Requests that were in flight together count as one.
         """
         if sent_at >= self._refused_at:
             self._refused_at = now
@@ -178,8 +177,7 @@ def read_standings(header: Callable[[str], str | None], now: datetime) -> Standi
     """Return the rates that an answer's headers state, or None.
 
     `header` returns a header's text by its lower-case name. `now` is the time of day (aware), as some headers state
-    the
-    time at which a rate is whole again.
+    the time at which a rate is whole again.
     """
     for family in _FAMILIES:
         requests, tokens = (_read_standing(family, what, header, now) for what in ("requests", "tokens"))

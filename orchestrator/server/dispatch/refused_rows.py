@@ -16,8 +16,7 @@ class FailedAttempt:
     """The latest failed attempt at a row that will be retried.
 
     `tries` counts the attempts that failed by this fault, of at most `most_tries` (None: no limit). `status` is
-    HTTP's, or
-    0 without an answer. The next attempt is due at `due`, in seconds of the upstream's clock.
+    HTTP's, or 0 without an answer. The next attempt is due at `due`, in seconds of the upstream's clock.
     """
 
     upstream: Upstream

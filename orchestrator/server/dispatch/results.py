@@ -27,8 +27,7 @@ class ResultFile:
     """One append-only file. `report` is called on the event loop with the rows that have become durable.
 
     Until then, a row's note stays in `notes` beside its line; both belong to the event loop, and only `append` runs
-    in
-    the writer's thread.
+    in the writer's thread.
     """
 
     def __init__(self, path: Path, report: Callable[[list[Any]], None]) -> None:
@@ -61,8 +60,7 @@ class ResultFile:
 
     def _mend(self) -> None:
         # Half a group on disk would leave a torn line in the middle of the file once there is room again, and an
-        # unsynced
-        # whole group would be written twice.
+        # unsynced whole group would be written twice.
         os.ftruncate(self._fd, self.durable)
         os.lseek(self._fd, self.durable, os.SEEK_SET)
         self._is_torn = False

@@ -149,8 +149,7 @@ def judge(
 
     `base` is the first delay in seconds. With `paid`, an overload is about capacity or a quota and is retried without
     limit. `account` is the `account_problem`, if the upstream refuses the account and not the row. `names_field` says
-    that
-    the answer refuses a field of the request.
+    that the answer refuses a field of the request.
     """
     delay = min(MAX_DELAY, base * 2 ** min(tries - 1, 10))
     match end:

@@ -7,8 +7,7 @@ class TimeShare:
     """The time of one upstream, shared equally by its rows in flight.
 
     The shares of all rows add up to `busy_seconds`, however many ran together. `rows` are in flight now. A row's
-    share is
-    the advance of the shared clock between `begin` and `end`; times are seconds of one monotonic clock.
+    share is the advance of the shared clock between `begin` and `end`; times are seconds of one monotonic clock.
     """
 
     __slots__ = ("_at", "_share", "busy_seconds", "rows")

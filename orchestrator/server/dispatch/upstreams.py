@@ -45,12 +45,9 @@ class Upstream:
     """One endpoint. `problem` is why it gets no rows now, or None; `since` is when it stopped answering.
 
     `interactive` counts synchronous requests that are passed through, `inflight` rows of batches in flight. `clock`
-    is
-    `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and `since` is by
-    this
-    clock. `models` are known to be served before it lists any. `rate_limiter` keeps its published rates; None means
-    no
-    rates. `paid` upstreams bill each request, and pause for `account_seconds` if they refuse the account.
+    is `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and `since` is
+    by this clock. `models` are known to be served before it lists any. `rate_limiter` keeps its published rates; None
+    means no rates. `paid` upstreams bill each request, and pause for `account_seconds` if they refuse the account.
     """
 
     def __init__(
@@ -244,8 +241,7 @@ class Upstream:
             log.warning("upstream down", extra=told(upstream=self.shown, reason=reason))
 
     def faulty(self, reason: str) -> None:
-        """Note a failed row that may be the upstream's fault. Many in a row open the circuit: then one row is
-        tried."""
+        """Note a failed row that may be the upstream's fault. Many in a row open the circuit."""
         self._faults += 1
         if self._faults >= BREAK_AFTER or self.on_trial:
             self.on_trial = True
@@ -316,8 +312,7 @@ class Upstream:
 
     async def watch(self, back: Callable[[], None], looked: Callable[[], None]) -> None:
         """Until cancelled, read the gauges while it is well, and probe it otherwise. Call `back` when it is well
-        again, and
-        `looked` after each reading.
+        again, and `looked` after each reading.
         """
         while True:
             try:

@@ -27,7 +27,7 @@ UNJUDGED = (
 
 @dataclass(frozen=True, slots=True)
 class DoesNotFit:
-    """The reason why a model does not fit, with figures, and a hint. `passes`: other processes use the GPU for now."""
+    """The reason why a model does not fit, with figures, and a hint. `passes`: other processes use the GPU."""
 
     reason: str
     hint: str

@@ -64,8 +64,7 @@ def plan_fleet(wish: Wish, root: Path, environ: Mapping[str, str]) -> Fleet:
 
     `root` is the server's folder: logs go there, and the ports derive from it, so that a restarted server finds its
     engines at the same addresses. Raises UsageError, InputError, EngineUnavailable, or RefusedError if the model
-    cannot
-    fit.
+    cannot fit.
     """
     if sys.platform != "linux":
         raise EngineUnavailable("orch starts vLLM on Linux only", hint="start it yourself and give its --upstream")

@@ -138,8 +138,7 @@ class VllmProcess:
 
     Entering starts it and returns when it is ready; leaving stops it. It also stops when this process dies in any way
     (see leash.py). Timeouts are seconds. Raises EngineUnavailable with the end of its log. `held` are file
-    descriptors
-    that stay open until all its processes are gone.
+    descriptors that stay open until all its processes are gone.
     """
 
     def __init__(

@@ -42,8 +42,7 @@ class RayModel:
     """A model of a fleet; `slots` are the numbers of its possible engines.
 
     `weights` is a folder on every node, or a name on the Hub; `gpus`, `cpus` and `resources` are those of one engine,
-    in
-    Ray's terms. With `spreads` its GPUs may be on several nodes; vLLM's own Ray executor takes them.
+    in Ray's terms. With `spreads` its GPUs may be on several nodes; vLLM's own Ray executor takes them.
     """
 
     name: str

@@ -93,8 +93,7 @@ def _event(line: bytes) -> RayEvent | None:
 
 class RayProcess:
     """A process that starts when it is created. `heard` gets its events, and `ended` is called last with its exit
-    code,
-    both from a thread. Its stderr is appended to `log_path`.
+    code, both from a thread. Its stderr is appended to `log_path`.
     """
 
     def __init__(

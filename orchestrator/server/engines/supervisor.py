@@ -44,8 +44,8 @@ class RestartPolicy:
     """How long to wait before restarting an engine that died, and when to give it up. Times in seconds.
 
     The pause doubles with every death in a row, and is reset after `well` seconds of being ready. After `tries`
-    starts in
-    a row without becoming ready, the engine is given up. An engine that answers no health check for `deaf` is ended.
+    starts in a row without becoming ready, the engine is given up. An engine that answers no health check for `deaf`
+    is ended.
     """
 
     first: float = 1.0
