@@ -84,8 +84,7 @@ class Context(CommandSettings):
         self.store = store
 
     def job(self, name: str, *, tell: bool = True) -> Job:
-        """Return the job that a user names. `tell` prints its id if the user gave something else. Raises
-        UsageError."""
+        """Return the job that a user names; `tell` prints its id if the user gave a name. Raises UsageError."""
         from orchestrator.reports.job_names import job_named
 
         found = job_named(self.store, self.home.identity(), name)

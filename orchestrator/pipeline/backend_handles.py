@@ -108,8 +108,7 @@ def _without_machine(engines: list[Mapping[str, Any]]) -> Mapping[str, Any] | No
 
 
 def without_engine(health: Mapping[str, Any]) -> str | None:
-    """Describe the engines of a server that has rows but no engine for them yet; None if an engine takes rows, or
-    none is to come."""
+    """Describe the engines of a server that has rows but no engine yet; None otherwise, or if no engine will come."""
     engines: list[Mapping[str, Any]] = health["engines"]
     if health["upstreams"] or not engines or not health["running_batches"]:
         return None
@@ -120,7 +119,6 @@ def without_engine(health: Mapping[str, Any]) -> str | None:
 
 
 def down_for(health: Mapping[str, Any]) -> dict[str, float]:
-    """Return for how many seconds no upstream of a backend has taken rows; backends with a working upstream are left
-    out."""
+    """Return the seconds for which backends have had no working upstream, without backends that have one."""
     last = {name: last_to_fail(told) for name, told in health.items()}
     return {name: float(one["problem_seconds"]) for name, one in last.items() if one is not None}

@@ -1,6 +1,6 @@
-"""Answers that were paid for and are gone: a later state of this store collected them, before it was put back.
+"""Paid answers that are gone: a later state of this store had collected them, before a backup was put back.
 
-They are told with their sum. Rows are paid again only if somebody has agreed to it.
+The cost is reported, and the rows are paid again only with somebody's consent.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ KINDS = ("output", "error")
 GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 CLOCK_SLACK = timedelta(minutes=5)
 LOST = "lost"
-"""The kind of the ledger's line for such a batch."""
+"""Kind of the ledger line for such a batch."""
 
 
 def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
-    """True if the backend has none of the files that a batch names. Raises BackendError where it does not say."""
+    """True if the backend has none of the files that a batch names. Raises BackendError if it does not say."""
     named = [one for one in files if one is not None]
     for file_id in named:
         try:
@@ -43,10 +43,7 @@ def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
 
 
 def ids_here(home: Home, shard_id: str) -> frozenset[str] | None:
-    """The custom_ids of a shard's answers that lie in the home, because its database alone was put back.
-
-    None if there are none.
-    """
+    """Return the custom_ids of a shard's answers in the home, if only its database was put back; else None."""
     found: set[str] = set()
     for kind in KINDS:
         lines = (one.line for one in results.read(home.results(shard_id, kind)))
@@ -55,7 +52,7 @@ def ids_here(home: Home, shard_id: str) -> frozenset[str] | None:
 
 
 def bring_here(home: Home, before: str | None, shard_id: str) -> None:
-    """Put answers that lie in the home under another shard's id there for this one. Raises OSError."""
+    """Move answers that are in the home under another shard's id to this one. Raises OSError."""
     if before in (None, shard_id):
         return
     for kind in KINDS:
@@ -65,7 +62,7 @@ def bring_here(home: Home, before: str | None, shard_id: str) -> None:
 
 
 def forget_here(home: Home, shard_id: str) -> None:
-    """Remove what a later state of the store has left in the place of a new shard's answers. Raises OSError."""
+    """Remove answers that a later state of the store left in the place of a new shard's. Raises OSError."""
     for kind in KINDS:
         home.results(shard_id, kind).unlink(missing_ok=True)
 
@@ -82,15 +79,15 @@ class LostAnswers:
 
     @classmethod
     def of(cls, batch: RemoteBatch, shard: Shard) -> LostAnswers:
-        """What a batch says of itself, or else what its shard does."""
+        """Read a batch's own data, or else its shard's."""
         rows = batch.rows if batch.rows is not None else batch.completed + batch.failed
         used = Usage(input_tokens=batch.input_tokens, output_tokens=batch.output_tokens)
         return cls(batch.id, batch.shard or shard.id, rows, batch.created_at, used)
 
     def repay(self, store: Store, job: Job, shard: Shard, handle: BackendHandle, now: datetime) -> str:
-        """Book the batch, whose rows may be sent again; what was done, for people.
+        """Book the batch, so that its rows may be sent again; return what was done, for people.
 
-        `shard` has its rows, and its model as it is called there. Raises RefusedError if nobody agreed to pay again.
+        `shard` has its rows, and its model's name there. Raises RefusedError without consent to pay again.
         """
         price, used = self._price(shard, handle)
         cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"
@@ -107,7 +104,7 @@ class LostAnswers:
         return f"{told}; they are sent again, as agreed"
 
     def _price(self, shard: Shard, handle: BackendHandle) -> tuple[Price | None, Usage]:
-        """What the batch has cost at most, by its own count of tokens or else by our estimate."""
+        """Return the most that the batch has cost, by its own count of tokens or else our estimate."""
         used = self.used
         if not used.input_tokens and not used.output_tokens:
             used = Usage(input_tokens=shard.tokens, output_tokens=shard.max_output or 0)
@@ -116,6 +113,6 @@ class LostAnswers:
 
 
 def is_agreed(job: Job, made_at: datetime | None) -> bool:
-    """True if somebody agreed, after a batch of this time, to pay again for the job's rows."""
+    """True if somebody agreed, after the batch was made, to pay again for the job's rows."""
     agreed = job.options.get(REPAY)
     return agreed is not None and (made_at is None or made_at <= datetime.fromisoformat(agreed) + CLOCK_SLACK)

@@ -1,4 +1,4 @@
-"""What comes after something else: schedules whose nights follow another's, and jobs that wait for one."""
+"""Predecessors: schedules whose nights follow another's, and jobs that wait for another job."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from orchestrator.policy.due_nights import LOOK_BACK
 from orchestrator.store import Store
 
 AFTER = "after"
-"""The option of a job that names the one it comes after, by its id."""
+"""Option of a job with the id of its predecessor."""
 
 
 class Predecessor(StrEnum):
-    """How what comes before stands."""
+    """State of a predecessor."""
 
     OPEN = "open"  # not over yet
-    WELL = "well"  # completed, and its output delivered where it has one; rows may have failed
+    WELL = "well"  # completed, and its output delivered if it has one; rows may have failed
     NOT_WELL = "not well"
 
 
 def standing(store: Store, job: Job | None) -> tuple[Predecessor, str]:
-    """How a job stands for what comes after it, and why."""
+    """Return the state of a job as a predecessor, and the reason."""
     if job is None:
         return Predecessor.NOT_WELL, "it was removed"
     if job.error is not None:
@@ -42,7 +42,7 @@ def standing(store: Store, job: Job | None) -> tuple[Predecessor, str]:
 
 
 def named(store: Store, home: str, text: str) -> Job:
-    """The job that another is to come after: by its id, or the newest of that name. Raises UsageError."""
+    """Find a predecessor by its id, or the newest job of this name. Raises UsageError."""
     for job in store.jobs.newest():
         if job.home == home and text in (job.id, job.name):
             return job
@@ -52,9 +52,9 @@ def named(store: Store, home: str, text: str) -> Job:
 
 
 def require(store: Store, home: str, text: str) -> tuple[Job, Predecessor]:
-    """The job that another is to come after, and how it stands.
+    """Find a predecessor, with its state.
 
-    Raises UsageError where there is none, RefusedError where it has not finished well.
+    Raises UsageError if it does not exist, RefusedError if it did not succeed.
     """
     job = named(store, home, text)
     found, why = standing(store, job)
@@ -64,7 +64,7 @@ def require(store: Store, home: str, text: str) -> tuple[Job, Predecessor]:
 
 
 def record(store: Store, schedule: Schedule, now: datetime) -> None:
-    """Record the nights of a schedule that follow nights of another which are over. Raises InputError."""
+    """Record the nights of a schedule that follow finished nights of another. Raises InputError."""
     if store.schedules.get(str(schedule.after)) is None:
         raise InputError("the schedule that it comes after was removed")
     for night in _following(store, schedule, now):
@@ -75,7 +75,7 @@ def record(store: Store, schedule: Schedule, now: datetime) -> None:
 
 
 def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Night]:
-    """What has become due; several that nobody was there for are one run, of the newest."""
+    """Yield the nights that have become due; of several missed nights only the newest is run."""
     since = max(schedule.since, now - LOOK_BACK)
     ended = store.schedules.over(str(schedule.after), since)
     if not ended:
@@ -87,7 +87,7 @@ def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Nigh
         assert at is not None, "it has ended"
         came, why = _of(store, night)
         if mine is not None:
-            # What it comes after failed at first, and was run once more.
+            # The predecessor had failed at first, and was run again.
             stale = mine.code == JobFault.AFTER and mine.ended_at is not None and mine.ended_at < at
             if stale and came is NightState.DUE:
                 yield replace(mine, due_at=at, reason=why)
@@ -100,7 +100,7 @@ def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Nigh
 
 
 def _of(store: Store, night: Night) -> tuple[NightState, str]:
-    """What a night that is over means for the one that follows it."""
+    """Return what a finished night means for the night that follows it."""
     if night.state is not NightState.DONE:
         return NightState.SKIPPED, f"the night that it comes after was {night.state}: {night.reason}"
     job = None if night.job_id is None else store.jobs.find(night.job_id)

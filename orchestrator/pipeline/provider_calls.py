@@ -1,8 +1,8 @@
-"""Where stages run that ask a provider something: off the engine's thread, so that one that hangs holds up no other.
+"""Provider calls off the engine's thread, so that a hanging call holds up only its own shard.
 
-Each backend has a few threads of its own. A shard has one stage under way at a time; what comes of it is picked up at
-the next round. A thread that hangs in a call keeps its shard, and nothing else: not the other shards of its backend,
-not other backends, not the planner. Ending the process does not wait for it: that is no more than a kill.
+Each backend has a few threads. A shard has one stage under way at a time; its result is picked up at the next round.
+A thread that hangs in a call keeps its shard, but not the backend's other shards, other backends or the planner.
+Ending the process does not wait for the thread: a kill has the same effect.
 """
 
 from __future__ import annotations
@@ -21,60 +21,60 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 THREADS = 4
-"""Calls to one backend at a time: a slow transfer or a hanging call leaves room for looks."""
+"""Calls to one backend at a time: a slow transfer or a hanging call leaves room for polls."""
 STOP_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """A stage that is over, and what came of it."""
+    """A finished stage and its result."""
 
     value: T
 
 
 class ProviderCalls(Protocol):
-    """Who carries stages out."""
+    """Runner of stages."""
 
     def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
-        """What came of the stage under `key`, which is begun where none is under way; None while it is.
+        """Return the result of the stage under `key`, or start it if none is under way; None until it is over.
 
-        Raises what the stage raised. Of those that are `alone`, a backend has one under way at a time.
+        Raises what the stage raised. Of the stages that are `alone`, a backend runs one at a time.
         """
 
     def is_busy(self, key: str) -> bool:
-        """Whether a stage is under way under this key, or over and not picked up."""
+        """True if a stage under this key is under way, or over and not picked up."""
 
     def busy_for(self, key: str) -> float:
-        """For how many seconds the stage under this key has been under way; 0 where none is."""
+        """Return for how many seconds the stage under this key has been under way, or 0."""
 
     def wait(self, seconds: float) -> None:
-        """Until a stage is over, or so many seconds have passed."""
+        """Wait until a stage is over, or for so many seconds."""
 
     def close(self) -> None:
-        """Begin nothing more, and leave what hangs behind."""
+        """Start nothing more, and leave hanging stages behind."""
 
 
 class Inline:
-    """Carries stages out at once, on the thread that asks: where every step has to come in its order."""
+    """Runs stages at once on the calling thread, where every step must come in order."""
 
     def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
-        """What comes of it."""
+        """Run the stage."""
         return Done(stage())
 
     def is_busy(self, key: str) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def busy_for(self, key: str) -> float:
-        """Never."""
+        """Return 0."""
         return 0.0
 
     def wait(self, seconds: float) -> None:
-        """So many seconds."""
+        """Sleep."""
         time.sleep(seconds)
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no stage is under way."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class _Task:
 
 @dataclass(slots=True)
 class _Gang:
-    """The threads of one backend, and what waits for them."""
+    """The threads of one backend, and the stages that wait for them."""
 
     name: str
     waiting: deque[_Task] = field(default_factory=deque)
@@ -100,7 +100,7 @@ class _Gang:
 
 
 class Threads:
-    """Carries stages out in threads of each backend."""
+    """Runs stages in threads of each backend."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
@@ -130,7 +130,7 @@ class Threads:
         self._tasks[task.key] = task
         gang.waiting.append(task)
         if len(gang.waiting) > gang.idle and len(gang.threads) < THREADS:
-            # A daemon: the process ends though a call hangs.
+            # A daemon: the process ends even if a call hangs.
             thread = threading.Thread(target=self._work, args=(gang,), name=f"{gang.name} calls", daemon=True)
             gang.threads.append(thread)
             thread.start()

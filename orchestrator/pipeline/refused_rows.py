@@ -1,4 +1,4 @@
-"""Rows that upstreams refused and that our server tries again, as its `/health` describes them."""
+"""Rows that upstreams refused and our server retries, from its `/health`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from http import HTTPStatus
 from typing import Any
 
 MOST_GROUPS = 3
-"""Groups of rows that a message names."""
+"""Most groups of rows that a message names."""
 
 
 def rows_in_back_off(health: Mapping[str, Any], batch_id: str | None, left: int) -> int:
-    """How many of the `left` rows of a batch wait between two attempts.
+    """Return how many of the `left` rows of a batch wait between two attempts.
 
-    If no upstream works on anything but refused rows, the others wait too: their upstream lets none through.
+    If no upstream works on anything but refused rows, the others wait too: their upstream lets no row through.
     """
     refused = sum(int(group["rows"]) for group in _groups(health) if group["batch"] == batch_id)
     if not refused:
@@ -22,7 +22,7 @@ def rows_in_back_off(health: Mapping[str, Any], batch_id: str | None, left: int)
 
 
 def describe_refused(health: Mapping[str, Any], batches: Collection[str]) -> str | None:
-    """What is refused of some batches: `1 row refused: overloaded (529), try 3 of 20`; None if nothing is."""
+    """Describe the refused rows of some batches (`1 row refused: overloaded (529), try 3 of 20`), or None."""
     groups = sorted(
         (group for group in _groups(health) if group["batch"] in batches),
         key=lambda group: -int(group["rows"]),

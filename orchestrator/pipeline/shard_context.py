@@ -1,4 +1,4 @@
-"""What the stages of a shard share: backends, the threads that call them, and what is said of a shard that waits."""
+"""Shared context of a shard's stages: backends, provider calls, polls and waits."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from orchestrator.store import Store
 
 T = TypeVar("T")
 BUSY_FOR = timedelta(days=7)
-"""So long is waited for a backend that has no room, or refuses the account: both are mended by people."""
+"""How long to wait for a backend that is full or refuses the account: people must fix both."""
 
 
 class ShardWork:
-    """The shards of a home's jobs, and those who work on them."""
+    """The shards of a home's jobs, and the services that work on them."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class ShardWork:
         self._begun: dict[ShardId, ShardState] = {}
 
     def handle(self, shard: Shard) -> BackendHandle:
-        """The backend of a shard, with what its rows cost there."""
+        """Return the backend of a shard, with the prices of its rows there."""
         handle = self.handles.open(shard.backend)
         return handle if shard.preflight is None else replace(handle, price=handle.price.synchronous())
 
     def model(self, job: Job, shard: Shard) -> str:
-        """What a shard's model is called at its backend."""
+        """Return the name of a shard's model at its backend."""
         return resolve_model(shard.model, shard.backend, self.handles.models(job)) or shard.model
 
     def until(self, job: Job, shard: Shard, ended: datetime) -> datetime:
-        """Until when answers of a batch that exist are waited for."""
+        """Return until when to wait for answers of a batch that ended at `ended`."""
         if shard.rerouted_at is not None or job.cancel_requested_at is not None:
             return ended + evidence.NO_ANSWER
         usual = poll_schedule.usual_of(self.store.shards.durations(shard.backend))
@@ -71,7 +71,7 @@ class ShardWork:
     def ask(
         self, handle: BackendHandle, shard: Shard, stage: Callable[[], T], *, alone: bool = False
     ) -> Done[T] | None:
-        """What came of a stage that asks the backend; None while it is under way. Raises what the stage raised."""
+        """Return the result of a stage that asks the backend, or None while it is under way. Raises its errors."""
         if handle.is_own:
             return self._inline.do(handle.name, shard.id, stage)
         if not self.provider_calls.is_busy(shard.id):
@@ -79,30 +79,30 @@ class ShardWork:
         return self.provider_calls.do(handle.name, shard.id, stage, alone=alone)
 
     def is_asking(self, shard: Shard) -> bool:
-        """Whether a stage of a shard is under way, or over and not picked up."""
+        """True if a stage of a shard is under way, or over and not picked up."""
         return self.provider_calls.is_busy(shard.id)
 
     def stage_of(self, shard: Shard) -> ShardState:
-        """The state whose stage comes next: what has begun is picked up first, though it has moved the shard."""
+        """Return the state whose stage is next: a started stage is picked up first, even if the shard has moved."""
         return self._begun.get(shard.id, shard.state) if self.is_asking(shard) else shard.state
 
     # --- waits
 
     def failed(self, shard: Shard, handle: BackendHandle, error: BackendError) -> None:
-        """A call brought an error: look again later."""
+        """Poll again later after a failed call."""
         after = error.retry_after if isinstance(error, BackendRefused) else None
         self.polls.failed(shard, handle, self.now(), after, is_busy=isinstance(error, BackendBusy))
 
     def refused_account(
         self, job: Job, shard: Shard, handle: BackendHandle, error: AccountError, what: CallKind
     ) -> bool:
-        """An account that is refused is tried again slowly, before it is reported as an error."""
+        """Retry a refused account slowly, before reporting it as an error."""
         self.admission_control.stop(handle, error.message, what)
         held = self.admission_control.check_account(handle) or error.message
         return self.hold(job, self.store.shards.get(shard.id), HoldCode.ACCOUNT, held)
 
     def hold(self, job: Job, shard: Shard, code: HoldCode, why: str) -> bool:
-        """Record what a shard waits for, as an event if that is news. Always False: nothing moved."""
+        """Record what a shard waits for, as an event if that is news. Always return False: nothing moved."""
         if (shard.held, shard.held_code) != (why, code):
             if shard.held is None or shard.held_code is not code:
                 self.store.jobs.note(job.id, EventKind.HELD, why, self.now(), shard.id, code=code)
@@ -110,7 +110,7 @@ class ShardWork:
         return False
 
     def hold_failed(self, job: Job, shard: Shard, error: BackendError) -> bool:
-        """Record that a shard waits because a call to its backend failed. Always False: nothing moved."""
+        """Record that a shard waits because a call to its backend failed. Always return False: nothing moved."""
         code = HoldCode.BUSY if isinstance(error, BackendBusy) else HoldCode.UNREACHABLE
         return self.hold(job, shard, code, error.message)
 

@@ -1,7 +1,7 @@
-"""One shard at a time: from its rows to a batch, until the batch is over and its rows are settled.
+"""Steps of one shard: from its rows to a batch, until the batch is over and its rows are settled.
 
-What asks a hosted backend is carried out by `provider_calls`, off the engine's thread; our own server is asked at
-once. Whatever goes wrong at a backend, the shard waits, says what for, and has an end to it.
+`provider_calls` runs calls to a hosted backend off the engine's thread; our own server is called directly. Whatever
+fails at a backend, the shard waits with a reason, and not for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.pipeline.submit.dispatch import Dispatch
 from orchestrator.pipeline.submit.preflight import Preflights
 
 UNREACHABLE = timedelta(seconds=30)
-"""A backend that has not answered for so long is reported as one that does not."""
+"""How long a backend must not answer before it is reported as unreachable."""
 
 
 class ShardSteps:
@@ -45,11 +45,11 @@ class ShardSteps:
 
     @property
     def admission_control(self) -> AdmissionControl:
-        """What backends let be sent."""
+        """Decides what may be sent to backends."""
         return self._work.admission_control
 
     def advance(self, job: Job, shard: Shard) -> bool:
-        """One step of a shard, or what came of the one that was begun; whether something moved. Raises OrchError."""
+        """Take one step of a shard, or pick up the one under way; True if something moved. Raises OrchError."""
         match self._work.stage_of(shard):
             case ShardState.PENDING:
                 return self._dispatch.send(job, shard)
@@ -65,20 +65,20 @@ class ShardSteps:
                 return False
 
     def dissolve(self, job: Job, shard: Shard, reason: str) -> None:
-        """Give up a shard that was not sent: its rows wait for another one."""
+        """Dissolve an unsent shard: its rows wait for another one."""
         settling.abandon(self._home, shard)
         self._store.shards.dissolve(shard, reason)
         self.remote_cleanup.add(shard.id)
         self._work.note(job, EventKind.SPLIT, reason, shard)
 
     def give_up(self, shard: Shard) -> None:
-        """Let a shard that was not sent come to its end; its rows get it from whoever calls this."""
+        """End an unsent shard; the caller ends its rows."""
         settling.abandon(self._home, shard)
         self._store.shards.move(shard, ShardState.CANCELLED, held=None)
         self.remote_cleanup.add(shard.id)
 
     def unreachable(self, job: Job) -> str | None:
-        """Why nothing can be done about a job, as no backend that has batches of it answers; None where one does."""
+        """Return why nothing can be done about a job, if no backend with its batches answers; else None."""
         why = None
         for shard in self._store.shards.of_job(job.id):
             if shard.state.is_final or shard.state is ShardState.PENDING:

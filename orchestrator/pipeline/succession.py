@@ -1,7 +1,7 @@
-"""An edited job file whose earlier job is unfinished: the new job supersedes the earlier one.
+"""Succession of edited job files: the new job supersedes the unfinished earlier job.
 
-From the moment that the new job is recorded, the earlier one sends nothing. Rows of it that are in flight go on for
-as long as the new job awaits one of their batch; then the earlier job is cancelled.
+Once the new job is recorded, the earlier one sends nothing. Its rows in flight continue as long as the new job awaits
+a row of their batch; then the earlier job is cancelled.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _SCOPE = ("limit", "only", "tasks", "at_once")
 
 
 class Edited(StrEnum):
-    """What becomes of an unfinished job whose file was edited."""
+    """Treatment of an unfinished job whose file was edited."""
 
-    SUPERSEDE = "supersede"  # the new job takes over what is shared, and the rest of it is cancelled
-    BESIDE = "beside"  # it goes on; what is shared is still asked once
+    SUPERSEDE = "supersede"  # the new job takes over what both share; the rest of the old one is cancelled
+    BESIDE = "beside"  # both go on; what they share is asked once
 
 
 def open_jobs(store: Store, home: str) -> list[JobId]:
-    """The jobs of a home that are unfinished and not only rehearsed."""
+    """Return the unfinished jobs of a home, without rehearsals."""
     return [job.id for job in _open(store, home)]
 
 
 def successor(store: Store, job: Job) -> Job | None:
-    """The job that superseded this one, None if there is none or its build came to nothing."""
+    """Return the job that superseded this one, or None, also if its build failed."""
     name = job.options.get(SUPERSEDED_BY)
     return None if name is None else store.jobs.find(name)
 
 
 def edited(store: Store, job: Job) -> list[Job]:
-    """The unfinished jobs of the same file and the same part of it, with other content; oldest first."""
+    """Return the unfinished jobs of the same file and scope with other content, oldest first."""
     found = [
         other
         for other in _open(store, job.home)
@@ -52,7 +52,7 @@ def edited(store: Store, job: Job) -> list[Job]:
 
 
 def follow_folder(store: Store, job: Job) -> None:
-    """Let the unfinished jobs of a file whose folder was moved follow it, though the file was edited there."""
+    """Let unfinished jobs follow their file into a moved folder, even if it was edited there."""
     for other in _open(store, job.home):
         before = Path(other.source)
         is_same_name = other.kind is job.kind and before.name == Path(job.source).name
@@ -61,7 +61,7 @@ def follow_folder(store: Store, job: Job) -> None:
 
 
 def supersede(store: Store, job: Job, now: datetime) -> None:
-    """Let a job that is about to be built supersede the earlier ones of its file, unless it stands beside them."""
+    """Let a job that is about to be built supersede the earlier jobs of its file, unless it stands beside them."""
     if job.options.get(Edited.BESIDE):
         return
     for other in edited(store, job):

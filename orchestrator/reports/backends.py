@@ -49,8 +49,7 @@ def backends_report(store: Store, settings: Config, health: Health, now: datetim
 
 
 def _condition(own: bool, told: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return health and upstreams. `state` is `hosted` for a provider, whose health is unknown, and `stopped` without
-    a server."""
+    """Return health and upstreams. `state` is `hosted` for a provider (health unknown), `stopped` without server."""
     upstreams = [] if told is None else [_upstream(one) for one in told["upstreams"]]
     down = [one for one in upstreams if one["problem"] is not None]
     if not own:

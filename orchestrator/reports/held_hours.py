@@ -14,8 +14,7 @@ from orchestrator.core.money import money
 
 @dataclass(frozen=True, slots=True)
 class HeldHours:
-    """GPU hours that a backend held for a model, with their cost; `starting_hours` is the part before engines were
-    warm."""
+    """GPU hours that a backend held for a model, and their cost. `starting_hours` were before engines were warm."""
 
     backend: str
     model: str

@@ -114,8 +114,7 @@ class JobDetail:
         return self.model_names.get(shard.id) or alias_words(shard.model)
 
     def is_well(self, fail_on: FailOn = FailOn.UNACKNOWLEDGED) -> bool:
-        """True if every row ran, no failure counts against the job, and the answers are as good as the job file
-        asks."""
+        """True if every row ran, no failure counts against the job, and the answers are as good as it asks."""
         counts, withheld = self.line.counts, self.quality is not None and self.quality.withheld is not None
         has_run = counts.succeeded + counts.failed == counts.total
         bad = self.line.failing.counted(fail_on) + (counts.cut if fail_on is FailOn.CUT else 0)

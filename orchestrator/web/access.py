@@ -54,8 +54,7 @@ class KeyRing:
 
 
 class PageAccess:
-    """The links, cookies and keys of one address. Links exist only on loopback (`links`); `right` is what they
-    open."""
+    """The links, cookies and keys of one address. `links` is true on loopback only; `right` is what links open."""
 
     def __init__(self, root: Path, identity: str, keys: KeyRing, *, port: int, links: bool, right: KeyRight) -> None:
         self._port = port

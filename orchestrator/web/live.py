@@ -53,8 +53,7 @@ class LivePages:
         return self._felt
 
     async def events(self, key: str, make: Make) -> AsyncIterator[bytes]:
-        """Yield the events of an open page: `page` with its content at first and at each change, `alive` in
-        between."""
+        """Yield events of an open page: `page` with its content at first and at each change, `alive` otherwise."""
         page = self._pages.setdefault(key, _Shared())
         page.viewers += 1
         sent, heard = "", 0.0

@@ -361,8 +361,7 @@ def _unfinished(store: Store, job: Job) -> Job | None:
 def earlier_content(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: datetime
 ) -> Job | None:
-    """Return the newest unfinished job of the file before its edit, which `submit` would supersede. Raises
-    OrchError."""
+    """Return the newest unfinished job of the file's old content, which `submit` supersedes. Raises OrchError."""
     job = draft(path, config, home, options, now)
     if not options.new and _unfinished(store, job) is not None:
         return None

@@ -294,8 +294,7 @@ def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
 
 
 def _of_vectors(spec: JobSpec, config: Config) -> Iterator[str]:
-    """Yield tasks whose vectors may come from differently named models, which are comparable only if they are the
-    same."""
+    """Yield tasks whose vectors may come from models of several names, comparable only if these are one model."""
     for index, task in enumerate(spec.tasks):
         names = {**config.models, **spec.models}.get(task.model)
         if task.kind == "embedding" and isinstance(names, Mapping) and len(set(names.values())) > 1:

@@ -33,8 +33,7 @@ class BatchPolling:
         self._progress = FailuresSoFar(work.store, work.home)
 
     def patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard, BackendHandle], bool]) -> bool:
-        """Run a stage of a batch at its backend; if the provider fails, retry later without holding up other
-        batches."""
+        """Run a stage of a batch; if the provider fails, retry later without holding up other batches."""
         handle, now = self._work.handle(shard), self._work.now()
         if not self._work.is_asking(shard):
             ends = job.cancel_requested_at is not None or shard.rerouted_at is not None

@@ -1,1 +1,1 @@
-"""gc: what `[retention]` lets go, disk room, backups."""
+"""Retention, disk room and backups of a home."""

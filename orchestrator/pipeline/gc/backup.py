@@ -1,8 +1,8 @@
-"""A copy of a home in one file, made while an engine works in it; and a look at whether such a file is whole.
+"""Backups of a home in one file, made while an engine works in it, and their check.
 
-What the copied databases point to must be in the copy, whatever is written and removed meanwhile. So the databases
-are copied first, then each file gets a second name; where one has gone in between, all is done again. Result files
-only grow: more of one than the database knows does no harm.
+Everything that the copied databases point to must be in the copy, whatever is written and removed meanwhile. So the
+databases are copied first, then each file gets a second name. If a file vanished in between, the copy starts anew.
+Result files only grow: extra bytes that the database does not know do no harm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from orchestrator.store import Store
 from orchestrator.store.gc import check_sqlite, copy_sqlite, served_files
 
 LABEL = "backup.json"
-"""Says what the archive is. It comes last: an archive without it is cut."""
+"""Describes the archive. It comes last: an archive without it is cut."""
 SERVER_DATABASE = "server.db"
 TRIES = 5
 MOST_TOLD = 20
@@ -43,7 +43,7 @@ Progress = Callable[[str, int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a backup says of itself: by which orch, when, of which home, and whether its database is in it."""
+    """Label of a backup: its time, the version of orch, the home, and if it includes the database."""
 
     made_at: datetime
     orch: str
@@ -53,7 +53,7 @@ class Label:
 
 @dataclass(slots=True)
 class BackupContents:
-    """A backup as it is: files and bytes in it, lines that rows point to, and what is wrong with it."""
+    """Contents of a backup: files, bytes, lines that rows point to, and problems."""
 
     label: Label
     files: int = 0
@@ -65,10 +65,10 @@ class BackupContents:
 def make(
     store: Store, home: Home, target: Path, now: datetime, progress: Progress = lambda what, done, total, unit: None
 ) -> BackupContents:
-    """Write a backup to a file that is not there yet, whole or not at all.
+    """Write a backup to a new file, whole or not at all.
 
-    What the home itself lacks is reported as a problem, and the backup is made without it. `progress` is told what is
-    done, how much of it, of how much, and the unit. Raises RefusedError, StorageError, UsageError.
+    Anything missing in the home itself is reported as a problem, and the backup is made without it. `progress` gets
+    the activity, the amount done, the total and the unit. Raises RefusedError, StorageError, UsageError.
     """
     if target.exists():
         raise UsageError(f"{target} already exists", hint="name a new file: a backup never overwrites another")
@@ -92,7 +92,7 @@ def make(
 
 
 def _staged(store: Store, home: Home, stage: Path) -> list[str]:
-    """Bring a consistent copy together; what it lacks."""
+    """Collect a consistent copy; return what it lacks."""
     missing: list[str] = []
     for _ in range(TRIES):
         before = missing
@@ -120,7 +120,7 @@ def _made(path: Path) -> Path:
 
 
 def _link(root: Path, stage: Path) -> None:
-    """Give each file of jobs and servers a second name in the stage: what happens to the first no longer matters."""
+    """Give each file of jobs and servers a second name in the stage, so that removing the first does no harm."""
     for top in ("jobs", *SERVERS):
         for parent, folders, names in os.walk(root / top):
             folders[:] = [name for name in folders if is_kept(name)]
@@ -134,13 +134,13 @@ def _link(root: Path, stage: Path) -> None:
 
 
 def is_kept(name: str) -> bool:
-    """Whether what has this name below the folders of jobs and servers belongs in a copy of its home."""
+    """True if a file or folder of this name, within jobs and servers, belongs in a copy of the home."""
     is_passing = name.endswith((".partial", ".lock")) or name.startswith((SERVER_DATABASE, GONE)) or name == GOING
     return not is_passing
 
 
 def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
-    """What databases point to and the files do not hold; `sizes` has each file's, by its path in the backup."""
+    """Yield what databases point to and files lack; `sizes` maps paths in the backup to sizes."""
     here = Home(Path())
     if (folder / DATABASE).exists():
         with Store.open(f"sqlite:///{folder / DATABASE}") as store:
@@ -161,7 +161,7 @@ def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
 
 def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress) -> None:
     total = sum(size for _, size in files(stage))
-    # Two names of one file are two files: a link in the archive has no bytes of its own.
+    # Second names of a file are stored as files: a link in the archive has no bytes of its own.
     with tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
         for path in sorted(stage.rglob("*")):
             info = archive.gettarinfo(path, path.relative_to(stage).as_posix())
@@ -171,7 +171,7 @@ def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress
                 archive.addfile(info)
                 continue
             with path.open("rb") as source:
-                # As long as it was a moment ago: it may grow.
+                # Limited to the size taken a moment ago: the file may grow.
                 archive.addfile(info, source)
             found.files += 1
             found.bytes += info.size
@@ -190,7 +190,7 @@ def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress
 
 
 def check(path: Path) -> BackupContents:
-    """Whether a backup is whole: its databases, and each line that a row points to. Raises InputError."""
+    """Check if a backup is whole: its databases, and each line that a row points to. Raises InputError."""
     with _opened(path) as (archive, file), tempfile.TemporaryDirectory(prefix="orch-check-") as name:
         members = {member.name: member for member in archive.getmembers() if member.isreg()}
         found = BackupContents(
@@ -215,7 +215,7 @@ def check(path: Path) -> BackupContents:
 
 
 def _danger(member: tarfile.TarInfo) -> str | None:
-    """What a member could do to who unpacks the archive; None for a plain file or folder below it."""
+    """Return the harm a member could do when unpacked; None for a plain file or folder inside the target."""
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts:
         return f"{member.name}: would be unpacked outside the folder"
@@ -250,7 +250,7 @@ def _label(path: Path, archive: tarfile.TarFile) -> Label:
 def _broken_lines(
     folder: Path, file: BinaryIO, members: dict[str, tarfile.TarInfo], found: BackupContents
 ) -> Iterable[str]:
-    """The lines that rows point to and that are not JSON."""
+    """Yield the lines that rows point to and that are not JSON."""
     here = Home(Path())
     with Store.open(f"sqlite:///{folder / DATABASE}") as store:
         for shard, kind, span in store.removals.result_lines(found.label.home):

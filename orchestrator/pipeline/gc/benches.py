@@ -1,4 +1,4 @@
-"""Benches that retention lets go: their rows and points. Those whose figures plans go by stay."""
+"""Retention of benches: old rows and points are removed, unless plans use their figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ APPLIED = "applied.json"
 
 
 class _Applied(msgspec.Struct, frozen=True):
-    """Whose figures a bench gave to the database, and when it measured them."""
+    """Model whose figures a bench gave to the database, and when they were measured."""
 
     backend: str
     model: str
@@ -31,7 +31,7 @@ class _Applied(msgspec.Struct, frozen=True):
 
 
 def note_applied(folder: Path, rates: EngineRates) -> None:
-    """Say in the folder of a bench that these figures of it are what plans go by. Raises StorageError."""
+    """Note in a bench's folder that plans use its figures. Raises StorageError."""
     try:
         with durable(folder / APPLIED) as file:
             file.write(msgspec.json.encode(_Applied(rates.backend, rates.model, rates.measured_at)))
@@ -40,7 +40,7 @@ def note_applied(folder: Path, rates: EngineRates) -> None:
 
 
 def old_benches(store: Store, home: Home, terms: Retention) -> Iterator[tuple[Path, str]]:
-    """The folders of benches that have not been touched for longer than results are kept, each with the reason."""
+    """Yield the folders of benches untouched for longer than results are kept, each with the reason."""
     span = terms.results if terms.results is not None else terms.jobs
     root = home.root / "bench"
     if span is None or not root.is_dir():
@@ -52,18 +52,18 @@ def old_benches(store: Store, home: Home, terms: Retention) -> Iterator[tuple[Pa
 
 
 def _age(folder: Path) -> float:
-    """Seconds since it was written to, by the disk's own clock."""
+    """Return the seconds since the last write, by the disk's own clock."""
     latest = max((folder, *(path for path, _ in disk.files(folder))), key=lambda path: path.stat().st_mtime)
     return time.time() - latest.stat().st_mtime
 
 
 def _is_applied(store: Store, home: Home, folder: Path) -> bool:
-    """Whether plans go by it: a later bench of the same model takes its place."""
+    """True if plans use its figures: a later bench of the same model replaces them."""
     try:
         told = msgspec.json.decode((folder / APPLIED).read_bytes(), type=_Applied)
     except FileNotFoundError:
         return False
     except (OSError, *JSON_ERRORS):
-        return True  # what cannot be read is not for us to remove
+        return True  # keep what cannot be read
     known = store.engine_rates.of(home.identity(), told.backend).get(told.model)
     return known is not None and known.measured_at == told.measured_at

@@ -1,4 +1,4 @@
-"""What a home takes of its disk, and whether there is room for more."""
+"""Disk use of a home, and the room left for more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DATABASE = Home(Path()).database.name
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Bytes of a home by what they are, and `free` ones of its disk.
+    """Bytes of a home by kind, and `free` bytes of its disk.
 
     `results` are collected and merged rows, `requests` what is sent, `servers` the batch servers' own files.
     """
@@ -36,12 +36,12 @@ class Use:
 
     @property
     def total(self) -> int:
-        """All that the home takes."""
+        """Bytes of the whole home."""
         return self.results + self.requests + self.servers + self.database + self.other
 
 
 def use(home: Home) -> Use:
-    """What a home takes now. Files that go or grow meanwhile count as they are met. Raises StorageError."""
+    """Measure a home. Files that vanish or grow meanwhile count as they are met. Raises StorageError."""
     sizes = dict.fromkeys(("results", "requests", "servers", "database", "other"), 0)
     for path, size in files(home.root):
         sizes[_kind(path.relative_to(home.root))] += size
@@ -60,9 +60,9 @@ def _kind(path: Path) -> str:
 
 
 def files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Each regular file below a folder, with its size; one that goes meanwhile is left out.
+    """Yield each regular file below a folder, with its size; files that vanish meanwhile are left out.
 
-    Second names that a replica gives to files take no room.
+    Second names that a replica gives to files take no room and are skipped.
     """
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != STAGE]
@@ -77,12 +77,12 @@ def files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all files below a folder, 0 where there is none."""
+    """Return the bytes of all files below a folder; 0 if it does not exist."""
     return sum(size for _, size in files(folder))
 
 
 def shortage(home: Home, terms: Retention) -> str | None:
-    """Why nothing more may be put into a home, None where there is room. Raises StorageError."""
+    """Return why nothing more may be put into a home, or None. Raises StorageError."""
     if (free := _free(home)) < terms.min_free:
         return f"the disk of {home.root} has {words(free)} free, and {words(terms.min_free)} must stay free"
     if terms.max_bytes is not None and (total := size_of(home.root)) > terms.max_bytes:

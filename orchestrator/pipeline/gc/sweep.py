@@ -1,8 +1,8 @@
-"""gc: what `[retention]` lets go is removed, and what a kill left behind.
+"""gc: removes what `[retention]` no longer keeps, and what a kill left behind.
 
-A kill anywhere loses nothing that is needed and leaves nothing that the next time does not remove. A job's folder is
-marked first, then the database forgets what lies in it, then the folder is renamed, then it goes. A mark on a folder
-that the database still knows says that the kill came before the database forgot: the folder stays.
+A kill at any point loses nothing needed, and the next run removes what it left. First a job's folder is marked, then
+the database forgets its files, then the folder is renamed and removed. If a marked folder is still known to the
+database, the kill came before the database forgot: the folder stays.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ log = logging.getLogger(__name__)
 
 GOING, GONE, STAGE = ".going", ".gone.", ".backup."
 LEFT_SECONDS = 3600.0
-"""So long a file that nobody needs is left alone: whoever writes it may be at it still."""
+"""Seconds for which an unneeded file is left alone: its writer may not be finished."""
 EVERY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A file or folder that nobody needs, with its bytes, and why it is one."""
+    """A file or folder that is not needed, with its bytes and the reason."""
 
     path: Path
     bytes: int
@@ -51,9 +51,9 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What went, or would (`dry_run`); `unknown` are folders with results of which the database knows no job.
+    """Result of gc: what was removed, or would be (`dry_run`). `unknown` are folders with results of unknown jobs.
 
-    `held` is why no job went. `use` is what the home takes behind it.
+    `held` says why no job was removed. `use` is the size of the home afterwards.
     """
 
     verdicts: list[RetentionVerdict]
@@ -65,18 +65,18 @@ class Swept:
 
     @property
     def gone(self) -> list[RetentionVerdict]:
-        """The verdicts on what does not stay."""
+        """Verdicts on jobs that lose files or go."""
         return [verdict for verdict in self.verdicts if verdict.fate is not JobFate.KEPT]
 
     @property
     def freed(self) -> int:
-        """Bytes of files that went, or would."""
+        """Bytes of files that were removed, or would be."""
         return sum(verdict.bytes for verdict in self.gone) + sum(orphan.bytes for orphan in self.orphans)
 
 
 @contextmanager
 def gc_lock(home: Home) -> Iterator[None]:
-    """Keep removing and copying apart. Raises RefusedError where another process is at it."""
+    """Exclude concurrent removing and copying. Raises RefusedError if another process is at it."""
     with locked(home.root / "house.lock", wait=False) as mine:
         if not mine:
             raise RefusedError(
@@ -86,9 +86,9 @@ def gc_lock(home: Home) -> Iterator[None]:
 
 
 def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bool = False) -> Swept:
-    """Remove what may go. Raises RefusedError, StorageError; what went by then is gone, and the rest is as it was.
+    """Remove what may go. Raises RefusedError, StorageError; removals made by then stay, the rest is unchanged.
 
-    Submits wait while it is decided, since a new job may carry answers of one that is about to go.
+    Submits wait during the decision, as a new job may carry over answers of a job that is about to go.
     """
     identity = home.identity()
     if dry_run:
@@ -109,9 +109,9 @@ def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bo
 
 
 def _let_all_go(store: Store, home: Home, verdicts: list[RetentionVerdict], now: datetime) -> list[RetentionVerdict]:
-    """Let the database forget what may go, newest first: who carries answers goes before whose they are.
+    """Let the database forget what may go, newest first: a job that carries answers goes before their source.
 
-    Where one was taken up again meanwhile it needs what it carries: then all that is older stays.
+    If a job was resumed meanwhile, it needs the answers it carries, so all older jobs stay.
     """
     for number, verdict in enumerate(verdicts):
         if verdict.fate is not JobFate.KEPT and not _let_go(store, home, verdict, now):
@@ -121,14 +121,14 @@ def _let_all_go(store: Store, home: Home, verdicts: list[RetentionVerdict], now:
 
 
 def _kept(verdict: RetentionVerdict, why: str) -> RetentionVerdict:
-    """The verdict where nothing may go."""
+    """Return the verdict that keeps the job."""
     return verdict if verdict.fate is JobFate.KEPT else RetentionVerdict(verdict.job_id, JobFate.KEPT, why)
 
 
 def _decide(
     store: Store, home: Home, identity: str, terms: Retention, now: datetime
 ) -> tuple[list[RetentionVerdict], str | None]:
-    """What becomes of each job; and why none goes, where that is so."""
+    """Return the verdict on each job, and the reason if none may go."""
     jobs = store.removals.jobs(identity)
     building = next((job.id for job in jobs if _building(home, job)), None)
     held = None if building is None else f"job {building} is being built, and may use other jobs' answers"
@@ -144,23 +144,23 @@ def _decide(
 def _building(home: Home, job: Job) -> bool:
     if job.built_at is not None or job.error is not None or job.options.get("dry_run"):
         return False
-    # One that waits for another is not built yet, and may do so for days.
+    # A job that waits for another is not built yet, perhaps for days.
     return AFTER not in job.options or not _is_free(home.build_lock(job.id))
 
 
 def _leaving(home: Home, job: Job) -> Leaving:
     ended = job.finished_at or (job.created_at if job.error is not None else None)
-    # Rows that could not be delivered are in the home alone.
+    # Undelivered rows are only in the home.
     is_sound = job.error is None or job.is_undelivered
     is_run = job.finished_at is not None and is_sound and job.cancel_requested_at is None
-    is_run = is_run and not job.is_limited  # a trial of some documents shields no whole night
+    is_run = is_run and not job.is_limited  # a trial of some documents does not count as a whole night
     cleared = CLEARED in job.options
     size = 0 if ended is None else disk.size_of(home.job(job.id))
     return Leaving(job.id, job.series, job.created_at, ended, is_run, cleared, size)
 
 
 def _let_go(store: Store, home: Home, verdict: RetentionVerdict, now: datetime) -> bool:
-    """Let the database forget what lies in a job's folder; False where the job was taken up again."""
+    """Let the database forget the files of a job; False if the job was resumed."""
     mark = home.job(verdict.job_id) / GOING
     has_folder = mark.parent.is_dir()
     if has_folder:
@@ -178,7 +178,7 @@ def _let_go(store: Store, home: Home, verdict: RetentionVerdict, now: datetime) 
 
 
 def _remove_folder(home: Home, job_id: JobId) -> None:
-    """Remove the folder of a job whose files nobody needs."""
+    """Remove the folder of a job whose files are no longer needed."""
     folder = home.job(job_id)
     if folder.is_dir():
         gone = folder.with_name(f"{GONE}{folder.name}")
@@ -206,7 +206,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _orphans(store: Store, home: Home, identity: str, terms: Retention) -> tuple[list[Orphan], list[Path]]:
-    """What kills left behind, and old benches; and folders with results that no job is known of, which stay."""
+    """Find leftovers of kills and old benches; and folders with results of unknown jobs, which stay."""
     jobs = {job.id: job for job in store.removals.jobs(identity)}
     found = [
         Orphan(path, disk.size_of(path) if path.is_dir() else path.stat().st_size, reason)
@@ -236,7 +236,7 @@ def _orphans(store: Store, home: Home, identity: str, terms: Retention) -> tuple
 
 
 def _of_no_job(path: Path) -> list[Orphan]:
-    """A folder that a build left; not while somebody builds there."""
+    """Return a folder that a killed build left, unless a build may be running there."""
     if not all(_is_old(file) for file in (path, *path.rglob("*"))):
         return []
     if not _is_free(path / "build.lock"):
@@ -245,7 +245,7 @@ def _of_no_job(path: Path) -> list[Orphan]:
 
 
 def _is_free(lock: Path) -> bool:
-    """Whether nobody holds a lock file; looking leaves it as it is."""
+    """True if no process holds a lock file, without changing it."""
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -275,7 +275,7 @@ def _holds_results(path: Path) -> bool:
 
 
 def _is_old(path: Path) -> bool:
-    # By the disk's own clock, not by the settable one.
+    # By the disk's own clock, which users cannot set.
     with suppress(FileNotFoundError):
         return time.time() - path.stat().st_mtime > LEFT_SECONDS
     return False
@@ -283,7 +283,7 @@ def _is_old(path: Path) -> bool:
 
 @dataclass(slots=True)
 class Daily:
-    """`tick` removes what may go once a day, however often it is called; a file in the home says when it last did."""
+    """Runs gc once a day at most, however often `tick` is called; a file in the home records the last run."""
 
     store: Store
     home: Home
@@ -291,11 +291,11 @@ class Daily:
     _last: datetime | None = field(default=None, init=False)
 
     def use(self, config: Config) -> None:
-        """These settings hold from the next tick on."""
+        """Use these settings from the next tick on."""
         self.terms = config.retention
 
     def tick(self, now: datetime) -> Swept | None:
-        """Remove what may go once a day; gives what went, or None. What keeps it from that is logged."""
+        """Run gc if it is due; return what was removed, or None. Errors are logged."""
         self._last = self._last or self._read()
         if self._last is not None and timedelta() <= now - self._last < EVERY:
             return None

@@ -1,1 +1,1 @@
-"""What the planner is told of a job, and when a job is planned again."""
+"""Input of the planner, and the times of planning."""

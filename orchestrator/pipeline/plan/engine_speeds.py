@@ -1,4 +1,4 @@
-"""How fast the engines of a backend do a job's rows: by what earlier nights, a bench or orch.toml say of tokens."""
+"""Speed of a backend's engines on a job's rows, learned from earlier nights, a bench or orch.toml."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ from orchestrator.settings.config import Config
 from orchestrator.store import Store
 
 ASSUMED_WORK = 1_800.0
-"""Work a second (see `work_of`) of an upstream of which nothing is known: a row of 1,000 tokens, 100 of answer."""
+"""Assumed work per second (see `work_of`) of an unknown upstream: a row of 1,000 tokens, 100 of answer."""
 ASSUMED_SYNC_ROWS = 5.0
-"""Rows a second of an API of which nothing is known."""
+"""Assumed rows per second of an unknown API."""
 UNKNOWN_SPREAD, STATED_SPREAD, BENCH_SPREAD = 1.0, 0.35, 0.15
-"""How far off such a rate may be, one that somebody states, and one that a bench measured on another hour (spreads of
-the logarithm)."""
+"""Spreads (of the logarithm) of an assumed rate, of a stated rate, and of a rate that a bench measured earlier."""
 UNLIKE_SPREAD = 0.35
-"""How much less sure a bench is of rows that are ten times as long as those it asked, or whose answers are."""
+"""Added spread of a bench if the rows, or their answers, are ten times as long as those it asked."""
 SHORT = 16.0
-"""Tokens: lengths are compared with so many added."""
+"""Tokens added to lengths before they are compared."""
 FRESH = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class RowTokens:
-    """Tokens of a row on the whole, of the prompt and of the answer."""
+    """Mean tokens of a row: prompt and answer."""
 
     input: float
     output: float
@@ -51,7 +50,7 @@ class RowTokens:
 
 @dataclass(frozen=True, slots=True)
 class ModelRows:
-    """Rows of a job that are for one model, by the name that it has in the job file."""
+    """Rows of a job for one model, by its name in the job file."""
 
     model: str
     rows: int
@@ -60,10 +59,10 @@ class ModelRows:
 
 @dataclass(frozen=True, slots=True)
 class EngineSpeed:
-    """What is known of the engines of a backend for a job.
+    """Knowledge about the engines of a backend for a job.
 
-    `history` is what was seen of rows for its models, `learned` what that tells, in work with answers at `weight`;
-    `assumed` holds until there is any.
+    `history` has the progress on rows for its models. `learned` are the speeds that it shows, in work with answers at
+    `weight`; `assumed` holds until there are any.
     """
 
     history: Sight
@@ -73,9 +72,9 @@ class EngineSpeed:
 
 
 class EngineSpeeds:
-    """The speeds of a job's rows. `rows` and `rough` tell its tokens by model: counted, and by the length of lines.
+    """Speeds of a job's rows. `rows` returns counted tokens by model, `rough` tokens by the length of lines.
 
-    Counting loads a vocabulary, which takes as long as a small job, so it is asked for only where it matters.
+    Counting loads a vocabulary, which takes as long as a small job, so it happens only if needed.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class EngineSpeeds:
         self._rough = rough
 
     def of(self, name: str, backend: OwnBackend, sight: Sight) -> EngineSpeed:
-        """What is known of a backend."""
+        """Return the knowledge about a backend."""
         measured = {} if isinstance(backend, SyncBackend) else self.measured(name)
         history = self._history(name, backend, sight)
         weights = [one.output_weight for one in measured.values() if one.output_weight is not None]
@@ -108,7 +107,7 @@ class EngineSpeeds:
         return EngineSpeed(history, learned, weight, self._assumed(name, backend, measured))
 
     def work(self, weight: float) -> float:
-        """What a row is of work, in tokens of prompts."""
+        """Return the mean work of a row, in prompt tokens."""
         found = self._rows()
         rows = sum(one.rows for one in found)
         if not rows:
@@ -116,7 +115,7 @@ class EngineSpeeds:
         return sum(one.rows * work_of(one.tokens.input, one.tokens.output, weight) for one in found) / rows
 
     def measured(self, name: str) -> Mapping[str, EngineRates]:
-        """What a bench has measured there of the models of the job, by their names in the job file."""
+        """Return the bench rates of the job's models there, by their names in the job file."""
         known = self._store.engine_rates.of(self._job.home, name)
         if not known:
             return {}
@@ -129,7 +128,7 @@ class EngineSpeeds:
         return found
 
     def _history(self, name: str, backend: OwnBackend, sight: Sight) -> Sight:
-        """What was seen of the job's own models, where the backend has several: each has a speed of its own."""
+        """Limit the history to the job's own models if the backend has several, as each has its own speed."""
         if not isinstance(backend, FleetBackend) or len(backend.models) < 2:
             return sight
         mine = self._models_of(self._job, name)
@@ -142,7 +141,7 @@ class EngineSpeeds:
         return frozenset() if job is None else self._models_of(job, name)
 
     def _models_of(self, job: Job, name: str) -> frozenset[str]:
-        """What the models of a job's rows at a backend are called there."""
+        """Return the names at a backend of the models of a job's rows."""
         models = models_of(self._config, job)
         asked = {shard.model for shard in self._store.shards.of_job(job.id) if shard.backend == name}
         if job.id == self._job.id:
@@ -150,8 +149,8 @@ class EngineSpeeds:
         return frozenset(resolve_model(model, name, models) or model for model in asked)
 
     def _assumed(self, name: str, backend: OwnBackend, measured: Mapping[str, EngineRates]) -> Assumed:
-        """How fast it is taken to be before it has had a night: as stated, as a bench measured, or a guess."""
-        # What is said of a Ray cluster is said of one of its engines.
+        """Return the speed before the first night: stated, measured by a bench, or a guess."""
+        # Settings of a Ray cluster are about one of its engines.
         engines = backend.most_engines if isinstance(backend, RayBackend) else 1
         rates = [] if backend.rows_per_second is None else [backend.rows_per_second * engines]
         if backend.tokens_per_second is not None:
@@ -172,7 +171,7 @@ class EngineSpeeds:
         return Assumed(ASSUMED_WORK * backend.upstream_count / work, UNKNOWN_SPREAD)
 
     def _by_bench(self, backend: TimedBackend, measured: Mapping[str, EngineRates]) -> Assumed:
-        """The rate of all rows: those of a model that was not measured take as long as the others."""
+        """Return the rate of all rows; rows of an unmeasured model count as fast as the others."""
         seconds, rows, apart = 0.0, 0, 0.0
         for one in self._rows():
             rates = measured.get(one.model)
@@ -186,14 +185,14 @@ class EngineSpeeds:
 
     @property
     def _each(self) -> float:
-        """Tokens of a row, prompt and answer; one at least."""
+        """Tokens of a row, prompt and answer; at least 1."""
         found = self._rows()
         tokens = sum(one.rows * (one.tokens.input + one.tokens.output) for one in found)
         return max(1.0, tokens / max(1, sum(one.rows for one in found)))
 
 
 def _engines(backend: TimedBackend, model: str) -> float:
-    """How many engines of a model there are at once."""
+    """Return the most engines of a model that run at a time."""
     if isinstance(backend, EnginesBackend) and model in backend.models:
         return max(1, backend.upstream_count // backend.models[model].tensor_parallel)
     if isinstance(backend, RayBackend) and model in backend.models:
@@ -202,12 +201,12 @@ def _engines(backend: TimedBackend, model: str) -> float:
 
 
 def _apart(one: float, other: float) -> float:
-    """How far two lengths are apart, in powers of ten; between those that are short anyway there is little."""
+    """Return how far two lengths are apart, in powers of ten; short lengths count as similar."""
     return abs(math.log10((one + SHORT) / (other + SHORT)))
 
 
 class ObservationMemory:
-    """What earlier nights tell of engines, kept for a while: it does not change until the next."""
+    """Cache of what earlier nights tell of engines, which only the next night changes."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[datetime, object, float, forecast.Speeds]] = {}
@@ -216,7 +215,7 @@ class ObservationMemory:
     def of(
         self, sight: Sight, series: str, now: datetime, measured: float | None, jobs: frozenset[JobId] | None
     ) -> tuple[float, forecast.Speeds]:
-        """The weight of answers' tokens, and the speeds, of a backend for a job file; `jobs` where not all count."""
+        """Return the weight of answer tokens and the speeds of a backend for a job file; `jobs` limits the history."""
         key, asked = (sight.backend, series), (measured, jobs)
         at, about, weight, speeds = self._known.get(key, (None, None, 0.0, None))
         if at is None or speeds is None or about != asked or now - at >= FRESH or now < at:
@@ -226,7 +225,7 @@ class ObservationMemory:
         return weight, speeds
 
     def models(self, job_id: JobId, name: str, read: Callable[[JobId, str], frozenset[str]]) -> frozenset[str]:
-        """What the models of another job are called at a backend: that stays, once its rows are there."""
+        """Return the names of another job's models at a backend, which are fixed once its rows are there."""
         if (job_id, name) not in self._models:
             self._models[job_id, name] = read(job_id, name)
         return self._models[job_id, name]

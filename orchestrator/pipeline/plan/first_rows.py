@@ -1,4 +1,4 @@
-"""The rows that a plan asks first, at the synchronous endpoints of the providers that it sends batches to."""
+"""Rows that a plan asks first, at the synchronous endpoints of providers that get batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.store import Store
 
 
 def first_rows(store: Store, config: Config, job: Job, routes: Sequence[Route], now: datetime) -> Iterator[FirstRow]:
-    """The rows that are asked first if a plan takes these routes, with what each costs at most."""
+    """Yield the rows asked first if a plan takes these routes, with the most that each costs."""
     for route in routes if is_wanted(job) else ():
         backend = config.backends[route.backend]
         if route.rows <= FEW_ROWS or not isinstance(backend, HostedBackend | AnthropicBackend):
@@ -42,6 +42,6 @@ def first_rows(store: Store, config: Config, job: Job, routes: Sequence[Route], 
 
 
 def with_first_rows(plan: Plan, rows: tuple[FirstRow, ...]) -> Plan:
-    """A plan with the rows that are asked first, which it has counted as rows of a batch: these cost half."""
+    """Add the rows asked first to a plan, which has counted them at a batch's half price."""
     more = sum((one.at_most for one in rows if one.at_most is not None), Decimal(0))
     return replace(plan, first_rows=rows, expected=plan.expected + more / 2, at_most=plan.at_most + more)

@@ -1,4 +1,4 @@
-"""What was forecast, held against what came: when a batch is over, and when a job is."""
+"""Outcomes of forecasts, recorded when a batch or job is over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.store import Store
 
 
 def batch_over(store: Store, shard: Shard, status: BatchStatus, now: datetime) -> None:
-    """How long a batch took. One that was cut short would have taken longer; one that was refused says nothing."""
+    """Record how long a batch took. A batch cut short would have taken longer; a refused batch shows nothing."""
     if shard.submitted_at is None or status is BatchStatus.FAILED:
         return
     took = (now - shard.submitted_at).total_seconds()
@@ -20,7 +20,7 @@ def batch_over(store: Store, shard: Shard, status: BatchStatus, now: datetime) -
 
 
 def job_over(store: Store, job: Job, now: datetime) -> None:
-    """What a job cost, how long its answers were, when it was finished, and whether in time."""
+    """Record a job's cost, the length of its answers, its duration, and if it was in time."""
     store.forecasts.settled(job.id, "cost", float(store.ledger.spent(job.id)), now)
     for task, mean in store.sizes.mean_outputs(job.id).items():
         store.forecasts.settled(job.id, "output", mean, now, task=task)

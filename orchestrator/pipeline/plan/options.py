@@ -1,6 +1,6 @@
-"""What each backend would ask for a job's rows, and how long it would take: the options of the planner.
+"""Options of the planner: what each backend would cost for a job's rows, and how long it would take.
 
-All is read from the store, orch.toml and the profiles: prices, own history, quotas, what other jobs have there.
+Everything comes from the store, orch.toml and the profiles: prices, own history, quotas, other jobs' rows there.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from orchestrator.store.limits import LearnedLimit
 from orchestrator.store.records import OpenRows
 
 RUNS = 10
-"""So many earlier runs of a job file say how long its answers are."""
+"""Most earlier runs of a job file from which the length of its answers is learned."""
 UNBOUNDED_OUTPUT = 4096
-"""What an answer without a bound is taken to have at most; a budget does not allow such rows."""
+"""Assumed most tokens of an answer without a bound; a budget does not allow such rows."""
 DAY = 86_400
 P95 = 1.645
 FREE = Cost(Decimal(0), Decimal(0))
 REMEMBERED = timedelta(days=30)
-"""How far back the progress of engines is looked upon."""
+"""Time range of the engine progress that counts."""
 
 
 class Prospects:
-    """The options of a job's open rows at this moment. Reads only."""
+    """Options of a job's open rows at this moment. Reads only."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Prospects:
         down: Mapping[str, float],
         memory: ObservationMemory,
     ) -> None:
-        """`down` says for how many seconds no upstream of a backend has taken rows, where that is so."""
+        """`down` has the seconds for which backends have had no working upstream."""
         self._store = store
         self._config = config
         self._job = job
@@ -86,7 +86,7 @@ class Prospects:
 
     @cached_property
     def rows(self) -> int:
-        """The open rows."""
+        """Number of open rows."""
         return sum(part.rows for part in self._open)
 
     @cached_property
@@ -111,7 +111,7 @@ class Prospects:
         return [run.id for run in self._store.jobs.of_series(self._job.series)[:RUNS]]
 
     def lengths(self, part: OpenRows) -> Lengths:
-        """How long the answers to rows of one task will be, by what earlier runs of the job file got."""
+        """Return the expected length of answers to rows of one task, by earlier runs of the job file."""
         most = part.max_output // part.rows if part.max_output is not None else UNBOUNDED_OUTPUT
         key = (part.task, part.prompt_version)
         if key not in self._seen_lengths:
@@ -119,7 +119,7 @@ class Prospects:
         return forecast.output_lengths(self._seen_lengths[key], most)
 
     def _density(self, part: OpenRows) -> float:
-        """Prompt tokens a byte of a task's lines. It may have to count them, which lengths alone have no need of."""
+        """Return the prompt tokens per byte of a task's lines. May count them, which lengths alone do not need."""
         key = (part.task, part.prompt_version)
         if key not in self._densities:
             self._densities[key] = density(self._store, Home(self._config.home), self._job, self._runs, *key)
@@ -127,16 +127,16 @@ class Prospects:
 
     @cached_property
     def options(self) -> list[Option]:
-        """Every backend of orch.toml as the planner sees it, with what speaks against it for this job."""
+        """Every backend of orch.toml as the planner sees it, with the objections for this job."""
         against = self._objections
         given_up = self._given_up
         if any(name not in against and name not in given_up for name in self._config.backends):
-            against = {**given_up, **against}  # where all that may run it are down, they are waited for
+            against = {**given_up, **against}  # if all eligible backends are down, wait for them
         return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]
 
     @property
     def _objections(self) -> Mapping[str, str]:
-        """What speaks against backends. What was learned counts only where another backend may have the rows."""
+        """Objections to backends. Learned refusals count only if another backend may have the rows."""
 
         def refused(backend: str, model: str, endpoint: str) -> Collection[str]:
             return self._store.refused_fields.of(backend, model, endpoint, self._job.created_at)
@@ -147,7 +147,7 @@ class Prospects:
 
     @property
     def _given_up(self) -> dict[str, str]:
-        """Why no more rows go to a backend none of whose upstreams has taken one for longer than its patience."""
+        """Reasons to send nothing more to backends whose upstreams have taken no row within their patience."""
         found = {}
         for name, seconds in self._down.items():
             backend = self._config.backends.get(name)
@@ -191,27 +191,27 @@ class Prospects:
 
     @cached_property
     def last_used(self) -> Mapping[str, datetime]:
-        """When backends had rows last, without those that never had any."""
+        """When each backend last had rows, if ever."""
         seen = {name: observed.last_used(self._sight(name), self._now) for name in self._config.backends}
         return {name: at for name, at in seen.items() if at is not None}
 
     @cached_property
     def cancels(self) -> Mapping[str, float]:
-        """Seconds until the rows of a batch that is rerouted are free, at the longest, by backend."""
+        """Seconds, at the longest, until the rows of a rerouted batch are free, by backend."""
         return {option.backend: option.cancel_seconds for option in self.options}
 
     # --- other jobs
 
     @cached_property
     def _others(self) -> list[Job]:
-        """The unfinished jobs of the home whose rows an engine does before those of this one."""
+        """Unfinished jobs of the home whose rows an engine does before this job's."""
         jobs = [job for job in self._store.jobs.unfinished(self._job.home) if job.built_at is not None]
         first = observed.goes_first(jobs, self._job, self._now)
         return [job for job in jobs if job.id in first]
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """What other jobs may come to need of the synchronous routes."""
+        """Rows of other jobs that may later need the synchronous routes."""
         others = {job.id: self._store.shards.of_job(job.id) for job in self._others}
         deadlines = {job.id: job.deadline_at for job in self._others if job.deadline_at is not None}
         batches = [option for option in self.options if isinstance(option, BatchOption)]
@@ -220,14 +220,14 @@ class Prospects:
 
     @cached_property
     def later(self) -> int:
-        """Rows that will be made of answers: those of long documents, and those that are asked once more."""
+        """Expected number of rows made later: for long documents, and for re-asked answers."""
         made = self._store.observations.unmade(self._job.id)
         again = observed.reask_share(self._store.observations.reasked(self._runs))
         return made + int(again * (self.rows + made) + 0.5)
 
     @cached_property
     def later_cost(self) -> Cost | None:
-        """What those cost, None where they are like the open ones: what a stronger model answers costs more."""
+        """Cost of these rows; None if it is like the open rows'. Answers of a stronger model cost more."""
         models = models_of(self._config, self._job)
         steps = [(shape, rung) for shape in self.shapes for rung in above(shape.model, models)]
         if not steps:
@@ -241,7 +241,7 @@ class Prospects:
         return _plus(found, base, max(0.0, rest), max(0.0, rest))
 
     def _cheapest(self, shape: Shape) -> Cost | None:
-        """What a row costs where that is cheapest, None where nothing that is paid by the token has its model."""
+        """Return the lowest cost of a row; None if no backend paid by the token has its model."""
         models, found = models_of(self._config, self._job), []
         for option in self.options:
             backend = self._config.backends[option.backend]
@@ -260,14 +260,14 @@ class Prospects:
     # --- money
 
     def _token_cost(self, name: str, backend: Backend) -> tuple[Cost, str | None]:
-        """What a row costs there over the models of the job, or why nobody knows."""
+        """Return the mean cost of a row over the job's models there, or why it is unknown."""
         prices = prices_of(backend, self._config, lambda: self._now)
         models, p50, p95 = models_of(self._config, self._job), Decimal(0), Decimal(0)
         try:
             for shape in self.shapes:
                 model = resolve_model(shape.model, name, models)
                 if model is None and shape.model in models:
-                    continue  # a model of a list that this backend has not: its rows keep away from it
+                    continue  # the backend lacks this model of a list, so such rows avoid it
                 each = shape.cost(prices, model or shape.model)
                 p50, p95 = p50 + shape.rows * each.p50, p95 + shape.rows * each.p95
         except UsageError as error:
@@ -276,7 +276,7 @@ class Prospects:
         return Cost(p50 / rows, max(p50, p95) / rows), None
 
     def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
-        """How many rows may be enqueued there at once, by the tightest of the models, and how many others have."""
+        """Return how many rows fit into the tightest model's quota there (None: any), and how many others have."""
         rooms = []
         for shape in self.shapes:
             known = self._store.limits.of(name, shape.model)
@@ -298,7 +298,7 @@ class Prospects:
         asker = observed.Asker(self._job.id, self._job.series, first)
         is_local = isinstance(backend, TimedBackend)
         speed = self._engine_speeds.of(name, backend, self._sight(name))
-        # Counting loads a vocabulary, which takes as long as a small job: only where speeds are of tokens.
+        # Counting loads a vocabulary, which takes as long as a small job: only if speeds are in tokens.
         work = self._engine_speeds.work(speed.weight) if speed.learned.counted else 0.0
         pace = observed.pace(
             self._sight(name), asker, speed.assumed, work, self._now, speed.learned,
@@ -311,7 +311,7 @@ class Prospects:
         if isinstance(backend, SyncBackend):
             cost, unpriced = self._token_cost(name, backend)
             return SynchronousOption(name, backend.location, cost, pace, objection or unpriced, leaves)
-        # What stands still for a while is not dear for that: its hours are paid for what they do in the end.
+        # A pause does not make an upstream expensive: its hours are paid for what they do in the end.
         usual = forecast.pace(speed.learned, speed.assumed, now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
         cost = _time_cost(prices, pace if pace.rate > 0 else usual, backend.upstream_count)
@@ -321,7 +321,7 @@ class Prospects:
         return SynchronousOption(name, backend.location, cost, pace, objection, leaves, timed=True)
 
     def _start_of(self, name: str) -> float:
-        """Seconds until an engine of a fleet takes rows, of the model that takes the longest."""
+        """Return the seconds until an engine of a fleet takes rows, for its slowest model to start."""
         starts = start_seconds(self._store.engine_holds.since(self._now - REMEMBERED), name)
         benched = {model: one.start_seconds for model, one in self._engine_speeds.measured(name).items()}
         known = {**{model: seconds for model, seconds in benched.items() if seconds is not None}, **starts}
@@ -337,14 +337,14 @@ class Prospects:
         return [ModelRows(one.model, one.rows, RowTokens(one.input_tokens, one.output.mean)) for one in self.shapes]
 
     def _rough_tokens(self) -> RowTokens:
-        """Tokens of a row by the length of its line: nothing is counted."""
+        """Estimate a row's tokens by the length of its line, without counting."""
         rows = max(1, self.rows)
         told = sum(part.rows * self.lengths(part).mean for part in self._open) / rows
         return RowTokens(sum(part.bytes for part in self._open) / rows / BYTES_PER_TOKEN, told)
 
 
 def _learned(known: LearnedLimit, now: datetime) -> int | None:
-    """The limit that refusals have taught, while it holds."""
+    """Return the limit that refusals have taught, while it holds."""
     return quota.current(Learned(known.enqueued_tokens, known.learned_at), now).limit
 
 
@@ -353,7 +353,7 @@ def _p50(cost: Cost) -> Decimal:
 
 
 def _plus(cost: Cost, each: Cost, usual: float, most: float) -> Cost:
-    """With so many rows more."""
+    """Add the cost of so many more rows."""
     return Cost(cost.p50 + Decimal(repr(usual)) * each.p50, cost.p95 + Decimal(repr(most)) * each.p95)
 
 
@@ -367,7 +367,7 @@ def _time_cost(prices: Prices, pace: forecast.Pace, upstreams: int) -> Cost:
 def seconds_of(
     option: Option, rows: int, chance: float, back: int = 0, job: Open | None = None, now: datetime | None = None
 ) -> float:
-    """How long so many rows take at a backend, with this chance; a day at most.
+    """Return how long so many rows take at a backend, with this chance; a day at most.
 
     `back` rows of the `job` will come there as well, from batches that are being cancelled `now`.
     """
@@ -379,5 +379,5 @@ def seconds_of(
 
 
 def is_assumed(option: Option) -> bool:
-    """Whether what is told of a backend is mostly a guess."""
+    """True if the figures of a backend are mostly guesses."""
     return not (option.turnaround.is_known if isinstance(option, BatchOption) else option.pace.is_known)

@@ -1,4 +1,4 @@
-"""What a plan asks for: rows to send, batches to take back, and when to look again."""
+"""Orders of a plan: rows to send, batches to reroute, and when to plan again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from orchestrator.core.shards import Shard
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """Up to `rows` waiting rows that go to a backend, those that keep away from `avoid`; and why.
+    """Up to `rows` waiting rows that avoid `avoid` go to a backend, with the reason.
 
-    `avoid` names backends, none for rows that may go anywhere. With `canary`, only rows that go before the others; a
-    `probe` measures a route long unused.
+    `avoid` names backends; it is empty for rows that may go anywhere. With `canary`, only canary rows go. A `probe`
+    measures a route long unused.
     """
 
     rows: int
@@ -27,7 +27,7 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What to do with a job's open rows now: shards to reroute, then rows to send. Look again at `next_look`."""
+    """Orders for a job's open rows: shards to reroute, then rows to send. Plan again at `next_look`."""
 
     reroutes: tuple[Shard, ...]
     sends: tuple[Sending, ...]
@@ -37,7 +37,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The orders for rows that go before the others, and what they are to cost."""
+    """The orders for canary rows, and their forecast cost."""
 
     orders: Orders
     foreseen: tuple[Forecast, ...]

@@ -1,4 +1,4 @@
-"""What a plan foresees of a job, to be held against what comes: its cost, its end, and how long its answers are."""
+"""Forecasts of a plan, to be compared with what happens: a job's cost, end and length of answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.policy.planner import Plan
 def foreseen_by(
     job: Job, plan: Plan, lengths: Mapping[str, tuple[str, Lengths]], rows: int, now: datetime
 ) -> list[Forecast]:
-    """The forecasts of a plan; `lengths` of answers by task, with the model of its rows."""
+    """Return the forecasts of a plan; `lengths` has the answers' lengths by task, with the model of its rows."""
     backends = "+".join(route.backend for route in plan.routes)
 
     def one(kind: str, p50: float, p95: float, source: str, model: str = "", task: str = "") -> Forecast:

@@ -1,4 +1,4 @@
-"""What the planner makes of a job: its plan as if nothing had been sent, and the orders for what is open now."""
+"""The planner's view of a job: its plan as if nothing had been sent, and orders for its open rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import OpenRows
 
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
-"""A job without a deadline is planned as if it had one this far away, and nobody minded much."""
+"""Deadline and target chance assumed for a job without a deadline."""
 LOOK = timedelta(minutes=30)
 
 
@@ -59,10 +59,10 @@ class Planning:
         down: Mapping[str, float] | None = None,
         memory: ObservationMemory | None = None,
     ) -> None:
-        """`left` is what budgets that jobs share leave of a job, None where there are none.
+        """`left` returns what shared budgets leave for a job, None without one.
 
-        With `canary`, rows that go before the others are all that there is. `down` says for how many seconds no
-        upstream of a backend has taken rows, where that is so; `memory` keeps what earlier nights tell.
+        With `canary`, only canary rows count. `down` has the seconds for which backends have had no working upstream;
+        `memory` caches what earlier nights tell.
         """
         self._store = store
         self._config = config
@@ -75,7 +75,7 @@ class Planning:
 
     @cached_property
     def work(self) -> list[OpenRows]:
-        """The job's open rows, by what decides their cost and place."""
+        """The job's open rows, grouped by what decides their cost and place."""
         return self._store.sizes.open_work(self._job.id, canary=self._canary)
 
     @cached_property
@@ -89,11 +89,11 @@ class Planning:
 
     @property
     def options(self) -> list[Option]:
-        """Every backend of orch.toml, with what speaks against it."""
+        """Every backend of orch.toml, with the objections to it."""
         return self._prospects.options
 
     def option(self, backend: str) -> Option:
-        """A backend of orch.toml as the planner sees it."""
+        """Return a backend of orch.toml as the planner sees it."""
         return next(one for one in self.options if one.backend == backend)
 
     @cached_property
@@ -102,7 +102,7 @@ class Planning:
 
     @cached_property
     def terms(self) -> Terms:
-        """What the job asks for; the budget is what of it is not spent."""
+        """Terms of the job; its budget less what is spent."""
         job, budget = self._job, None
         if job.budget is not None:
             budget = max(Decimal(0), job.budget - self._store.ledger.spent(job.id))
@@ -118,9 +118,9 @@ class Planning:
 
     @property
     def _binding(self) -> Terms:
-        """The terms that rows are sent by: also within what the budgets leave that jobs share.
+        """Terms for sending rows, which also respect shared budgets.
 
-        Where all is paid by the hour, a budget stops the job while it runs.
+        If every usable backend is paid by the hour, a budget stops the job while it runs instead.
         """
         if all(isinstance(self._config.backends[one.backend], TimedBackend) for one in self._usable):
             return replace(self.terms, budget=None)
@@ -130,7 +130,7 @@ class Planning:
     # --- as if nothing had been sent
 
     def plan(self) -> Plan:
-        """The plan of all open rows as if none had been sent: what a submit prints, by the terms of the orders."""
+        """Plan all open rows as if none had been sent: what a submit prints, by the terms of the orders."""
         found = self._prospects
         planned, terms = self._planned(found.rows, self.options, self._binding), self._binding
         if terms.budget != self.terms.budget and not planned.verdict.holds:
@@ -148,15 +148,15 @@ class Planning:
         )
 
     def is_refused(self, plan: Plan) -> bool:
-        """Whether what is known says that a plan cannot keep the deadline or the budget.
+        """True if known facts show that a plan cannot keep the deadline or the budget.
 
-        What is only assumed refuses nobody: it is known better once it has run. Prices are known; an hour of our own
-        upstreams is worth what they do in it.
+        Assumptions refuse no job: running it shows more. Prices are known; an hour of our own upstreams is worth what
+        they do in it.
         """
         if plan.verdict.holds or (self._job.deadline_at is None and self.terms.budget is None):
             return False
         if self._binding.budget != self.terms.budget:
-            # Budgets that jobs share refuse nothing: they hold batches until they renew.
+            # Shared budgets refuse nothing: they hold batches until they renew.
             plan = self._planned(self._prospects.rows, self.options, self.terms)
             if plan.verdict.holds:
                 return False
@@ -168,22 +168,22 @@ class Planning:
         return not any(is_assumed(one) for one in self._usable)
 
     def forecasts(self, plan: Plan) -> list[Forecast]:
-        """What a plan foresees of the job, to be held against what comes."""
+        """Return the forecasts of a plan, to be compared with what happens."""
         found = self._prospects
         lengths = {part.task: (part.model, found.lengths(part)) for part in self.work}
         return foreseen_by(self._job, plan, lengths, found.rows, self._now)
 
-    # --- as the rows lie now
+    # --- as the rows are now
 
     def outlook(self) -> Outlook | None:
-        """How the job stands, None where no backend may take its rows."""
+        """Return how the job stands, or None if no backend may take its rows."""
         if not self._usable:
             return None
         found = self._decision()
         return Outlook(found.chance, found.expected, found.reroute, found.reason)
 
     def orders(self) -> Orders:
-        """What to do now. Raises RefusedError or RequestRefused if nothing may take the rows that are left."""
+        """Return what to do now. Raises RefusedError or RequestRefused if nothing may take the rows that are left."""
         kept, stuck = list[Sending](), None
         for avoid in self._refused_by:
             try:
@@ -201,7 +201,7 @@ class Planning:
                 raise RefusedError(f"job {self._job.id} cannot go on: {self._why_not()}")
             return Orders((), tuple(kept), "nothing waits", self._now + LOOK)
         if len(self._usable) == 1 and not self._has_to_leave:
-            # There is nothing to choose: quotas, budgets and the deadline hold what has to be held.
+            # Nothing to choose: quotas, budgets and the deadline hold what must be held.
             only, free = self._usable[0].backend, self.lying.waiting
             reason = eligibility_of(self._config, self._job).reason(only)
             order = [Sending(free, only, (), reason)] if free else []
@@ -213,12 +213,12 @@ class Planning:
 
     @property
     def _has_to_leave(self) -> bool:
-        """Whether rows are at an option that may not have them any more."""
+        """True if rows are at a synchronous backend that may no longer have them."""
         usable = {option.backend for option in self._usable}
         return any(backend not in usable for backend, _ in self.lying.synchronous)
 
     def _probed(self, rows: Open, terms: Terms) -> tuple[Probe | None, Decision] | None:
-        """A few of a job's rows for a backend that has to be measured, and what to do with the others meanwhile."""
+        """Return the few rows that measure a backend, and the decision on the others; None without a probe."""
         routing = self._config.routing
         if self._job.deadline_at is None:
             return None
@@ -226,10 +226,10 @@ class Planning:
         return planner.probed(rows, self.options, terms, self._now, rule, self._prospects.last_used)
 
     def _sends(self, found: Decision, probe: Probe | None) -> list[Sending]:
-        """A decision's sends as orders. What was rerouted in time goes to options, and to no batch.
+        """Turn a decision's sends into orders. Rerouted rows go to synchronous options, never to a batch.
 
-        Where the budget does not cover what is foreseen of all rows, or a quota holds none, nothing is decided: it
-        goes on as far as both reach, row by row, where it is cheapest.
+        If the budget does not cover the forecast of all rows, or a quota has no room, nothing is decided. Rows
+        then go to the cheapest backend, one by one, as far as both allow.
         """
         reason = self._reason(found.reason)
         free, back = self.lying.waiting, {avoid: self._waiting(avoid) for avoid in self._rerouted}
@@ -258,16 +258,16 @@ class Planning:
         return sends
 
     def of_canary(self) -> Planning:
-        """The same view of the rows that go before the others."""
+        """Return the same view, limited to canary rows."""
         return Planning(
             self._store, self._config, self._job, self._now, self._left, canary=True, down=self._down,
             memory=self._memory,
         )  # fmt: skip
 
     def first(self, by: datetime | None) -> First | str:
-        """What to do with the rows of `of_canary`; or why they would not be back `by` then.
+        """Return what to do with canary rows; or why they would not be back `by` then.
 
-        They go where they are back soonest, to an option before any batch.
+        They go where they are back soonest, to a synchronous option before any batch.
         """
         if not self._usable:
             return First(self.orders(), ())
@@ -282,7 +282,7 @@ class Planning:
         if self.lying.waiting:
             sends.append(Sending(self.lying.waiting, best.backend, (), reason))
         foreseen: tuple[Forecast, ...] = ()
-        # Rows that are paid by the hour cost more the fewer they are; and what is sent once more is not all of them.
+        # No forecast for rows paid by the hour, which cost more the fewer they are, nor for a part sent again.
         if not self.shards and not isinstance(self._config.backends[best.backend], TimedBackend):
             p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
             foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)
@@ -294,7 +294,7 @@ class Planning:
 
     @cached_property
     def _rerouted_from(self) -> set[str]:
-        """The hosted backends whose batches were rerouted: their leftovers go to no other batch."""
+        """Hosted backends whose batches were rerouted: their leftovers go to no other batch."""
         freed = (one for one in self.shards if one.rerouted_at)
         return {one.backend for one in freed if not self._is_paced(one.backend)}
 
@@ -303,27 +303,27 @@ class Planning:
 
     @cached_property
     def _avoided(self) -> list[tuple[str, ...]]:
-        """What rows that wait keep away from, each of them `avoid` of some."""
+        """The sets of backends that waiting rows avoid."""
         return sorted({work.avoid for work in self.work if work.shard_id is None and work.avoid})
 
     @cached_property
     def _rerouted(self) -> list[tuple[str, ...]]:
-        """Those of `_avoided` whose rows were rerouted in time, where there is an option for them."""
+        """Sets of `_avoided` whose rows were rerouted in time, and have a synchronous option."""
         rerouted = [avoid for avoid in self._avoided if not self._rerouted_from.isdisjoint(avoid)]
         return [avoid for avoid in rerouted if self._sync_options_for(avoid)]
 
     @property
     def _refused_by(self) -> list[tuple[str, ...]]:
-        """The others: what those rows keep away from has refused them."""
+        """The other sets: their backends have refused the rows."""
         return [avoid for avoid in self._avoided if avoid not in self._rerouted]
 
     def _sync_options_for(self, avoid: tuple[str, ...]) -> list[SynchronousOption]:
-        """The options that may take rows which keep away from `avoid`, the cheapest first."""
+        """Return the synchronous options for rows that avoid `avoid`, the cheapest first."""
         handles = [one for one in self._usable if isinstance(one, SynchronousOption) and one.backend not in avoid]
         return sorted(handles, key=lambda one: one.cost.p50)
 
     def _may_move(self, work: OpenRows, shard: Shard) -> bool:
-        """Whether rows at a backend are the planner's to move; those with nowhere else to go stay where they are."""
+        """True if the planner may move rows from their backend; rows without an alternative stay."""
         return not work.avoid or any(one.backend != shard.backend for one in self._sync_options_for(work.avoid))
 
     def _waiting(self, avoid: tuple[str, ...]) -> int:
@@ -331,14 +331,14 @@ class Planning:
 
     @cached_property
     def lying(self) -> Open:
-        """Where the job's open rows are; those that a backend has refused are not among them."""
+        """Places of the job's open rows, without rows that a backend has refused."""
         rerouted = sum(self._waiting(avoid) for avoid in self._rerouted)
         shards, by_shard = {shard.id: shard for shard in self.shards}, dict[str, int]()
         for work in self.work:
             if work.shard_id is not None and self._may_move(work, shards[ShardId(work.shard_id)]):
                 by_shard[work.shard_id] = by_shard.get(work.shard_id, 0) + work.rows
         there = [shard for shard in self.shards if shard.backend in self._config.backends]
-        # What is at a backend that orch.toml no longer has can be neither polled nor rerouted.
+        # Batches at a backend that orch.toml no longer has can be neither polled nor rerouted.
         synchronous = {name for name in self._config.backends if self._is_paced(name)}
         found = self._prospects
         return lying(
@@ -348,13 +348,13 @@ class Planning:
         )  # fmt: skip
 
     def _reason(self, why: str) -> str:
-        """Why rows go to a backend, for people."""
+        """Say why rows go to a backend."""
         if self._job.deadline_at is not None:
             return why
         return f"the cheapest of {', '.join(option.backend for option in self._usable)}"
 
     def _kept(self, avoid: tuple[str, ...]) -> list[Sending]:
-        """Where the rows go that a backend has refused. Raises RefusedError where nothing else takes them."""
+        """Place the rows that a backend has refused. Raises RefusedError if no other backend takes them."""
         refused = "it refused these rows, has no model for them, or gave them up"
         options = [
             replace(one, objection=one.objection or refused) if one.backend in avoid else one for one in self.options
@@ -364,27 +364,27 @@ class Planning:
             raise why_not(self._store, self._job, avoid, options)
         plan = planner.plan(rows, options, self._binding, self._now, claims=self._prospects.claims)
         if not plan.routes:
-            # Neither a budget nor a quota refuses rows that run already: they go on as far as both reach.
+            # Neither a budget nor a quota refuses rows that already run: they continue as far as both allow.
             cheapest = min(others, key=lambda one: one.cost.p50).backend
             return [Sending(rows, cheapest, avoid, f"the cheapest; {plan.verdict.reason}")]
         return [Sending(route.rows, route.backend, avoid, route.reason) for route in plan.routes]
 
     def has_other_than(self, *backends: str) -> bool:
-        """Whether rows that these backends give up have somewhere to go."""
+        """True if rows that these backends give up have somewhere to go."""
         against = objections(self._config, self._job)
         return any(name not in backends and name not in against for name in self._config.backends)
 
     def may_take(self, shard: Shard) -> bool:
-        """Whether a shard's backend may still take it: orch.toml may have been changed since it was planned."""
+        """True if a shard's backend may still take it: orch.toml may have changed since the plan."""
         backend = self._config.backends.get(shard.backend)
         is_local_only = (spec := spec_of(self._job)) is not None and spec.allow.location == "local"
         return backend is not None and (not is_local_only or backend.location == "local")
 
     def standing(self, shard: Shard) -> RungStanding:
-        """Where a shard's rows stand on the list of models of their alias."""
+        """Return the position of a shard's rows on their alias's list of models."""
         return standing_of(self._config, self._job, shard)
 
     def _why_not(self) -> str:
-        """What speaks against each backend."""
+        """List the objections to each backend."""
         told = "; ".join(f"{option.backend}: {option.objection}" for option in self.options)
         return told or "no backend is configured"

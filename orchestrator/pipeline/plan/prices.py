@@ -1,4 +1,4 @@
-"""What rows cost at a backend of orch.toml: by the time of its upstreams, or by the token at the tier served."""
+"""Prices of rows at a backend of orch.toml: by upstream time, or by the token at the tier that served them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _NOTHING = Price(Decimal(0), "paid by the token")
 
 @dataclass(frozen=True, slots=True)
 class ByTime:
-    """Rows of upstreams that cost by the hour; `sizes`: how many GPUs a model's engine has, where each costs that.
+    """Prices of upstreams paid by the hour. `sizes` has the GPUs per engine of a model, if each costs that.
 
-    `prices`: what an hour of each model's engine costs, where they differ; `cost_per_hour` is the highest of them.
+    `prices` has the hourly cost of each model's engine, if these differ; `cost_per_hour` is the highest.
     """
 
     cost_per_hour: Decimal | None
@@ -47,37 +47,37 @@ class ByTime:
     prices: Mapping[str, Decimal] | None = None
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
-        """Its share of the upstream's time."""
+        """Price the row's share of upstream time."""
         if self.prices is not None and model in self.prices:
             return pricing.local_price(outcome.upstream_seconds, self.prices[model], idle=self.idle)
         return self.of_time(outcome.upstream_seconds * (self.sizes or {}).get(model, 1))
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> None:
-        """Nothing beside it: time that passed in vain is in the hour."""
+        """Return None: the hour already includes wasted time."""
 
     def of_time(self, seconds: float) -> Price:
-        """Seconds of one upstream."""
+        """Price the seconds of one upstream."""
         return pricing.local_price(seconds, self.cost_per_hour, idle=self.idle)
 
     def known(self, model: str, endpoint: str) -> str:
-        """What an hour costs, in words."""
+        """Describe the cost of an hour."""
         names = self.prices or self.sizes
         if names is not None and model not in (*names, "default"):
             raise UsageError(f"it has no model {model}; it has {', '.join(names)}")
         return per_hour((self.prices or {}).get(model, self.cost_per_hour))
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
-        """Not known beforehand: tokens take as long as they take."""
+        """Return None: the time for tokens is not known beforehand."""
         return None
 
     def synchronous(self) -> ByTime:
-        """The same: an hour costs what it costs."""
+        """Return the same prices: an hour costs the same for any row."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class ByToken:
-    """Rows of a provider, at `tier` unless an answer of a synchronous one says that another served it."""
+    """Prices of a provider's rows, at `tier` unless a synchronous answer names another."""
 
     provider: str | None
     tier: Tier
@@ -86,32 +86,32 @@ class ByToken:
     now: Callable[[], datetime]
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
-        """Its tokens, at the tier that served it."""
+        """Price the row's tokens at the tier that served it."""
         terms = self._terms()
         with _told():
             return pricing.row_price(self.provider, model, outcome, asked=self.tier, expected=expected, **terms)
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
-        """What these sends cost if every one of them was billed."""
+        """Price these sends as if all of them were billed."""
         with _told():
             return pricing.uncertain_price(self.provider, model, usage, sends, tier=self.tier, **self._terms())
 
     def of_time(self, seconds: float) -> Price:
-        """Nothing: they are paid by the token."""
+        """Return no cost: rows are paid by the token."""
         return _NOTHING
 
     def known(self, model: str, endpoint: str) -> str:
-        """What a million tokens cost, in words."""
+        """Describe the cost of a million tokens."""
         with _told():
             return pricing.price_known(self.provider, model, tier=self.tier, endpoint=endpoint, **self._terms())
 
     def at_most(self, model: str, usage: Usage) -> Price:
-        """These tokens, none of them cached."""
+        """Price these tokens, none of them cached."""
         with _told():
             return pricing.token_price(self.provider, model, usage, tier=self.tier, **self._terms())
 
     def synchronous(self) -> ByToken:
-        """Its rows at the standard tier."""
+        """Return the prices at the standard tier."""
         return replace(self, tier=Tier.STANDARD)
 
     def _terms(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class ByToken:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """A price that is not known is not a fault of the job's: it waits until orch.toml has it."""
+    """Raise UsageError for an unknown price: the job is not at fault, and waits until orch.toml has it."""
     try:
         yield
     except InputError as error:
@@ -128,7 +128,7 @@ def _told() -> Iterator[None]:
 
 
 def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -> Prices:
-    """The prices of a backend. Raises UsageError where its profile is not known."""
+    """Return the prices of a backend. Raises UsageError if its profile is unknown."""
     overrides = {name: _override(price) for name, price in settings.prices.items()}
     match backend:
         case LocalBackend():
@@ -152,7 +152,7 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
 
 
 def listed_prices(provider: str, tier: Tier, settings: Config, now: Callable[[], datetime]) -> ByToken:
-    """What a provider's models cost at a tier, whether it is a backend of orch.toml or not."""
+    """Return the prices of a provider's models at a tier, even if it is not a backend of orch.toml."""
     overrides = {name: _override(price) for name, price in settings.prices.items()}
     return ByToken(provider, tier, None, overrides, now)
 

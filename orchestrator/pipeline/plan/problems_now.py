@@ -1,6 +1,6 @@
-"""What is wrong now with the backends that may take a job: an address that nobody answers at, a missing model or key.
+"""Current problems of backends that may take a job: no answer, or a missing model or key.
 
-Each is asked for its list of models, all of them at a time and for a moment only. Nothing is spent.
+Requests the list of models from all of them at a time, and only for a moment. Nothing is spent.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from orchestrator.settings.backends import (
 from orchestrator.settings.config import Config
 
 LOOK_SECONDS = 2.0
-"""How long one answer may take."""
+"""Most seconds for one answer."""
 ALL_SECONDS = 4.0
-"""How long all of them may take. A backend that has said nothing by then is not judged."""
+"""Most seconds for all answers. A backend that has not answered by then is not judged."""
 MOST_WORDS = 300
 DEFAULT_MODEL = "default"
 
 
 def problems_now(config: Config, job: Job) -> dict[str, str]:
-    """The problems of backends by name, in the order of orch.toml, without those that may not take the job."""
+    """Return the problems of backends that may take the job, in the order of orch.toml."""
     against = objections(config, job)
     names = [name for name in config.backends if name not in against]
     found: dict[str, str | None] = {}
@@ -51,7 +51,7 @@ def problems_now(config: Config, job: Job) -> dict[str, str]:
 
 
 def _all_at_once(calls: list[Callable[[], None]]) -> None:
-    # Resolving a name has no end of its own: a thread that hangs in it is left behind.
+    # Resolving a name has no timeout: a thread that hangs in it is left behind.
     threads = [threading.Thread(target=call, daemon=True) for call in calls]
     for thread in threads:
         thread.start()
@@ -69,13 +69,13 @@ def _problem(name: str, backend: Backend, models: list[str]) -> str | None:
         case HostedBackend() | AnthropicBackend():
             return _of_provider(name, backend, models)
         case EnginesBackend() | RayBackend():
-            return None  # its engines are started when there are rows
+            return None  # its engines start when there are rows
         case _:
             assert_never(backend)
 
 
 def _of_upstreams(name: str, urls: tuple[str, ...], key_env: str | None, models: list[str], hint: str) -> str | None:
-    """What is wrong with all upstreams of a backend; one that works is enough."""
+    """Return the first problem of a backend if all of its upstreams have one, else None."""
     problems = []
     for url in urls:
         problem = _of_upstream(name, url, key_env, models, hint)

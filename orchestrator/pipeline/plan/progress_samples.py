@@ -1,4 +1,4 @@
-"""How far jobs are at our own backends, kept about once a minute: their speed is learned from it."""
+"""Progress of jobs at our own backends, sampled about once a minute to learn their speed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY = timedelta(minutes=1)
 
 
 class Samples:
-    """Notes the progress of jobs. When it was noted last is kept in memory: after a start, it is noted at once."""
+    """Samples the progress of jobs. Sample times are kept in memory: after a restart, the first is due at once."""
 
     def __init__(self, store: Store, health: Callable[[str], Mapping[str, Any] | None]) -> None:
         self._store = store
@@ -24,7 +24,7 @@ class Samples:
         self._noted: dict[tuple[str, str], datetime] = {}
 
     def take(self, job: Job, shards: Sequence[Shard], is_own: Callable[[Shard], bool], now: datetime) -> None:
-        """Note how far a job is at each of our backends that works on it, where it is time."""
+        """Sample a job's progress at each of our backends that works on it, if due."""
         at = {shard.backend for shard in shards if shard.state is ShardState.SUBMITTED and is_own(shard)}
         due = [name for name in sorted(at) if self._is_due(job, name, now)]
         self._store.observations.note(_progress(job, name, shards, now, self._health(name)) for name in due)
@@ -35,7 +35,7 @@ class Samples:
         return last is None or not last <= now < last + EVERY
 
     def forget(self, job: Job) -> None:
-        """A job is over."""
+        """Forget a job that is over."""
         self._noted = {key: at for key, at in self._noted.items() if key[0] != job.id}
 
 
@@ -56,6 +56,6 @@ def _progress(
 
 
 def _left(shard: Shard, health: Mapping[str, Any] | None) -> int:
-    """Rows that the engine could be working on: a row in back-off says nothing about its speed."""
+    """Return the rows that the engine could be working on: a row in back-off says nothing about its speed."""
     left = unfinished(shard, shard.rows)
     return left if health is None else left - rows_in_back_off(health, shard.batch_id, left)

@@ -1,4 +1,4 @@
-"""The deadline guard: which jobs are due for another look of the planner. In memory: a start looks at all of them."""
+"""Times at which jobs are planned again. Kept in memory: after a restart, every job is planned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Terms = tuple[datetime | None, Decimal | None, frozenset[str]]
 
 
 class ReplanTimer:
-    """When each job is planned again."""
+    """Next planning time of each job."""
 
     def __init__(self) -> None:
         self._next: dict[JobId, tuple[datetime, Terms]] = {}
@@ -19,10 +19,10 @@ class ReplanTimer:
     def is_due(
         self, job: Job, now: datetime, *, waiting: bool, moved: bool, trouble: frozenset[str] = frozenset()
     ) -> bool:
-        """Whether to plan a job now: rows wait that did not before, its terms changed, or it is due.
+        """True if a job should be planned now: new rows wait, its terms changed, or it is due.
 
-        Backends in `trouble` take no rows, or do not answer: that they are, and that they are no longer, is news. A
-        job without a deadline is planned only then, and while rows of it wait.
+        Backends in `trouble` take no rows or do not answer; a change of that set also counts. A job without a
+        deadline is planned only for such changes, and while its rows wait.
         """
         known = self._next.get(job.id)
         if waiting and (moved or known is None):
@@ -32,14 +32,14 @@ class ReplanTimer:
         return known is None or now >= known[0] or known[1] != _terms(job, trouble)
 
     def looked(self, job: Job, next_look: datetime, trouble: frozenset[str] = frozenset()) -> None:
-        """A job was planned."""
+        """Note that a job was planned."""
         self._next[job.id] = (next_look, _terms(job, trouble))
 
     def forget(self, job: Job) -> None:
-        """A job is over."""
+        """Forget a job that is over."""
         self._next.pop(job.id, None)
 
 
 def _terms(job: Job, trouble: frozenset[str]) -> Terms:
-    """What may change of a job and of its backends while it runs."""
+    """Return the facts about a job and its backends that may change while it runs."""
     return job.deadline_at, job.budget, trouble

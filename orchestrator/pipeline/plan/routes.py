@@ -1,4 +1,4 @@
-"""Which backends may take a job's rows, by orch.toml and the job file, and what its models are called there."""
+"""Backends that may take a job's rows, by orch.toml and the job file, and its models' names there."""
 
 from __future__ import annotations
 
@@ -36,34 +36,33 @@ _CURE = ": take it out, or let it go with `unsupported: drop`"
 
 
 def models_of(config: Config, job: Job) -> dict[str, Names]:
-    """Aliases and the rungs of those that list models, by what they stand for; the job file's before orch.toml's,
-    and the names of fleets' models last.
-    """
+    """Return what aliases and their rungs stand for: the job file's, then orch.toml's, then fleets' model names."""
     return expand(_declared(config, job), config.backends)
 
 
 def _declared(config: Config, job: Job) -> dict[str, Names | Sequence[Names]]:
     spec = spec_of(job)
-    # The rows of a batch file say what each backend is asked for; a name of a fleet there binds them to no fleet.
+    # A batch file's rows name models themselves; a fleet's name there does not bind them to the fleet.
     return dict(config.models) if spec is None else {**config.fleet_models, **config.models, **spec.models}
 
 
 def standing_of(config: Config, job: Job, shard: Shard) -> RungStanding:
-    """Where a shard's rows stand on their alias's list, with the backends that may take rows of the job now."""
+    """Return the position of a shard's rows on their alias's list, with the backends that may take rows now."""
     usable = config.backends.keys() - objections(config, job).keys()
     return standing(shard.model, shard.backend, models_of(config, job), usable)
 
 
 def _names_at(backend: str, aliases: Iterable[str], models: Mapping[str, Names]) -> dict[str, str | None]:
-    """What a job's aliases are called at a backend; rungs above the first only where they have a name there."""
+    """Return the names of a job's aliases at a backend, and of higher rungs that have a name there."""
     names = {alias: resolve_model(alias, backend, models) for alias in aliases}
     higher = {rung: resolve_model(rung, backend, models) for alias in aliases for rung in above(alias, models)}
     return names | {rung: name for rung, name in higher.items() if name is not None}
 
 
 def _check_rungs(config: Config, job: Job) -> None:
-    """Raises UsageError for a model of a list that no backend is asked for: it would be passed over in silence; and
-    for vectors of a list of models, which could not be compared.
+    """Raise UsageError for a listed model that no backend has, which would be skipped silently.
+
+    Also raised for vectors of a list of models, which could not be compared.
     """
     declared = _declared(config, job)
     for task in tasks_of(job):
@@ -86,7 +85,7 @@ def _check_rungs(config: Config, job: Job) -> None:
 
 
 def eligibility_of(config: Config, job: Job, refused: Refused = nothing_refused) -> Eligibility:
-    """The backends that may take a job's rows, and what speaks against the others; `refused` is what was learned."""
+    """Return backends that may take a job's rows, and objections to the others; `refused` returns learned refusals."""
     models = models_of(config, job)
     aliases, uses, asked = set[str](), set[tuple[str, str]](), list[Task]()
     allowed, local_only = None, False
@@ -115,25 +114,25 @@ def eligibility_of(config: Config, job: Job, refused: Refused = nothing_refused)
 
 
 def asked_tasks(job: Job) -> list[Task]:
-    """The tasks that a job asks; none of a batch file."""
+    """Return the tasks that a job asks; empty for a batch file."""
     only = Scope.of(job).tasks
     return [task for task in tasks_of(job) if not only or task.id in only]
 
 
 def asked_models(config: Config, job: Job, backend: str) -> list[str]:
-    """What a backend calls the models that a job's tasks ask; none for a batch file."""
+    """Return a backend's names of the models that a job's tasks ask; empty for a batch file."""
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
     names = _names_at(backend, aliases, models_of(config, job))
     return sorted({name or alias for alias, name in names.items()})
 
 
 def objections(config: Config, job: Job, refused: Refused = nothing_refused) -> Mapping[str, str]:
-    """What speaks against each backend that may not take a job's rows."""
+    """Return the objections to backends that may not take a job's rows."""
     return eligibility_of(config, job, refused).objections
 
 
 def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
-    """What becomes of settings of a job's tasks that the models of a backend do not take, by backend."""
+    """Return what happens to task settings that a backend's models do not take, by backend."""
     models, tasks = models_of(config, job), asked_tasks(job)
     found = {}
     for name in config.backends:
@@ -149,7 +148,7 @@ def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
 
 
 def check_eligible(config: Config, job: Job) -> None:
-    """Raises RefusedError with the objections where none is eligible, UsageError for a useless rung."""
+    """Raise RefusedError with the objections if no backend is eligible, UsageError for a useless rung."""
     _check_rungs(config, job)
     found = eligibility_of(config, job)
     if found.eligible:
@@ -168,7 +167,7 @@ def check_eligible(config: Config, job: Job) -> None:
 def _used(
     uses: Iterable[tuple[str, str]], names: Mapping[str, str | None], models: Mapping[str, Names]
 ) -> list[tuple[str | None, str]]:
-    """What a backend calls the models that may be asked there, each with the endpoint at which it is."""
+    """Return the models that may be asked at a backend, by their names there, each with its endpoint."""
     return sorted(
         {(names.get(rung), url) for alias, url in uses for rung in (alias, *above(alias, models)) if rung in names},
         key=str,
@@ -183,7 +182,7 @@ def _lost(
     models: Mapping[str, Names],
     refused: Refused,
 ) -> str | None:
-    """What tasks ask of their models at a backend that these do not take; None where they take it all."""
+    """Return what tasks ask that their models at a backend do not take, or None."""
     recipient = recipient_of(config.backends[backend])
     found: dict[str, list[str]] = {}
     for task in tasks:
@@ -201,7 +200,7 @@ def _lost(
 def _candidate(
     config: Config, name: str, uses: Iterable[tuple[str | None, str]], lost: Callable[[], str | None]
 ) -> Candidate:
-    """`uses` are names of models and the endpoints at which they are asked; `lost` is what they do not take."""
+    """Build a candidate. `uses` has models and their endpoints; `lost` returns what the models do not take."""
     backend, objection = config.backends[name], None
     urls = ANY_ENDPOINT
     match backend:

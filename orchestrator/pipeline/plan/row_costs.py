@@ -1,4 +1,4 @@
-"""Rows that are alike, what one of them costs of a model, and how many go on to a stronger one."""
+"""Costs of rows that are alike, and the shares of rows that go on to a stronger model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.policy.planner import Cost
 from orchestrator.settings.model_lists import rung_of
 
 INPUT_MARGIN, KNOWN_INPUT_MARGIN = 1.15, 1.05
-"""Prompts of a job on the whole are no longer than estimated by this (95 %); where others of it were counted."""
+"""Factors above which estimated prompts of a whole job rarely are (95 %): unknown, and with counted prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Rows that are alike on the whole: the estimated prompt tokens of one, and how long its answer will be."""
+    """Rows that are alike: the mean estimated prompt tokens, and the expected length of answers."""
 
     rows: int
     model: str
@@ -27,7 +27,7 @@ class Shape:
     output: Lengths
 
     def cost(self, prices: Prices, model: str) -> Cost:
-        """What one costs, of a model by its name there. Raises UsageError where nobody knows."""
+        """Return the cost of one row, for a model by its name there. Raises UsageError if the price is unknown."""
         usual = Usage(input_tokens=round(self.input_tokens), output_tokens=round(self.output.mean))
         margin = KNOWN_INPUT_MARGIN if self.output.seen else INPUT_MARGIN
         high = Usage(
@@ -44,7 +44,7 @@ def _price(prices: Prices, model: str, usage: Usage) -> Decimal:
 
 
 def going_on(runs: Sequence[Mapping[str, int]], rung: str) -> list[tuple[int, int]]:
-    """Of each run, told by the models that rows came to: the rows of an alias, and how many reached a rung."""
+    """Return, for each run, the rows of an alias, and how many of them reached a rung."""
     alias, number = rung_of(rung)
     found = []
     for reached in runs:

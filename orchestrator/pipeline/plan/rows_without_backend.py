@@ -1,4 +1,4 @@
-"""Why rows wait that no backend takes, in the provider's words where it refused them all."""
+"""Errors for rows that no backend takes, in the provider's words if it refused them all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.store.refusal_holds import RefusalHold
 def why_not(
     store: Store, job: Job, avoid: tuple[str, ...], options: Sequence[Option]
 ) -> RefusedError | RequestRefused:
-    """Return the error for rows that keep away from some backends and that no other takes."""
+    """Return the error for rows that avoid some backends and that no other takes."""
     holds = [hold for hold in store.holds.of(job.id) if hold.backend in avoid]
     if not holds:
         objections = "; ".join(f"{option.backend}: {option.objection}" for option in options)

@@ -1,4 +1,4 @@
-"""What is foreseen of shards that are sent now, to be held against how long they take."""
+"""Forecasts of how long new shards take, to be compared with what happens."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from orchestrator.policy.planner import BatchOption
 from orchestrator.policy.planner.returning_rows import returning
 
 QUICK = 2.0
-"""Seconds that the shortest batch takes: it is sent, and seen to be over."""
+"""Seconds of the shortest batch: it is sent, and seen to be over."""
 
 
 def turnarounds(planning: Planning, shards: Sequence[Shard], now: datetime) -> list[Forecast]:
-    """How long each takes. An option works on all rows of a job there at once, also on those that come back to it."""
+    """Return how long each shard takes. An option works on all of a job's rows at a time, also returning rows."""
     job = planning.lying
     together: dict[str, int] = dict(job.synchronous)
     for shard in shards:

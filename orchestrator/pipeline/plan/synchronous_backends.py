@@ -1,4 +1,4 @@
-"""Which backends answer a row at once: synchronous ones that can be reached now."""
+"""Synchronous backends that can answer a row now."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBac
 from orchestrator.settings.config import Config
 
 AT_ONCE = "at_once"
-"""The option of a job that names the backends that it may ask, for those that cannot wait."""
+"""Option of a job that names the only backends it may ask, as it cannot wait."""
 PROBE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """The backends that answer at once, why each of the others does not, and whether that may pass.
+    """Backends that answer immediately, why the others do not, and if that may pass.
 
-    `hint` says what to add to orch.toml where it has no backend of this kind.
+    `hint` says what to add to orch.toml if it has no backend of this kind.
     """
 
     names: tuple[str, ...]
@@ -29,7 +29,7 @@ class AtOnce:
 
 
 def at_once(config: Config) -> AtOnce:
-    """Ask every synchronous backend of orch.toml whether it is there; nothing is spent."""
+    """Probe every synchronous backend of orch.toml; nothing is spent."""
     names, others, may_pass = list[str](), dict[str, str](), False
     for name, backend in config.backends.items():
         if isinstance(backend, FleetBackend):
@@ -49,7 +49,7 @@ def at_once(config: Config) -> AtOnce:
 
 
 def _problem(name: str, url: str, key_env: str | None) -> str | None:
-    """Why an upstream is not asked; None where it answers, whatever it says of its models."""
+    """Return why an upstream cannot be used, or None if it answers, whatever its models."""
     import httpx2
 
     try:
@@ -65,7 +65,7 @@ def _problem(name: str, url: str, key_env: str | None) -> str | None:
 
 
 def _hint(config: Config) -> str | None:
-    """The synchronous API of the first provider that has one beside its batches, as orch.toml would name it."""
+    """Suggest an orch.toml entry for the synchronous API of the first provider that has one."""
     for backend in config.backends.values():
         if isinstance(backend, HostedBackend) and backend.kind == "openai":
             return (

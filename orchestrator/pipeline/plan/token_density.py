@@ -1,4 +1,4 @@
-"""Prompt tokens a byte of a job's request lines: by what earlier runs were billed, else counted in a sample."""
+"""Prompt tokens per byte of a job's request lines: billed in earlier runs, or counted in a sample."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from orchestrator.store import Store
 
 ENOUGH_ROWS = 20
 MOST_OF_PICTURES = 64_000_000
-"""Bytes of a line with pictures that are examined: pictures have few tokens a byte, and a part of one has none."""
+"""Most bytes read of a line with pictures: pictures have few tokens per byte, and a cut picture has none."""
 SAMPLE_ROWS = 16
 SAMPLE_BYTES = 200_000
-"""What counting may read in all: a tenth of a second of it."""
+"""Most bytes that counting reads in all: a tenth of a second."""
 
 _COUNTED: WeakKeyDictionary[Store, dict[tuple[JobId, str], float]] = WeakKeyDictionary()
-"""By job and task. A job's lines never change, so they are counted once while the store is open, and no longer."""
+"""Counts by job and task. A job's lines never change, so they are counted once while the store is open."""
 
 
 def density(store: Store, home: Home, job: Job, runs: Sequence[JobId], task: str, prompt_version: str) -> float:
-    """Prompt tokens a byte of the lines that ask a task.
+    """Return the prompt tokens per byte of the lines that ask a task.
 
-    A model's own count, where earlier runs of the job file have one; else o200k's, which is exact for OpenAI's newer
-    models and an estimate for others.
+    Uses the model's own count if earlier runs of the job file have one. Otherwise uses o200k's, which is exact for
+    OpenAI's newer models and an estimate for others.
     """
     rows, billed, size = store.sizes.prompt_sizes(runs, task, prompt_version)
     if rows >= ENOUGH_ROWS:
@@ -61,7 +61,7 @@ class _Line(msgspec.Struct):
 
 
 def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
-    """By a sample of the job's lines."""
+    """Count a sample of the job's lines."""
     found = size = 0
     try:
         with home.requests(job_id).open("rb") as file:
@@ -76,7 +76,7 @@ def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
                 found += sum(map(tokens.of_picture, _pictures(line)))
                 found += _tokens_of(_PICTURE.sub(b"", line))
     except OSError:
-        size = 0  # the lines are gone: nothing of the job can be sent either, which says so itself
+        size = 0  # without lines nothing can be sent either, which reports itself
     return found / size if size else 1 / tokens.BYTES_PER_TOKEN
 
 
@@ -92,14 +92,14 @@ def _tokens_of(line: bytes) -> int:
 
 
 def _pictures(line: bytes) -> Iterator[bytes]:
-    """The first bytes of each picture that a request line holds itself."""
+    """Yield the first bytes of each picture inside a request line."""
     for found in _PICTURE.finditer(line):
         with suppress(ValueError):
             yield b64decode(found[1][: len(found[1]) // 4 * 4])
 
 
 def _strings(value: Any) -> list[str]:
-    """The texts in a value; of a message its content, and not its role."""
+    """Return the texts in a value; of a message its content, not its role."""
     match value:
         case str():
             return [value]

@@ -1,4 +1,4 @@
-"""The sets of fields of a job's waiting rows that their models at a backend have never answered."""
+"""Sets of fields of a job's waiting rows that their models at a backend have never answered."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from orchestrator.store import Store
 from orchestrator.store.proofs import SampleRow
 
 MOST_READ = 10_000
-"""Rows of a batch file whose fields are read, since any of them may have others."""
+"""Most rows of a batch file whose fields are read, as each may have others."""
 MOST_ASKED = 10
-"""Sets of fields that are asked at a time, those of most rows first."""
+"""Most sets of fields asked at a time, those with the most rows first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """A set of fields that a model has never answered, and the smallest row that has it.
+    """A set of fields that a model has never answered, with the smallest such row.
 
     `model` is its name there, and `endpoint` where it is asked.
     """
@@ -39,7 +39,7 @@ class Unproven:
 
 
 def is_wanted(job: Job) -> bool:
-    """True if the job file does not turn it off."""
+    """True unless the job file turns preflights off."""
     spec = spec_of(job)
     return spec is None or spec.preflight
 
@@ -56,7 +56,7 @@ def unproven(
     *,
     canary: bool = False,
 ) -> list[Unproven]:
-    """The sets of fields of a job's waiting rows that their models at a backend have never answered."""
+    """Return the sets of fields of a job's waiting rows that their models at a backend have never answered."""
     kinds = _Kinds(store, home, job, backend, recipient, models, now)
     if job.kind is JobKind.BATCH:
         rows: Iterable[SampleRow] = store.proofs.first_waiting(job.id, avoid, MOST_READ, canary=canary)
@@ -76,7 +76,7 @@ def unproven(
 
 
 class _Kinds:
-    """The sets of fields of rows, as they are written for a backend."""
+    """The sets of fields of rows, as written for a backend."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class _Kinds:
         self._proven: dict[tuple[str, str], frozenset[str]] = {}
 
     def of(self, rows: Iterable[SampleRow], job: Job | None = None) -> Iterator[Unproven]:
-        """Each row with its set of fields; a row whose line cannot be read is left out."""
+        """Yield each row with its set of fields, without rows whose line cannot be read."""
         job = job or self._job
         writers: dict[tuple[str, str], tuple[str, LineWriter]] = {}
         with suppress(OSError), self._home.requests(job.id).open("rb") as source:
@@ -124,7 +124,7 @@ class _Kinds:
         return one.fields in self._proven[key]
 
     def _answered_earlier(self, one: Unproven) -> frozenset[str]:
-        """What the model has answered in batches of a version that did not record it."""
+        """Return the sets that the model answered in batches of a version that did not record them."""
         found = set[str]()
         for row in self._store.proofs.earlier_answers(self._backend, one.row.endpoint, one.row.model):
             if (job := self._store.jobs.find(row.job_id)) is not None:
@@ -133,7 +133,7 @@ class _Kinds:
 
 
 def is_priced(prices: Prices, one: Unproven) -> bool:
-    """True if the price of a synchronous answer is known: none is paid blindly."""
+    """True if the price of a synchronous answer is known: no row is paid blindly."""
     try:
         prices.synchronous().known(one.model, one.endpoint)
     except UsageError:

@@ -1,1 +1,1 @@
-"""Rows → shards → batches, as far as budgets, quotas and the canary let them go."""
+"""Stage that turns rows into shards and batches, as far as budgets, quotas and the canary allow."""

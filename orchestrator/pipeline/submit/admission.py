@@ -1,7 +1,7 @@
-"""What may be sent to a backend now: its quotas, as orch.toml and its profile give them and as refusals taught them.
+"""Admission control: what may be sent to a backend now, by its quotas from orch.toml, its profile and refusals.
 
-Quotas are capacity, not failure: a shard that does not fit waits, and no row's attempt is counted. What counts
-against a quota is read from the shards of every job, so several jobs share it.
+Quotas are capacity, not failure: a shard that does not fit waits, and no row's attempt is counted. The load on a
+quota is read from the shards of every job, so several jobs share it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from orchestrator.store.limits import LearnedLimit
 
 HOUR = timedelta(hours=1)
 FIRST_ACCOUNT_PAUSE, ACCOUNT_PAUSE = timedelta(seconds=15), timedelta(minutes=5)
-"""A key that was refused, or an empty account, is tried again after so long: it passes, or somebody mends it."""
+"""Pauses between tries of a refused key or an empty account: the cause may pass, or somebody fixes it."""
 ACCOUNT_PATIENCE = timedelta(minutes=5)
-"""So long it is only told; behind this, somebody has to see to it."""
+"""How long a refused account is only noted. After that, it is an error that needs a person."""
 ACCOUNT_FORGOTTEN = timedelta(days=1)
 SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), timedelta(minutes=30))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRoom:
-    """What one batch may hold, in rows and estimated prompt tokens.
+    """Most rows and estimated prompt tokens of one batch.
 
-    `fits` says whether a budget covers the tokens of some prompts, and of their answers at most.
+    `fits` says if a budget covers the tokens of some prompts, and at most so many of their answers.
     """
 
     rows: int
@@ -54,7 +54,7 @@ def _covers(dollars: Decimal, handle: BackendHandle, model: str, tokens: int, mo
 
 
 class CallKind(StrEnum):
-    """What an account is refused for. An empty one may still look at its batches, so each is judged by itself."""
+    """Kind of call that an account is refused for. They differ: an empty account may still look at its batches."""
 
     SEND = "send"
     LOOK = "look"
@@ -62,7 +62,7 @@ class CallKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """An account that was refused `times` in a row, first at `since`: nothing is sent before `until`."""
+    """An account refused `times` in a row, first at `since`: nothing is sent before `until`."""
 
     since: datetime
     until: datetime
@@ -71,23 +71,23 @@ class Stopped:
 
 
 class AdmissionControl:
-    """Decides what may go, and learns from what was refused."""
+    """Decides what may be sent, and learns from refusals."""
 
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
-        # Kept in memory: who starts anew has perhaps mended it.
+        # In memory: the cause may have been fixed by a restart.
         self._stopped: dict[tuple[str, CallKind], Stopped] = {}
         self._lost_inputs: dict[str, int] = {}
         self._most: dict[JobId, Decimal] = {}
 
     def has_parts(self, shard: Shard, too_dear: TooDear) -> bool:
-        """Whether a shard that no budget covers has parts that one does; its job's are no dearer from now on."""
+        """True if parts of a too expensive shard would fit the budget; limits the job's later shards to that."""
         self._most[shard.job_id] = too_dear.left
         return shard.rows > 1 and too_dear.left * shard.rows >= too_dear.wanted
 
     def room(self, handle: BackendHandle, model: str, job_id: JobId | None = None, name: str = "") -> BatchRoom:
-        """What a shard of a model, which has this `name` there, may hold at a backend."""
+        """Return the room of a batch at a backend for a model, which has this `name` there."""
         known = self._store.limits.of(handle.name, model)
         limit = quota.effective(handle.limits.enqueued(model), self._learned(known).limit)
         tokens = None
@@ -99,7 +99,7 @@ class AdmissionControl:
         return BatchRoom(min(handle.limits.max_rows, known.max_rows or handle.limits.max_rows), tokens, fits)
 
     def hold(self, handle: BackendHandle, shard: Shard) -> str | quota.Split | None:
-        """What a shard waits for, or that it has to be planned again, smaller; None where it may be sent now."""
+        """Return what a shard waits for, or how to split it; None if it may be sent now."""
         if handle.is_own:
             return None
         correction = self._correction(handle, shard.model)
@@ -115,7 +115,7 @@ class AdmissionControl:
         )
 
     def _correction(self, handle: BackendHandle, model: str) -> float:
-        """Prompt tokens as the backend counted them of late, to our estimate of the same."""
+        """Return the recent ratio of the backend's prompt tokens to our estimate."""
         return quota.correction(*self._store.shards.told_tokens(handle.name, model))
 
     def _in_flight(self, handle: BackendHandle, shard: Shard, correction: float) -> InFlight:
@@ -131,13 +131,13 @@ class AdmissionControl:
         )
 
     def accepted(self, handle: BackendHandle, shard: Shard) -> None:
-        """A batch went through its validation: pauses start over."""
+        """Note that a batch passed validation: pauses start over."""
         known = self._store.limits.of(handle.name, shard.model)
         if known.strikes:
             self._remember(known, quota.accepted(self._learned(known)))
 
     def was_busy(self, handle: BackendHandle, shard: Shard, busy: BackendBusy) -> None:
-        """An upload or a create was put off."""
+        """Note that an upload or a create was put off."""
         self._pause(handle, shard, busy.message, busy.retry_after)
 
     def _pause(self, handle: BackendHandle, shard: Shard, reason: str, retry_after: float | None = None) -> None:
@@ -145,7 +145,7 @@ class AdmissionControl:
         self._remember(known, quota.wait(self._learned(known), reason, retry_after, self._now()))
 
     def stop(self, handle: BackendHandle, reason: str, what: CallKind) -> None:
-        """Nothing goes to a backend for a while: its account was refused. Tried again, with pauses that grow."""
+        """Stop sending to a backend for a while, as it refused the account; pauses grow."""
         now, known = self._now(), self._stopped.get((handle.name, what))
         if known is None or now > known.until + ACCOUNT_FORGOTTEN:
             known = Stopped(now, now, reason)
@@ -153,18 +153,18 @@ class AdmissionControl:
         self._stopped[handle.name, what] = Stopped(known.since, now + pause, reason, known.times + 1)
 
     def worked(self, handle: BackendHandle, what: CallKind) -> None:
-        """An account was not refused for what it asked."""
+        """Note that the account was not refused for this kind of call."""
         self._stopped.pop((handle.name, what), None)
 
     def refused_for(self, handle: BackendHandle, what: CallKind) -> timedelta:
-        """For how long an account has been refused, without a call of the same kind that was not."""
+        """Return for how long an account has been refused, without a successful call of the same kind."""
         known = self._stopped.get((handle.name, what))
         return timedelta() if known is None else self._now() - known.since
 
     def check_account(self, handle: BackendHandle) -> str | None:
-        """What a shard waits for while an account is refused, None where it waits for nothing.
+        """Return what a shard waits for while an account is refused, or None.
 
-        Raises AccountError once it has been refused for so long that somebody has to see to it.
+        Raises AccountError once the refusal has lasted so long that it needs a person.
         """
         now = self._now()
         found = [
@@ -182,20 +182,20 @@ class AdmissionControl:
         )
 
     def lost_input(self, handle: BackendHandle) -> None:
-        """A backend could not find a file that had been uploaded: the next ones are given more time to settle."""
+        """Note that a backend could not find an uploaded file: the next ones get more time to settle."""
         self._lost_inputs[handle.name] = min(len(SETTLES), self._lost_inputs.get(handle.name, 0) + 1)
 
     def settles(self, handle: BackendHandle) -> timedelta:
-        """How long an upload is left alone before a batch is made of it."""
+        """Return how long an upload is left alone before its batch is created."""
         times = self._lost_inputs.get(handle.name, 0)
         return SETTLES[times - 1] if times else timedelta()
 
     def blames_input(self, handle: BackendHandle) -> bool:
-        """Whether an input that is not found has had all the time that can help."""
+        """True if an input that is not found has had all the time that can help."""
         return self._lost_inputs.get(handle.name, 0) >= len(SETTLES)
 
     def learn(self, handle: BackendHandle, shard: Shard, tally: ShardTally) -> None:
-        """Take in what a collected batch told of the backend."""
+        """Learn from a collected batch."""
         if tally.stop is not None:
             self.stop(handle, f"{handle.name}: {tally.stop}", CallKind.SEND)
         if tally.wait is not None:
@@ -223,7 +223,7 @@ class AdmissionControl:
             case BatchFault.WHOLE if refusal.code == INPUT_LOST:
                 self.lost_input(handle)
             case _:
-                return  # no fault of the backend's: its rows have been judged
+                return  # not the backend's fault: its rows have been judged
 
     def _remember(self, known: LearnedLimit, learned: Learned) -> None:
         facts = {"enqueued_tokens": learned.limit} | {
@@ -232,6 +232,6 @@ class AdmissionControl:
         self._store.limits.put(replace(known, **facts))
 
     def _learned(self, known: LearnedLimit) -> Learned:
-        """What of it still holds."""
+        """Return the part of a learned limit that still holds."""
         learned = Learned(known.enqueued_tokens, known.learned_at, known.hold_until, known.strikes, known.reason)
         return quota.current(learned, self._now())

@@ -1,6 +1,6 @@
-"""One row asked at a provider's synchronous endpoint: the intent is committed, the row asked, the answer kept.
+"""One row asked at a provider's synchronous endpoint: commits the intent, asks, keeps the answer.
 
-A kill between intent and answer leaves a row that may be billed: it is booked as uncertain, and goes on in a batch.
+A kill between intent and answer leaves a row that may be billed: it is booked as uncertain, and goes into a batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNKNOWN = "it was asked before a stop, and whether it was answered is not known"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What asking a row showed, and the provider's words for it."""
+    """Finding from a row asked first, with the provider's message."""
 
     finding: PreflightFinding
     message: str
@@ -47,7 +47,7 @@ def ask(
     models: Models,
     admission: AdmissionCheck,
 ) -> Asked | Waits:
-    """Ask the row of a pending shard. Its shard has ended then, or waits.
+    """Ask the row of a pending shard; the shard then has ended, or waits.
 
     Raises NotSent, after which it is pending again.
     """
@@ -65,7 +65,7 @@ def ask(
     except NotSent as error:
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
-    except InputError as error:  # it has no counterpart there: its batch says so of the row
+    except InputError as error:  # a batch would have no counterpart either, and report it for the row
         answer = DirectAnswer(None)
         return _end(store, home, intended, answer, Asked(PreflightFinding.UNCLEAR, error.message), admission.now())
     is_unlisted = is_about_model(answer) and handle.api.lists_model(model) is False
@@ -77,7 +77,7 @@ def ask(
 
 
 def _is_respelled(store: Store, shard: Shard, answer: DirectAnswer, lessons: Lessons) -> bool:
-    """True if a refusal taught how such requests are written instead."""
+    """True if a refusal taught how to write such requests instead."""
     (row,) = store.rows.of_shard(shard.id)
     assert answer.error is not None, "it is refused"
     error = answer.error
@@ -94,7 +94,7 @@ def _words(answer: DirectAnswer) -> str:
 
 
 def _end(store: Store, home: Home, intended: Shard, answer: DirectAnswer, asked: Asked, now: datetime) -> Asked:
-    """Keep what came of a row, then end its shard."""
+    """Keep the outcome of a row, then end its shard."""
     (custom_id,) = store.rows.custom_ids(intended.id)
     if asked.finding is PreflightFinding.ANSWERED:
         _keep(home, intended, "output", result_line(custom_id, answer))
@@ -120,7 +120,7 @@ def recover(store: Store, home: Home, shard: Shard, now: datetime) -> Asked:
 
 
 def _unanswered_line(custom_id: str) -> bytes:
-    """A result line that says: this row was sent once, and no answer is known."""
+    """Return a result line which says that the row was sent once, without a known answer."""
     orch = Provenance("", latency_ms=0, upstream_seconds=0.0, attempts=1, uncertain=1)
     error = {"code": CANCELLED, "message": UNKNOWN}
     told = {"custom_id": custom_id, "response": None, "error": error, "orch": orch}

@@ -1,8 +1,8 @@
-"""A shard becomes a batch, which is paid for once.
+"""Creation of a shard's batch, which is paid for once.
 
-The intent to create a batch is committed before the request for it is sent, and the batch carries the shard's id
-where its provider has room for one. So whatever happens in between, the batch is found again, or it is known that
-there is none (`unanswered_create`).
+The intent is committed before the create request is sent. The batch carries the shard's id if its provider has a
+field for it. So whatever happens in between, the batch is found again, or is known not to exist
+(`unanswered_create`).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from orchestrator.store import Store
 log = logging.getLogger(__name__)
 
 UPLOAD_SETTLES = timedelta(hours=1)
-"""An upload that a create does not find is waited for so long, then made again."""
+"""How long to wait for an upload that a create does not find, before repeating the upload."""
 MOST_UPLOADS = 2
 MOST_STRAYS = 3
-"""So many uploads may be answered with a file that is not ours; then the backend gets none of these rows."""
+"""Most uploads answered with a foreign file; after that, the backend gets none of these rows."""
 STRAY_SLACK = timedelta(minutes=5)
-"""A stray file that is older than its upload by more than this is somebody's, and is left alone."""
+"""A stray file older than its upload by more than this belongs to somebody, and is left alone."""
 
 
 def window_of(job: Job, now: datetime) -> tuple[int, str]:
-    """How long a batch made now may take: until the deadline, or a day where there is none any more."""
+    """Return the seconds that a batch made now may take (a day after the deadline has passed), and a note."""
     is_late = job.deadline_at is not None and job.deadline_at <= now
     left = math.ceil((due_at(job.deadline_at, now) - now).total_seconds())
     return left, "the deadline has passed, finishing late" if is_late else ""
@@ -61,24 +61,24 @@ def window_of(job: Job, now: datetime) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Why a shard is still pending; `is_failing` if its backend did not do what it should have."""
+    """Reason why a shard is still pending. `is_failing` means that its backend did not do what it should."""
 
     why: str
     is_failing: bool = False
 
     @property
     def code(self) -> HoldCode:
-        """The same for decisions."""
+        """The same reason as a code."""
         return HoldCode.UNREACHABLE if self.is_failing else HoldCode.ADMISSION
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCheck:
-    """What lets a shard through to its backend. `now` is the clock; one shard at a time holds `asks`, from
-    the question to the intent.
+    """Checks that admit a shard to its backend. `now` is the clock; one shard at a time holds `asks`, from the check
+    to the intent.
 
-    `first` says why it has to wait, `second` why there is no room in budgets that jobs share, once the intent is
-    known to everybody: another process may have been quicker.
+    `first` returns why it must wait. `second` returns why shared budgets lack room, once the intent is visible to
+    all: another process may have been quicker.
     """
 
     now: Callable[[], datetime]
@@ -97,11 +97,10 @@ def submit(
     watched: PolledShard,
     admission: AdmissionCheck,
 ) -> RemoteBatch | Waits | None:
-    """Create the batch of a pending shard; its window ends at the job's deadline as it is now.
+    """Create the batch of a pending shard; its window ends at the job's current deadline.
 
-    None where the backend refused it for good: the shard has ended then,
-    and its rows are judged as collected ones. Raises BackendError; the shard then tells what is known: pending again
-    where nothing was made, else `submitting`.
+    Returns None if the backend refused it for good: the shard has then ended, and its rows are judged as collected.
+    Raises BackendError; the shard is then pending again if nothing was made, else `submitting`.
     """
     now = admission.now
     writer = writer_of(store, job, shard, handle, models, now())
@@ -120,7 +119,7 @@ def submit(
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
     except JobFilesError:
-        # What was uploaded lay on this machine, and is gone: it is made anew.
+        # The local upload is gone and must be repeated.
         store.shards.move(intended, ShardState.PENDING, input_file_id=None, sends=shard.sends)
         raise
     except BackendRefused as refusal:
@@ -129,7 +128,7 @@ def submit(
         store.shards.note(intended, held=error.message)
         raise
     if store.shards.asked_at(shard.backend, batch.id) is not None:
-        # It is one of our older files, which is given again for the same content: ours may have been made as well.
+        # It is one of our older files, returned for the same content: our batch may have been made as well.
         held = f"{handle.name} answered the create with batch {batch.id}, which is another shard's"
         store.shards.note(intended, held=held)
         raise Uncertain(held)
@@ -142,7 +141,7 @@ def submit(
 def writer_of(
     store: Store, job: Job, shard: Shard, handle: BackendHandle, models: Models, now: datetime
 ) -> LineWriter:
-    """How the lines of a shard are written for its backend, by what is known now."""
+    """Return the writer of a shard's lines for its backend, by what is known now."""
     model = resolve_model(shard.model, shard.backend, models) or shard.model
     refused = store.refused_fields.of(shard.backend, model, shard.endpoint, now)
     return line_writer(job, handle.recipient, model, shard.endpoint, refused)
@@ -151,7 +150,7 @@ def writer_of(
 def intend(
     store: Store, home: Home, shard: Shard, admission: AdmissionCheck, account: str, window_seconds: int
 ) -> Shard | Waits:
-    """Commit the intent to send a shard; the shard with it, or what it waits for."""
+    """Commit the intent to send a shard; return the shard, or what it waits for."""
     with admission.asks:
         if (held := admission.first()) is not None:
             return Waits(held)
@@ -178,7 +177,7 @@ def _uploaded(
     watched: PolledShard,
     now: Callable[[], datetime],
 ) -> str | None:
-    """The shard's input at its backend; None where the backend refused it for good."""
+    """Return the shard's uploaded input; None if the backend refused it for good."""
     if shard.input_file_id is not None:
         return shard.input_file_id
     path = home.shard_input(shard.id)
@@ -207,7 +206,7 @@ def _uploaded(
 
 
 def _forget_stray(store: Store, shard: Shard, handle: BackendHandle, stray: StrayUpload, began: datetime) -> None:
-    """Delete the file that an upload was answered with, unless it is in use or was there before the upload."""
+    """Delete the file that an upload was answered with, unless it is in use or older than the upload."""
     is_old = stray.created_at is not None and stray.created_at < began - STRAY_SLACK
     if is_old or store.shards.uses_file(shard.backend, stray.file_id):
         return
@@ -218,7 +217,7 @@ def _forget_stray(store: Store, shard: Shard, handle: BackendHandle, stray: Stra
 
 
 def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = None) -> None:
-    """Leave nothing of a shard that was given up meanwhile; what was `uploaded` is still to be recorded."""
+    """Clean up after a shard that was given up meanwhile; an `uploaded` file is recorded for deletion."""
     current = store.shards.get(shard.id)
     if current.state is not ShardState.CANCELLED:
         return
@@ -230,7 +229,7 @@ def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = Non
 def _refused_create(
     store: Store, intended: Shard, refusal: BackendRefused, watched: PolledShard, now: datetime
 ) -> Waits | None:
-    """A create that was refused: for good, or because its upload cannot be used yet, which passes."""
+    """Handle a refused create: for good, or because its upload is not usable yet, which passes."""
     since = watched.refused_since = watched.refused_since or now
     if not input_is_missed(refusal.code, refusal.message) or watched.uploads >= MOST_UPLOADS:
         _end_refused(store, intended, refusal.code or f"http_{refusal.status}", refusal.message, now)
@@ -256,7 +255,7 @@ def _end_refused(store: Store, shard: Shard, code: str, why: str, now: datetime)
 
 
 def facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
-    """What a shard records of the batch that was made of it."""
+    """Return what a shard records of its batch."""
     return {
         "batch_id": batch.id,
         "provider_status": batch.status,

@@ -1,8 +1,7 @@
-"""Budgets as hard caps, a job's own and those that jobs share: what is spent and in flight never comes to more.
+"""Budgets as hard caps, a job's own and shared ones: what is spent and in flight never exceeds them.
 
-What upstreams cost by the hour shows while they run, so a job is stopped in time. What is paid by the token is
-bounded before it is sent: by its prompts, with a margin for our estimate of them, and by the most that its answers
-may have.
+Upstreams paid by the hour show their cost while they run, so a job is stopped in time. Rows paid by the token are
+bounded before they are sent: by their prompts, with a margin for our estimate, and by their longest answers.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from orchestrator.settings.backends import TimedBackend
 from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store
 
-# Between two looks at a batch and the last row that it still ends, no more than this passes.
+# No more time passes between two polls of a batch and the last row that it still ends.
 REACTION_SECONDS = 2.0
 MARGIN = Decimal("1.5")
-"""Prompts are estimated; no text that people write has half as many tokens again."""
+"""Factor on estimated prompts; no text that people write has half as many tokens again."""
 SETTLED_AFTER = timedelta(days=1)
-"""A line of the ledger says when its batch was polled; it is written a while later, and no day later."""
+"""A ledger line carries the time at which its batch was polled, and is written less than a day later."""
 _NO_BOUND = "set `max_tokens` on every row of the batch file, or run it without a budget"
 _UNBOOKED = (ShardState.SUBMITTED, ShardState.ENDED)
 
@@ -41,9 +40,9 @@ ModelOf = Callable[[Job, Shard], str]
 
 
 def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf) -> str | None:
-    """Why a job has to be stopped now, None where it may go on: stopping costs what the upstreams do until then.
+    """Return why a job must be stopped now, or None. Stopping costs what the upstreams do until then.
 
-    What batches paid by the token may still cost counts as spent: nobody can take it back.
+    Batches paid by the token count as spent with all that they may cost: they cannot be taken back.
     """
     if job.budget is None or job.cancel_requested_at is not None:
         return None
@@ -64,9 +63,9 @@ def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: Handl
 def no_room(
     job: Job, shard: Shard, others: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf
 ) -> str | None:
-    """Why a shard does not fit into what is left of the budget yet; None where it may be sent.
+    """Return why a shard does not fit into the rest of the budget yet; None if it may be sent.
 
-    Raises TooDear where it never will.
+    Raises TooDear if it never will.
     """
     if job.budget is None or (wanted := _at_most(job, shard, handle_of, model_of)) is None:
         return None
@@ -92,7 +91,7 @@ def _by_time(shards: Iterable[Shard], handle_of: HandleOf) -> Decimal:
 
 
 def _at_most(job: Job, shard: Shard, handle_of: HandleOf, model_of: ModelOf) -> Decimal | None:
-    """What a shard costs at most, in dollars; None where it is paid by the hour."""
+    """Return the most that a shard costs, in dollars; None if it is paid by the hour."""
     cost = bound(handle_of(shard).price, model_of(job, shard), shard.tokens, shard.max_output)
     if cost is not None and shard.max_output is None:
         raise RefusedError(f"job {job.id} has a budget, and rows with unlimited answers", hint=_NO_BOUND)
@@ -100,7 +99,7 @@ def _at_most(job: Job, shard: Shard, handle_of: HandleOf, model_of: ModelOf) -> 
 
 
 def bound(price: Prices, model: str, tokens: int, most: int | None) -> Decimal | None:
-    """What rows cost at most, as far as their answers have a bound; None where they are paid by the hour."""
+    """Return the most that rows with bounded answers cost; None if they are paid by the hour."""
     usage = Usage(input_tokens=int(tokens * MARGIN), output_tokens=most or 0)
     found = price.at_most(model, usage)
     return None if found is None else found.cost
@@ -115,16 +114,16 @@ class _Look:
 
     @property
     def ids(self) -> frozenset[str]:
-        """The batches by name."""
+        """Ids of the batches."""
         return frozenset(shard.id for shard in self.flying)
 
 
 @dataclass(frozen=True, slots=True)
 class _Summed:
-    """What was booked in the period that `starts` then: up to `until` `old`, and `all` of it at a look.
+    """Sums booked in the period that begins at `starts`: `old` up to `until`, and `all` at the time of a look.
 
-    `all` holds while no line is newer and the same batches are in flight: any other batch that has booked something
-    came and went in between, so that its lines are newer.
+    `all` holds while no line is newer and the same batches are in flight. If another batch came, booked and went in
+    between, its lines are newer.
     """
 
     starts: datetime
@@ -137,8 +136,8 @@ class _Summed:
 class SharedBudgets:
     """The budgets of orch.toml, over the jobs of every home in the database.
 
-    A check that comes before an intent is committed, and again after it, lets no two processes through at once: both
-    intents are in the database when the later of the two looks again. Both may step back then, and try again.
+    A check before an intent is committed, and again after it, never lets two processes through together. Both intents
+    are in the database when the later process checks again. Both may step back then, and try again.
     """
 
     def __init__(self, store: Store, config: Config, now: Callable[[], datetime]) -> None:
@@ -146,18 +145,18 @@ class SharedBudgets:
         self._config = config
         self._backends = dict(config.backends)
         self._now = now
-        # By the whole budget: one of the same name may be another after an edit of orch.toml.
+        # Keyed by the whole budget: after an edit of orch.toml, another may have the same name.
         self._summed: dict[Budget, _Summed] = {}
 
     def use(self, config: Config) -> None:
-        """These settings hold from now on; batches may still be at backends that are no longer in orch.toml."""
+        """Use these settings from now on; batches may still be at backends that are no longer in orch.toml."""
         self._config = config
         self._backends |= config.backends
 
     def no_room(self, job: Job, shard: Shard) -> str | None:
-        """Why a shard has to wait, None where it may be sent; whether or not its intent is committed already.
+        """Return why a shard must wait, or None if it may be sent; its intent may already be committed.
 
-        Raises TooDear where it never fits, RefusedError where nobody can say what it may cost.
+        Raises TooDear if it never fits, RefusedError if its cost cannot be known.
         """
         for budget in self._of(job):
             look = self._look(budget)
@@ -177,21 +176,21 @@ class SharedBudgets:
         return None
 
     def _no_time(self, standing: BudgetStanding, there: set[str], shard: Shard) -> str | None:
-        """Why upstreams paid by the hour may not start; None where they may, or cost nothing."""
+        """Return why upstreams paid by the hour may not start; None if they may, or cost nothing."""
         if not self._to_stop({shard.backend}):
             return None
         more = self._to_stop({*there, shard.backend}) - self._to_stop(there)
         return budgets.no_time(standing, more)
 
     def used_up(self, job: Job, shards: Sequence[Shard]) -> str | None:
-        """Why a job has to be stopped now, None where it may go on: its batches that are paid by the hour run on."""
+        """Return why a job must be stopped now, or None. Only batches paid by the hour can be stopped."""
         if job.cancel_requested_at is not None or not self._to_stop(_running(shards)):
             return None
         reasons = (budgets.used_up(self._stands(budget)) for budget in self._of(job))
         return next((why for why in reasons if why is not None), None)
 
     def left(self, job: Job) -> Decimal | None:
-        """What a job and its batches in flight may cost, in dollars, now; None where no budget counts it."""
+        """Return what a job and its batches in flight may cost now, in dollars; None if no budget counts it."""
         found = []
         for budget in self._of(job):
             look = self._look(budget)
@@ -200,7 +199,7 @@ class SharedBudgets:
         return min(found, default=None)
 
     def warn(self, job: Job) -> None:
-        """Note on a job, once a budget and period, that a budget which counts it is past its mark."""
+        """Note on a job, once per budget and period, that a budget which counts it is past its mark."""
         for budget in self._of(job):
             standing = self._stands(budget)
             if (told := budgets.warning(standing)) is None:
@@ -210,11 +209,11 @@ class SharedBudgets:
                 self._store.jobs.note(job.id, EventKind.BUDGET, told, self._now(), code=code)
 
     def standings(self) -> list[BudgetStanding]:
-        """How every budget stands, in the order of orch.toml."""
+        """Return the standing of every budget, in the order of orch.toml."""
         return [self._stands(budget) for budget in self._config.budgets]
 
     def _of(self, job: Job) -> Iterator[Budget]:
-        """The budgets that count a job."""
+        """Yield the budgets that count a job."""
         if not self._config.budgets:
             return
         tags = self._store.jobs.tags(job.id).items()
@@ -228,14 +227,14 @@ class SharedBudgets:
         return self._standing(budget, look, look.flying)
 
     def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> BudgetStanding:
-        """How a budget stands by those of its batches that matter to who asks."""
-        # What flies was read before: what lands in between is counted twice, and never not at all.
+        """Return the standing of a budget with the given batches in flight."""
+        # The batches were read before: one that ends in between is counted twice, never missed.
         period = budgets.period_at(budget, self._now())
         spent, to_stop = self._booked(budget, period, look), self._to_stop(_running(flying))
         return self._add_up(flying, BudgetStanding(budget, period, spent, to_stop))
 
     def _add_up(self, flying: Sequence[Shard], standing: BudgetStanding) -> BudgetStanding:
-        """A standing with what is in flight: time that passed is spent, tokens may be."""
+        """Add what is in flight to a standing: past time is spent, tokens may be."""
         jobs = {job_id: self._store.jobs.find(job_id) for job_id in {shard.job_id for shard in flying}}
         for shard in flying:
             job = jobs[shard.job_id]
@@ -258,7 +257,7 @@ class SharedBudgets:
         return standing
 
     def _booked(self, budget: Budget, period: Period, look: _Look) -> Decimal:
-        """What was booked in a period. Only what is new is added up: a held batch asks at every tick."""
+        """Return what was booked in a period. Adds up only new lines: a held batch asks at every tick."""
         known = self._summed.get(budget)
         if known is None or known.starts != period.starts:
             known = _Summed(period.starts, period.starts)
@@ -280,7 +279,7 @@ class SharedBudgets:
         return price if shard.preflight is None else price.synchronous()
 
     def _to_stop(self, names: Collection[str]) -> Decimal:
-        """What backends paid by the hour cost from the decision to stop them until they have stopped."""
+        """Return what backends paid by the hour cost from the decision to stop until they have stopped."""
         costs = (
             prices_of(backend, self._config, self._now).of_time(REACTION_SECONDS * backend.upstream_count).cost
             for name, backend in self._backends.items()
@@ -290,5 +289,5 @@ class SharedBudgets:
 
 
 def _running(shards: Iterable[Shard]) -> set[str]:
-    """The backends that may be at work on shards."""
+    """Return the backends that may be at work on shards."""
     return {shard.backend for shard in shards if shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED)}

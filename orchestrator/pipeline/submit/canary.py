@@ -1,7 +1,7 @@
-"""The canary of a job: a few of its rows are sent first, and the others only when these came back well.
+"""Canary of a job: a few of its rows are sent first, and the others only if these succeed.
 
-Which rows those are is marked with the build. While marks stand, only their rows are sent; what comes of them is read
-from the rows each time, so that a kill at any point changes nothing. Taking the marks away lets the others follow.
+The build marks the canary rows. While marks stand, only marked rows are sent; their outcomes are read anew each time,
+so that a kill at any point changes nothing. Removing the marks lets the others follow.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from orchestrator.store import Store
 
 
 class Stage(StrEnum):
-    """Where a job's canary stands."""
+    """Stage of a job's canary."""
 
-    NONE = "none"  # it has none, or the others follow already
+    NONE = "none"  # it has none, or the others already follow
     RUNS = "runs"  # only its rows are sent
-    FOLLOWS = "follows"  # the others follow, from this look on
-    STOPPED = "stopped"  # it came back badly: the job ends
+    FOLLOWS = "follows"  # the others follow from now on
+    STOPPED = "stopped"  # it failed: the job ends
 
 
 def mark(store: Store, job: Job, now: datetime) -> None:
-    """Choose the rows that go first, where the job file wants a canary; part of the build."""
+    """Mark the canary rows if the job file wants a canary; part of the build."""
     if (wanted := _wanted(job)) is None:
         return
     rows = store.checked.mark_canary(job.id, wanted.rows)
@@ -41,14 +41,14 @@ def mark(store: Store, job: Job, now: datetime) -> None:
 
 
 def look(store: Store, job: Job, now: datetime) -> Stage:
-    """Judge the canary where all of its rows have an outcome, and do what follows from that."""
+    """Judge the canary once all of its rows have an outcome, and act on the result."""
     wanted = _wanted(job)
     if wanted is None or (found := store.checked.canary(job.id)) is None:
         return Stage.NONE
     still, rows, failed = found
     limits = canary.CanaryLimits(wanted.max_failed, wanted.max_cost)
     if still:
-        # While it runs nothing else is sent: what fails there now are rows of it.
+        # While it runs nothing else is sent: rows that fail now are its own.
         verdict = canary.judge(canary.CanaryFigures(rows, failed + _failing(store, job), Decimal(0), None), limits)
         if not verdict.passed:
             return _stop(store, job, verdict.reason, now)
@@ -75,7 +75,7 @@ def _stop(store: Store, job: Job, reason: str, now: datetime) -> Stage:
 
 
 def _failing(store: Store, job: Job) -> Counter[str]:
-    """The rows that have failed in batches that still run, by their codes."""
+    """Count the failed rows of running batches, by code."""
     found: Counter[str] = Counter()
     for shard in store.shards.of_job(job.id):
         if shard.state is ShardState.SUBMITTED:
@@ -85,7 +85,7 @@ def _failing(store: Store, job: Job) -> Counter[str]:
 
 
 def orders(store: Store, job: Job, planning: Planning, now: datetime) -> Orders | None:
-    """What to do with rows that go first. None where they could not be back in time: the others follow at once."""
+    """Return the orders for canary rows; None if they could not be back in time, and the others follow at once."""
     by = canary.until(job.built_at or job.created_at, job.deadline_at)
     found = planning.of_canary().first(by)
     if isinstance(found, str):

@@ -1,4 +1,4 @@
-"""A shard until it is a batch: whether it may be sent now, sending it, and finding out what came of that."""
+"""Dispatch of a shard until it is a batch: admission, sending, and finding out what came of a create."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _TOLD = {
     PreflightFinding.UNCLEAR: "the row that was asked first says nothing about its batches, which follow: {}",
 }
 SENDING_FOR = timedelta(days=2)
-"""A batch that fails to be sent for so long is given up: its rows go elsewhere, or fail."""
+"""How long to retry sending a batch before giving it up; its rows then go elsewhere, or fail."""
 
 
 class Dispatch:
-    """Sends shards. One that may not go where it was to go is given to `dissolve`, with the reason."""
+    """Sends shards. A shard that may no longer go to its backend is passed to `dissolve`, with the reason."""
 
     def __init__(self, work: ShardWork, preflights: Preflights, dissolve: Callable[[Job, Shard, str], None]) -> None:
         self._work = work
@@ -49,12 +49,12 @@ class Dispatch:
         return input_digests(self._work.store, self._work.home, shard, writer)
 
     def send(self, job: Job, shard: Shard) -> bool:
-        """A step of a pending shard, or what came of sending it."""
+        """Take a step of a pending shard, or pick up the result of sending it."""
         handle = self._work.handle(shard)
         if self._work.is_asking(shard):
             return self._sent(job, shard, handle)
         if shard.rerouted_at is not None or not self._work.handles.planning(job).may_take(shard):
-            # It was rerouted before it was known whether there is a batch of it; or it must not go there any more.
+            # Rerouted before its batch was known to exist, or no longer allowed there.
             self._dissolve(job, shard, shard.rerouted_for or "its backend may no longer be used for it")
             return True
         if common_refusals.is_unsent_and_held(self._work.store, shard):
@@ -86,7 +86,7 @@ class Dispatch:
         return self._sent(job, shard, handle)
 
     def _follows(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
-        """Whether something moved of a batch that has to wait for rows that are asked first; None if it may go."""
+        """Let a batch wait for rows that are asked first; None if it may go, True if batches were planned again."""
         if not handle.preflight:
             return None
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
@@ -99,7 +99,7 @@ class Dispatch:
         return True if standing.outdated else None
 
     def _is_unsendable(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Whether a shard could not be sent for so long that its rows go elsewhere, or fail."""
+        """Give up a shard that could not be sent for too long; True if so. Its rows go elsewhere, or fail."""
         watched, now = self._work.polls.of(shard, self._work.now()), self._work.now()
         is_failing = watched.failing_since is not None and now >= watched.failing_since + SENDING_FOR
         is_busy = watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR
@@ -115,7 +115,7 @@ class Dispatch:
         return True
 
     def _settles(self, shard: Shard, handle: BackendHandle) -> str | None:
-        """Why an upload is left alone for a while, where earlier ones could not be found at once."""
+        """Return why an upload is left alone for a while, if the backend could not find earlier ones at once."""
         settles, watched = self._work.admission_control.settles(handle), self._work.polls.of(shard, self._work.now())
         if not settles or shard.input_file_id is None:
             return None
@@ -130,9 +130,9 @@ class Dispatch:
         return over or self._work.budgets.no_room(job, shard)
 
     def _sent(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Send a shard, or take in what came of that."""
+        """Send a shard, or pick up the result."""
         try:
-            # A batch is created alone, for quotas; a row that is asked may take a minute.
+            # Batches are created one at a time, for quotas; asking a row may take a minute.
             stage, alone = (self._submit, True) if shard.preflight is None else (self._ask, False)
             done = self._work.ask(handle, shard, lambda: stage(job, shard, handle), alone=alone)
             if done is None or not done.value:
@@ -214,7 +214,7 @@ class Dispatch:
         return True
 
     def recover(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Find out whether a shard between intent and fact has a batch; whether that is known now."""
+        """Find out if a shard between intent and fact has a batch; True if that is known now."""
         shard = track.check_account(self._work.store, shard, handle)
         now = self._work.now()
         found = unanswered_create.recover(
@@ -230,7 +230,7 @@ class Dispatch:
         return True
 
     def _end_double(self, job: Job, shard: Shard, handle: BackendHandle, double: RemoteBatch) -> None:
-        """End a second batch that a backend has made of one create; what it has done by then is billed."""
+        """Cancel a second batch that a backend made from one create; what it has done by then is billed."""
         with suppress(BackendError):
             if not double.status.is_final:
                 handle.api.cancel(double.id)

@@ -1,8 +1,8 @@
-"""Batches that the store does not know though they carry one of its jobs' shards: it is older than the world.
+"""Unknown batches that carry shards of our jobs, because the store is older than the backends' state.
 
-A backup was put back, a snapshot was started, or a database lost its newest commits. So a process looks before its
-first create at a backend: one listing shows every batch of the home's unfinished jobs. The rows of those batches are
-paid for; they are adopted, and not sent again.
+A backup was put back, a snapshot was started, or a database lost its newest commits. So before its first create at a
+backend, a process lists all batches of the home's unfinished jobs once. Their rows are paid for, so they are adopted
+and not sent again.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 NO_LIST = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
 LOOKED_FOR = timedelta(hours=1)
-"""A list that fails for so long holds up no row any longer."""
+"""How long a failing list may hold up rows."""
 SHARE_OF_TIME = 10
-"""It holds up no row for longer than this part of the time that was left until the job's deadline."""
+"""A failing list holds up rows for at most this fraction (1/N) of the time until the job's deadline."""
 NEWEST = 100
-"""The jobs that are looked through for the newest that a process found."""
+"""Newest jobs searched for the newest that a process found."""
 
 
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
@@ -43,7 +43,7 @@ Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
 
 @dataclass(slots=True)
 class _Listing:
-    """What the list of a backend showed, or since when it fails."""
+    """Result of a backend's list, or since when it fails."""
 
     lock: Lock = field(default_factory=Lock)
     unknown: dict[JobId, list[RemoteBatch]] | None = None
@@ -57,11 +57,11 @@ class _Listing:
 class EarlierBatches:
     """Finds and adopts such batches. Made at the start of a process.
 
-    A job that is newer has none of its own; but a job that the store has forgotten may have asked for its rows.
+    A job newer than the process has no unknown batches; but a forgotten job may have asked for its rows.
     """
 
     def __init__(self, store: Store, home: Home, now: Callable[[], datetime], lines: Lines) -> None:
-        """`lines` gives the digest of each line of a shard as it would be sent, by custom_id."""
+        """`lines` returns the digest of each line of a shard as it would be sent, by custom_id."""
         self._store = store
         self._home = home
         self._now = now
@@ -76,11 +76,11 @@ class EarlierBatches:
     def adopt(
         self, job: Job, shard: Shard, model: str, handle: BackendHandle, dissolve: Callable[[Shard, str], None]
     ) -> list[str]:
-        """Adopt a job's unknown batches at a backend that have rows which wait; what was done, for people.
+        """Adopt a job's unknown batches at a backend that contain waiting rows; return what was done, for people.
 
-        `shard` is about to be sent, and `model` is what its model is called there. `dissolve` gives up a shard that
-        was not sent. Raises BackendError if nobody can tell yet, and RefusedError if the answers of such a batch are
-        gone and nobody has agreed to pay for them again.
+        `shard` is about to be sent, and `model` is its model's name there. `dissolve` gives up an unsent shard.
+        Raises BackendError if it cannot be known yet, and RefusedError if the answers of such a batch are gone and
+        no user has agreed to pay for them again.
         """
         if job.created_at > self._began and (handle.is_own or self._last_known is None):
             return []
@@ -115,7 +115,7 @@ class EarlierBatches:
             return listing.unknown.setdefault(job.id, [])
 
     def _is_over(self, job: Job, listing: _Listing) -> bool:
-        """True if a list has failed for too long to be waited for."""
+        """True if a list has failed for too long to wait for it."""
         since = listing.failing_since or self._now()
         longest = LOOKED_FOR
         if job.deadline_at is not None:
@@ -123,7 +123,7 @@ class EarlierBatches:
         return self._now() >= since + longest
 
     def _list(self, listing: _Listing, handle: BackendHandle) -> None:
-        """One listing, whatever number of shards waits for it; one that fails is asked again after a pause."""
+        """List once for all shards that wait; a failed list is repeated after a pause."""
         now = self._now()
         if listing.error is not None and listing.again_at is not None and now < listing.again_at:
             raise listing.error
@@ -152,7 +152,7 @@ class EarlierBatches:
         listing.unknown = unknown
 
     def _is_known(self, handle: BackendHandle, batch: RemoteBatch) -> bool:
-        """True if a shard has the batch, or looks for it: a create that was not answered finds its own."""
+        """True if a shard has the batch, or searches for it: an unanswered create finds its own."""
         if self._store.shards.asked_at(handle.name, batch.id) is not None:
             return True
         shard = self._store.shards.find(ShardId(batch.shard or ""))
@@ -166,7 +166,7 @@ class EarlierBatches:
         batch: RemoteBatch,
         dissolve: Callable[[Shard, str], None],
     ) -> str | None:
-        """What became of a batch; None if no row that waits is in it now."""
+        """Adopt a batch and say so; None if it has no waiting row."""
         pending = [one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING]
         batches = [one for one in pending if one.preflight is None and one.backend == handle.name]
         same = next((one for one in batches if one.id == batch.shard), None)
@@ -204,7 +204,7 @@ class EarlierBatches:
         )
 
     def _find_last_known(self) -> datetime | None:
-        """When the newest job was made that this process found; without any, when the home was made.
+        """Return when the newest job was made that this process found; without jobs, when the home was made.
 
         None if the home is new: it has no folder of a job that the store does not know.
         """
@@ -223,10 +223,10 @@ class EarlierBatches:
         batch: RemoteBatch,
         dissolve: Callable[[Shard, str], None],
     ) -> str | None:
-        """What became of the batch of a job that the store has forgotten; None if this job has no row of it.
+        """Take over the batch of a job that the store has forgotten, and say so; None if it has no row of this job.
 
-        Its rows are this job's where the lines are the same. Where nobody can read them any more, a job of the same
-        name is asked whether it is paid again.
+        Rows with the same lines are this job's. If the lines can no longer be read, a job of the same name needs
+        consent to pay again.
         """
         if batch.id not in self._theirs:
             self._theirs[batch.id] = (batch := handle.api.retrieve(batch.id) or batch), handle.api.input_lines(batch)
@@ -262,7 +262,7 @@ class EarlierBatches:
         return facts_of(batch, now) | {"submitted_at": min(batch.created_at or now, now)}
 
     def _made(self, job: Job, handle: BackendHandle, batch: RemoteBatch) -> Shard:
-        """The shard of a batch that has none here, under the number that it had if that is free."""
+        """Return a new shard for the batch, under its former number if that is free."""
         number = self._store.shards.next_number(job.id)
         _, _, tagged = (batch.shard or "").rpartition(".")
         if tagged.isdigit() and int(tagged) >= number:

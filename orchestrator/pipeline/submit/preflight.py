@@ -1,4 +1,4 @@
-"""The row that is asked before a batch: one real row of each set of fields that a model there has never answered.
+"""Preflight before a batch: one real row of each set of fields that its model there has never answered.
 
 It is a shard of one row with an intent of its own, asked at the provider's synchronous endpoint. Its answer is the
 row's. Batches of the same model wait for it: a refusal of a field, a schema or the model holds them back, and
@@ -22,10 +22,10 @@ from orchestrator.policy.sharding import Range
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What rows that were asked first mean for a batch.
+    """Effect of preflight rows on a batch.
 
-    `waits_for` says what it waits for, None if it may go. A row that was asked and came back without an answer joins
-    the `outdated` batches, which are planned again.
+    `waits_for` says what it waits for, None if it may go. `outdated` batches are planned again, so that a row that
+    came back without an answer can join them.
     """
 
     waits_for: str | None = None
@@ -40,7 +40,7 @@ class Preflights:
         self._joined: set[ShardId] = set()
 
     def plan(self, job: Job, handle: BackendHandle, order: Sending) -> list[Shard]:
-        """Give each row that is asked first a shard of its own; those that are new."""
+        """Give each preflight row a shard of its own; return the new shards."""
         if not handle.preflight or order.rows <= FEW_ROWS or not is_wanted(job):
             return []
         store, now = self._work.store, self._work.now()
@@ -76,7 +76,7 @@ class Preflights:
         return added
 
     def _asked(self, job: Job, handle: BackendHandle) -> set[tuple[str, str, str]]:
-        """What was asked for the job already and was not refused: its answer has said what there is to say."""
+        """Return what was asked for the job already and not refused: asking again would show nothing new."""
         return {
             (one.endpoint, one.model, one.preflight)
             for one in self._work.store.shards.of_job(job.id)
@@ -87,7 +87,7 @@ class Preflights:
         }
 
     def standing(self, shard: Shard) -> Standing:
-        """What the rows that were asked first mean for a batch of their model."""
+        """Return what the preflight rows mean for a batch of their model."""
         alike = self._alike(shard)
         asked = [one for one in alike if one.preflight is not None]
         if not asked:

@@ -1,4 +1,4 @@
-"""Before a job begins: what it comes after has finished well, and its rows can be put where its file wants them."""
+"""Prerequisites of a job: its predecessor has succeeded, and its output can be written."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from orchestrator.store import Store
 
 
 def waits(store: Store, job: Job, now: datetime) -> bool | None:
-    """Whether something moved of a job that is not to be built yet; None where it may be, and where nothing comes
-    before it.
-    """
+    """Check the predecessor of an unbuilt job; None if the job may be built. Otherwise True if the job was moved."""
     before = job.options.get(predecessors.AFTER)
     if before is None:
         return None
@@ -31,9 +29,9 @@ def waits(store: Store, job: Job, now: datetime) -> bool | None:
 
 
 def may_ask(store: Store, gate: Gate, job: Job, now: datetime) -> bool:
-    """Whether rows of a job may be asked: before the first is paid, its output is tried.
+    """True if rows of a job may be asked: its output is tested before the first row is paid.
 
-    Raises OutputError while that may be well again by itself; the job fails where it will not.
+    Raises OutputError while the fault may pass; otherwise the job fails.
     """
     if store.shards.of_job(job.id):
         return True

@@ -1,4 +1,4 @@
-"""Rows that wait become shards: each as many rows of one endpoint and model as one batch may hold."""
+"""Packing of waiting rows into shards: as many rows of one endpoint and model as a batch may hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.policy.sharding import Range, WaitingRow, pack
 from orchestrator.store import Store
 
 MODEL_SLACK = 200
-"""The bytes by which another name of the model makes a line longer, at most."""
+"""Most bytes by which the model's name there makes a line longer."""
 
 
 def plan_shards(
@@ -31,9 +31,9 @@ def plan_shards(
     now: datetime,
     models: Models = MappingProxyType({}),
 ) -> list[Shard]:
-    """Give the waiting rows that an order is about a shard; the shards that are new.
+    """Pack the waiting rows of an order into shards; return the new shards.
 
-    `room` gives what one batch of a model may hold at this backend, and `models` what models are called there.
+    `room` returns the room of a batch for a model at this backend; `models` has the models' names.
     """
 
     def grows(model: str) -> int:

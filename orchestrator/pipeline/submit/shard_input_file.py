@@ -1,4 +1,4 @@
-"""A shard's batch input file: its request lines, as the model at its backend takes them."""
+"""Batch input file of a shard: its request lines, as the model at its backend takes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.store import Store
 
 
 def input_digests(store: Store, home: Home, shard: Shard, writer: LineWriter) -> dict[str, bytes]:
-    """The digest of each line of a shard, by custom_id, as it is sent. Raises JobFilesError."""
+    """Return the digest of each line of a shard as it is sent, by custom_id. Raises JobFilesError."""
     path = home.shard_input(shard.id)
     write_input(store, home, shard, path, writer)
     with path.open("rb") as file:
@@ -24,11 +24,11 @@ def input_digests(store: Store, home: Home, shard: Shard, writer: LineWriter) ->
 
 
 def write_input(store: Store, home: Home, shard: Shard, path: Path, writer: LineWriter) -> None:
-    """Write the shard's lines, in their order, as its backend takes them."""
+    """Write the shard's lines in order, as its backend takes them."""
     source_path = home.requests(shard.job_id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # what copies the home may hold the former one by another name
+        path.unlink(missing_ok=True)  # a copy of the home may hold the former file by another name
         with source_path.open("rb") as source, path.open("wb") as target:
             for row in store.rows.of_shard(shard.id):
                 source.seek(row.span.offset)

@@ -1,6 +1,6 @@
-"""A create that was not answered: its batch is found and adopted, or there is none and its shard is sent again.
+"""Unanswered creates: the batch is found and adopted, or the shard is sent again.
 
-As long as one may still turn up, nothing is sent.
+As long as a batch may still appear, nothing is sent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNDECIDED_FOR = timedelta(days=2)
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """What became of a shard between intent and fact: why, and further batches that were made of it."""
+    """Result for a shard between intent and fact: the reason, and further batches made from it."""
 
     why: str
     doubles: tuple[RemoteBatch, ...] = ()
@@ -34,9 +34,9 @@ class SendOutcome:
 def _may_appear(
     store: Store, shard: Shard, handle: BackendHandle, watched: PolledShard, seen: Sighting, now: datetime
 ) -> str | None:
-    """Why a batch that its list does not show may exist all the same; None where it does not."""
+    """Return why a batch that the list does not show may still exist, or None."""
     since = shard.intended_at or shard.created_at
-    # The oftener it was asked for in vain, the longer it is looked for: each try may cost what it is about.
+    # Each failed search doubles the time until giving up: every create may cost the whole batch.
     patience = min(LONGEST_APPEAR, handle.api.appear_seconds * 2 ** max(0, shard.sends - 1))
     told = "it was created without a confirmation"
     if seen.is_blank and shard.account is not None and store.shards.of_account(handle.name, shard.account):
@@ -52,10 +52,10 @@ def _may_appear(
 def recover(
     store: Store, home: Home, shard: Shard, handle: BackendHandle, watched: PolledShard, now: datetime
 ) -> SendOutcome | None:
-    """A shard found between intent and fact: its batch is adopted, or it is pending again. Says which, and why.
+    """Adopt the batch of a shard found between intent and fact, or make it pending again; return which, and why.
 
-    None while nobody can tell yet; what it waits for stands in `held`. What nobody can tell for two days is not
-    waited for any longer. `watched` counts the lists that did not show it. Raises BackendError.
+    None while it cannot be known; `held` then says what it waits for, for two days at most. `watched` counts the
+    lists without the batch. Raises BackendError.
     """
     since = shard.intended_at or shard.created_at
     intent = Intent(

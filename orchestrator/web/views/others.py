@@ -36,8 +36,7 @@ DIFFERENT = 100
 SPANS = ("7d", "30d", "90d", "all")
 HELD = 100
 MOST_ROWS = 100_000
-"""Most rows of a job that a page compares by document with the run before, in two to five seconds. For larger jobs,
-use the command."""
+"""Most rows of a job whose documents a page compares with the run before, in two to five seconds."""
 
 
 def _settings(reader: HomeReader) -> Config:

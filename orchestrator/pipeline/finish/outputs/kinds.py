@@ -99,8 +99,7 @@ def _struct(properties: Mapping[str, Any], root: Any, seen: frozenset[str], dept
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Return the types that a schema names, or its `enum` or `const` implies, without null: any column may be
-    null."""
+    """Return the types that a schema names, or its `enum` or `const` implies, without null, which all columns allow."""
     said = schema.get("type")
     if said is not None:
         found = {said} if isinstance(said, str) else set(said)
@@ -133,7 +132,7 @@ def _at(root: Any, reference: str) -> Any:
 
 
 def flattened(kind: Kind) -> Kind:
-    """Return the kind for formats without lists, where they become JSON text. Vectors stay."""
+    """Return the kind for formats without lists: lists become JSON text. Vectors stay."""
     match kind:
         case ListOf():
             return Plain.JSON
