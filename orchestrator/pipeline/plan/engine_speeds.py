@@ -215,7 +215,7 @@ class ObservationMemory:
     def of(
         self, sight: Sight, series: str, now: datetime, measured: float | None, jobs: frozenset[JobId] | None
     ) -> tuple[float, forecast.Speeds]:
-        """Return the weight of answer tokens and the speeds of a backend for a job file; `jobs` limits the history."""
+        """Return a backend's weight of answer tokens and its speeds for a job file; `jobs` limits the history."""
         key, asked = (sight.backend, series), (measured, jobs)
         at, about, weight, speeds = self._known.get(key, (None, None, 0.0, None))
         if at is None or speeds is None or about != asked or now - at >= FRESH or now < at:

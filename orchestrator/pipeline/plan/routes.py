@@ -85,7 +85,7 @@ def _check_rungs(config: Config, job: Job) -> None:
 
 
 def eligibility_of(config: Config, job: Job, refused: Refused = nothing_refused) -> Eligibility:
-    """Return backends that may take a job's rows, and objections to the others; `refused` returns learned refusals."""
+    """Return backends that may take a job's rows, and objections to the others; `refused` returns past refusals."""
     models = models_of(config, job)
     aliases, uses, asked = set[str](), set[tuple[str, str]](), list[Task]()
     allowed, local_only = None, False

@@ -99,7 +99,7 @@ def _struct(properties: Mapping[str, Any], root: Any, seen: frozenset[str], dept
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Return the types that a schema names, or its `enum` or `const` implies, without null, which all columns allow."""
+    """Return the types that a schema names, or its `enum` or `const` implies, without null (always allowed)."""
     said = schema.get("type")
     if said is not None:
         found = {said} if isinstance(said, str) else set(said)
