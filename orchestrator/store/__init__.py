@@ -1,27 +1,27 @@
-"""The orchestrator's memory: every query of it, as verbs of the domain. SQLite or Postgres, by the same code.
+"""The orchestrator's memory: every query as a domain verb, with the same code for SQLite and Postgres.
 
-    jobs        one row a submit; tags, events, documents seen
-    rows        one row a request: identity, state, and where its result line lies
-    known       what is known of requests before they are asked
-    sizes       how much work rows are
-    shards      one row a batch; moves by compare-and-set
-    ledger      what was paid for, row by row
-    limits      what backends' refusals have taught
-    engine_holds  how long engines have held GPUs
-    engine_fences  which engine of a home may write
-    engine_rates  what engines of one's own were measured to do
-    forecasts   what was forecast, and what came
-    observations  what plans are made from, beside shards: progress of engines, how long jobs took to finish
-    failures    since when rows fail, and which failures a person has acknowledged
-    quarantine  failures that are not asked again
-    checked     rows that go first, and how answers compare with known ones
-    comparisons two runs side by side
-    alerts      what people were told, or are to be told
-    outputs     what was written outside the home
-    lookups     single rows, with where their requests lie
-    stages      (reduce_rows) rows that ask about the answers to a document's parts
-    removals    what gc needs: what jobs leave, forgetting them, copies of the database
-    schedules   job files that are run by themselves, and their nights
+  jobs        a row for each job; tags, events, documents seen
+  rows        a row for each request: identity, state, and the place of its result line
+  known       what is known about requests before they are asked
+  sizes       how much work rows are
+  shards      a row for each batch; moves by compare-and-set
+  ledger      what was paid for, row by row
+  limits      what backends' refusals have taught
+  engine_holds  how long engines have held GPUs
+  engine_fences  which engine of a home may write
+  engine_rates  measured throughput of our own engines
+  forecasts   forecasts and actual results
+  observations  other inputs of plans: progress of engines, finishing times of jobs
+  failures    since when rows fail, and which failures a person has acknowledged
+  quarantine  failures that are not asked again
+  checked     canary rows, and comparisons of answers with known ones
+  comparisons two runs side by side
+  alerts      messages to people, sent or unsent
+  outputs     what was written outside the home
+  lookups     single rows, with the places of their requests
+  stages      (reduce_rows) rows that ask about the answers to a document's parts
+  removals    the needs of gc: leftovers of jobs, forgetting them, copies of the database
+  schedules   job files that run automatically, and their nights
 
 No connection, row or driver error leaves this package.
 """
@@ -37,7 +37,7 @@ __all__ = ["Store"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when it is used: `glance` has no need of it, nor of the database library.
+    # Imported on use: `glance` needs neither it nor the database library.
     if name != "Store":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from orchestrator.store.store import Store

@@ -1,4 +1,4 @@
-"""What people were told, or are to be told: alerts and reports, each once on each way."""
+"""Messages to people, sent or unsent: alerts and reports, each sent once on each channel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from orchestrator.store.tables import jobs
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Something to tell, and when it was told; `key` is its own. A `message` may be empty: then it is made anew.
+    """A message to people; `key` is unique. An empty `message` is written when it is sent.
 
-    It is of a job, or of the `home` where no job is the matter of it.
+    It concerns a job, or the `home` if it concerns no job.
     """
 
     key: str
@@ -41,14 +41,14 @@ class AlertRecords:
         self._db = database
 
     def add(self, told: Told) -> bool:
-        """Keep something to tell; False where its key is known already, and nothing changes."""
+        """Record a message; False if its key is already known, and then nothing changes."""
         values = {name: getattr(told, name) for name in _FIELDS}
         with self._db.write() as tx:
             statement = self._db.upsert(alerts).values(**values).on_conflict_do_nothing(index_elements=["key"])
             return tx.execute(statement.returning(alerts.c.id)).first() is not None
 
     def unsent(self, home: str, since: datetime) -> list[Told]:
-        """What a home has to tell from then on, and has not, oldest first."""
+        """Return a home's unsent messages from a time on, oldest first."""
         query = (
             select(*(alerts.c[name] for name in _FIELDS))
             .outerjoin(jobs, jobs.c.id == alerts.c.job_id)
@@ -60,18 +60,18 @@ class AlertRecords:
             return [_told(row) for row in tx.execute(query)]
 
     def of_job(self, job_id: JobId) -> list[Told]:
-        """Everything that was told of a job, or is to be, oldest first."""
+        """Return all messages about a job, sent or unsent, oldest first."""
         query = select(*(alerts.c[name] for name in _FIELDS)).where(alerts.c.job_id == job_id).order_by(alerts.c.id)
         with self._db.read() as tx:
             return [_told(row) for row in tx.execute(query)]
 
     def sent(self, key: str, at: datetime) -> None:
-        """It was taken."""
+        """Record that a message was delivered."""
         with self._db.write() as tx:
             tx.execute(update(alerts).where(alerts.c.key == key, alerts.c.sent_at.is_(None)).values(sent_at=at))
 
     def ended_jobs(self, home: str, since: datetime) -> list[JobId]:
-        """The jobs of a home that ended from then on, or were made from then on and cannot go on; oldest first."""
+        """Return a home's jobs that ended since a time, or were made since and cannot continue; oldest first."""
         failed = and_(jobs.c.error.is_not(None), jobs.c.created_at >= since)
         query = (
             select(jobs.c.id)

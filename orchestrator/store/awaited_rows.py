@@ -1,4 +1,4 @@
-"""Rows that await the answer to another job's row, which is at a backend now: they are not sent themselves."""
+"""Rows that await another job's row, which is at a backend now: they are not sent themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, requests, 
 
 @dataclass(frozen=True, slots=True)
 class RowInFlight:
-    """An open row whose shard was sent. `model` is the alias that the shard names."""
+    """An open row whose shard was sent. `model` is the alias in the shard."""
 
     job_id: JobId
     seq: int
@@ -30,9 +30,9 @@ class RowInFlight:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedEnd:
-    """A row whose wait is over. `answer` is the outcome of the awaited row, None if it has none or is gone.
+    """A row whose wait is over. `answer` is the awaited row's outcome, None if it has none or is gone.
 
-    `is_shown_fault` says that the answer was asked for with the fault of an earlier one shown.
+    `is_shown_fault`: the request for the answer showed the fault of an earlier one.
     """
 
     seq: int
@@ -54,9 +54,9 @@ class AwaitedRows:
     def by_key(
         self, jobs: Collection[JobId], keys: Collection[str], *, checked: bool
     ) -> dict[str, list[RowInFlight]]:
-        """The rows of these jobs that are in flight with the same request, by cache key.
+        """Return the rows of these jobs in flight with the same request, by cache key.
 
-        With `checked`, only rows whose answers will be put to the checks of a task.
+        With `checked`, only rows whose answers will go through a task's checks.
         """
         c = requests.c
         query = select(*_FOUND, c.cache_key.label("mark")).where(HAS_KEY, c.task != "" if checked else true())
@@ -66,9 +66,9 @@ class AwaitedRows:
         return found
 
     def by_id(self, jobs: Collection[JobId], wanted: Mapping[str, str]) -> dict[str, RowInFlight]:
-        """The rows of these jobs that are in flight with the same identity, by custom_id.
+        """Return the rows of these jobs in flight with the same identity, by custom_id.
 
-        `wanted` gives the fingerprint of each custom_id.
+        `wanted` maps each custom_id to its fingerprint.
         """
         c = requests.c
         query = select(*_FOUND, c.custom_id.label("mark")).where(IS_FRESH, c.twin_of.is_(None))
@@ -112,7 +112,7 @@ class AwaitedRows:
         ]  # fmt: skip
 
     def sources(self, job_id: JobId) -> dict[JobId, int]:
-        """How many rows of a job still await rows of which other jobs."""
+        """Return the number of a job's waiting rows for each other job that they await."""
         c = requests.c
         query = select(c.carried_from, func.count()).where(c.job_id == job_id, IS_AWAITING).group_by(c.carried_from)
         with self._db.read() as tx:
@@ -139,7 +139,7 @@ class AwaitedRows:
         return False
 
     def ended(self, job_id: JobId, limit: int) -> list[AwaitedEnd]:
-        """Rows of a job whose awaited row has an outcome or is gone, so many at most."""
+        """Return up to `limit` rows of a job whose awaited row has an outcome or is gone."""
         mine = requests.alias("mine").c
 
         columns = (mine.seq, mine.custom_id, mine.fingerprint, mine.model, mine.cache_key, mine.carried_from)
@@ -161,14 +161,14 @@ class AwaitedRows:
         return [_ended(row, found.get((row.carried_from, row.of_seq))) for row in rows]
 
     def of_source(self, job_id: JobId, of_job: JobId) -> list[int]:
-        """The places of the rows of a job that await rows of another."""
+        """Return the places of a job's rows that await rows of another job."""
         c = requests.c
         query = select(c.seq).where(c.job_id == job_id, IS_AWAITING, c.carried_from == of_job).order_by(c.seq)
         with self._db.read() as tx:
             return list(tx.scalars(query))
 
     def shards_of(self, job_id: JobId, of_job: JobId) -> set[ShardId]:
-        """The shards of another job in which rows are that a job awaits."""
+        """Return another job's shards with rows that a job awaits."""
         mine = requests.alias("mine").c
 
         with self._db.read() as tx:
@@ -183,7 +183,7 @@ class AwaitedRows:
             return {ShardId(shard_id) for shard_id in tx.scalars(query)}
 
     def take(self, job_id: JobId, answers: Mapping[int, Earlier]) -> int:
-        """Give rows the outcomes that they awaited, at no cost; how many had none before."""
+        """Give rows the outcomes that they awaited, at no cost; return the number of rows changed."""
         names = (*records.CARRIED, "carried_from", "twin_of")
         self._db.before_naming_files()
         with self._db.write() as tx:
@@ -192,7 +192,7 @@ class AwaitedRows:
             return bulk.change(tx, requests, names, ("job_id", "seq"), values) if values else 0
 
     def release(self, job_id: JobId, seqs: Sequence[int]) -> int:
-        """Let rows be asked by their own job, one for all that are the same request; how many were released."""
+        """Let rows be asked by their own job, once for equal requests; return the number of released rows."""
         c = requests.c
         with self._db.write() as tx:
             open_ = set(open_rows(tx, None, job_id, seqs))
@@ -215,17 +215,17 @@ class AwaitedRows:
 
 
 def awaits(row: RowInFlight) -> tuple[int, str]:
-    """What stands in `twin_of` and `carried_from` of a row that awaits this one."""
+    """Return `twin_of` and `carried_from` for a row that awaits this one."""
     return _mark(row.seq), row.job_id
 
 
 def _mark(place: Any) -> Any:
-    """Turn the place of another job's row into `twin_of`, which is negative then, and back."""
+    """Convert the place of another job's row to a negative `twin_of`, and back."""
     return -1 - place
 
 
 def _awaited_by(mine: Any) -> Callable[[Any], ColumnElement[bool]]:
-    """The condition under which a row is the one that another awaits."""
+    """Return the condition for the row that another row awaits."""
     return lambda theirs: and_(theirs.job_id == mine.carried_from, theirs.seq == _mark(mine.twin_of))
 
 

@@ -1,8 +1,8 @@
-"""Many rows at once, by statements whose worst plan is harmless.
+"""Statements on many rows at once whose worst plan is harmless.
 
-Postgres chooses a plan by what it believes of the rows, and of a job that was just built it knows nothing, or what
-the jobs before it were like. So keys are looked up and changed one by one through their index, in one round trip,
-whatever it believes: a list of keys in a condition may be answered by a scan of the job for each of them.
+Postgres plans by its statistics, which know nothing about a new job, or only what earlier jobs were like. For a list
+of keys it may scan the job for each key. So keys are looked up and changed one by one through their index, in one
+round trip, whatever the statistics say.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Values = tuple[Any, ...]
 _FLAGS = {None: None, False: 0, True: 1}
 _NULL = "NULL"
 NONE_SKIPPED: ColumnElement[int] = literal_column("0")
-"""An OFFSET that keeps Postgres from taking a subquery apart."""
+"""An OFFSET that keeps Postgres from flattening a subquery."""
 
 
 def load(tx: Connection, table: Table, names: Sequence[str], rows: Iterable[Values]) -> None:
@@ -61,7 +61,7 @@ def load(tx: Connection, table: Table, names: Sequence[str], rows: Iterable[Valu
 
 
 def change(tx: Connection, table: Table, names: Sequence[str], keys: Sequence[str], rows: Iterable[Values]) -> int:
-    """Set columns of rows found by their keys; how many. A row gives the values of `names`, then those of `keys`."""
+    """Set columns of rows found by key; return their number. A row has the values of `names`, then of `keys`."""
     given = list(rows)
     if not given:
         return 0
@@ -74,12 +74,12 @@ def change(tx: Connection, table: Table, names: Sequence[str], keys: Sequence[st
 
 
 def each(query: Select[Any], key: ColumnElement[Any], values: Collection[Any], dialect: Dialect) -> Select[Any]:
-    """A query's rows for every value of a key, in no order."""
+    """Return a query for the rows with each value of a key, in no order."""
     if dialect.name == "sqlite":
         return query.where(key.in_(values))
     given = bindparam(None, list(values), type_=ARRAY(key.type))
     wanted = func.unnest(given).table_valued(column("value", key.type), name="wanted").render_derived()
-    # OFFSET keeps the planner from taking it apart.
+    # OFFSET keeps the planner from flattening it.
     found = query.where(key == wanted.c.value).offset(NONE_SKIPPED).lateral("found")
     return select(found).select_from(wanted.join(found, true()))
 
@@ -87,14 +87,14 @@ def each(query: Select[Any], key: ColumnElement[Any], values: Collection[Any], d
 def beside(
     other: FromClause, condition: Callable[[Any], ColumnElement[bool]], dialect: Dialect
 ) -> tuple[FromClause, ColumnElement[bool]]:
-    """What to join with, and on what, to find for each row those of `other` by an index that `condition` names."""
+    """Return what to join, and the condition, to find rows of `other` through the condition's index."""
     if dialect.name == "sqlite":
         return other, condition(other.c)
     return select(other).where(condition(other.c)).offset(NONE_SKIPPED).lateral(other.name), true()  # type: ignore[attr-defined]
 
 
 def refresh(tx: Connection, *tables: Table) -> None:
-    """Let Postgres look at tables that have just been filled. Where somebody else is at it, that will do."""
+    """Update Postgres's statistics of just filled tables. A table that is already being analysed is skipped."""
     if tx.dialect.name != "sqlite":
         tx.execute(text(f"ANALYZE (SKIP_LOCKED) {', '.join(table.name for table in tables)}"))
 
@@ -102,9 +102,9 @@ def refresh(tx: Connection, *tables: Table) -> None:
 def _stored(
     table: Table, names: Sequence[str], rows: Sequence[Values], dialect: Dialect
 ) -> tuple[dict[str, Values], dict[str, str]]:
-    """Columns of values as the driver takes them, and the literals of those that are NULL or 0 in every row.
+    """Return columns in the driver's types, and literals for columns that are NULL or 0 in every row.
 
-    A bound NULL costs SQLite's driver as much as ten literals, and many columns of a row are empty most of the time.
+    For SQLite's driver, a bound NULL costs as much as ten literals, and many columns are usually empty.
     """
     columns: dict[str, Values] = {}
     literals: dict[str, str] = {}
@@ -132,19 +132,19 @@ def _literal(value: Any) -> str | None:
 
 
 def _without(columns: dict[str, Values], literals: dict[str, str], rows: int) -> list[Values]:
-    """The rows of the columns that are bound."""
+    """Return the rows of the bound columns."""
     bound = [values for name, values in columns.items() if name not in literals]
     return list(zip(*bound, strict=True)) if bound else [()] * rows
 
 
 @lru_cache(maxsize=16)
 def _processors(table: Table, names: tuple[str, ...], dialect: Dialect) -> list[Callable[[Any], Any] | None]:
-    """For each column what makes its values those that the driver takes; None where they are already."""
+    """Return each column's converter to the driver's type, or None if its values need no conversion."""
     return [_processor(table.c[name].type, dialect) for name in names]
 
 
 def _processor(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    if isinstance(kind, Boolean):  # SQLAlchemy's own processor is three calls in Python for each flag
+    if isinstance(kind, Boolean):  # SQLAlchemy's own processor takes three Python calls for each flag
         return _FLAGS.__getitem__ if dialect.name == "sqlite" else None
     return kind.bind_processor(dialect)
 

@@ -1,4 +1,4 @@
-"""Types of columns: the same values on every database."""
+"""Column types with the same values on every database."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Instant(TypeDecorator[datetime]):
 
 
 class Money(TypeDecorator[Decimal]):
-    """US dollars as whole picodollars: sums are exact on a database that has no decimals."""
+    """US dollars as whole picodollars: sums are exact even on a database without decimals."""
 
     impl = BigInteger
     cache_ok = True
@@ -49,7 +49,7 @@ class Money(TypeDecorator[Decimal]):
 
 
 class Names(TypeDecorator[tuple[str, ...]]):
-    """Names in a set order, as a JSON array without blanks, so that equal ones are equal text; NULL for none."""
+    """Names in a fixed order, as a compact JSON array, so that equal tuples are equal text; NULL for an empty one."""
 
     impl = Text
     cache_ok = True
@@ -62,7 +62,7 @@ class Names(TypeDecorator[tuple[str, ...]]):
 
 
 class Words(TypeDecorator[str]):
-    """Text for people, much of it from elsewhere: NUL and half characters, which no database holds, are replaced."""
+    """Text for people, often from elsewhere: NUL and lone surrogates, which databases reject, are replaced."""
 
     impl = Text
     cache_ok = True
@@ -73,10 +73,10 @@ class Words(TypeDecorator[str]):
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-# SQLite gives out row ids by itself only for INTEGER, not for BIGINT.
+# SQLite assigns row ids only to INTEGER, not to BIGINT.
 Serial = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def more_counts() -> list[Column[int]]:
-    """The columns of `Usage` behind its first three, which a table names itself."""
+    """Return the columns of `Usage` after its first three, which a table names itself."""
     return [Column(count.name, Integer, nullable=False, server_default="0") for count in fields(Usage)[3:]]

@@ -1,6 +1,6 @@
-"""Two runs side by side, row by row: what came, what went, and whose answer is another one. Nothing is held whole.
+"""Comparison of two runs, row by row: rows added, removed and answered differently. Results are streamed.
 
-Of a document that is asked in parts, the row of its answer stands for all of them: an edit gives it other parts.
+For a document in parts, only the row of its answer counts: an edit gives it other parts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MINE, _THEIRS = requests.alias("mine"), requests.alias("theirs")
 
 
 class Comparisons:
-    """Verbs on two runs; `before` and `after` are jobs, of one series or not."""
+    """Verbs on two runs; `before` and `after` are jobs, of the same series or not."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def documents(self, before: JobId | None, after: JobId) -> Iterator[DocumentRun]:
-        """Every document of a run, beside the run before, in input order."""
+        """Yield every document of a run, compared with the run before, in input order."""
         other, on = self._beside(before)
         mine, theirs = _MINE.c, other.c
         changed = mine.fingerprint != theirs.fingerprint
@@ -67,14 +67,14 @@ class Comparisons:
             yield DocumentRun(**row._mapping)
 
     def removed_documents(self, before: JobId, after: JobId) -> Iterator[str]:
-        """The documents that only the run before had, by name."""
-        # No join: documents have no index, and SQLite would look for each among all.
+        """Yield the names of documents that only the run before had."""
+        # Not a join: documents have no index, and SQLite would search all of them for each.
         only = _documents(before).except_(_documents(after)).subquery()
         for row in self._db.stream(select(only.c.document).order_by(only.c.document), PAGE):
             yield row.document
 
     def only_in(self, job_id: JobId, other: JobId) -> Iterator[ComparedRow]:
-        """The rows of a run that the other does not have, in input order."""
+        """Yield the rows of a run that the other run lacks, in input order."""
         mine, (there, on) = _MINE.c, self._beside(other)
         query = (
             select(mine.custom_id, mine.document, mine.task)
@@ -86,9 +86,9 @@ class Comparisons:
             yield ComparedRow(row.custom_id, row.document, row.task)
 
     def moved(self, before: JobId, after: JobId) -> Iterator[tuple[FinishedRow, FinishedRow]]:
-        """The rows that both runs have an outcome for, before and after, where the answer may be another one.
+        """Yield rows with an outcome in both runs, before and after, if their answers may differ.
 
-        Those whose answer is the same line of the same file, as it is of what carried over, are left out.
+        Rows with the same line of the same file as their answer, such as carried rows, are left out.
         """
         other, on = self._beside(before)
         mine, theirs = _MINE.c, other.c
@@ -106,12 +106,12 @@ class Comparisons:
             yield finished(row[: len(FINISHED)]), finished(row[len(FINISHED) :])
 
     def _acknowledged(self) -> tuple[Any, ColumnElement[bool]]:
-        """What a person said of the failure of `_MINE`, and what to join it on."""
+        """Return the acknowledgement of `_MINE`'s failure, and its join condition."""
         return bulk.beside(acknowledgements, lambda told: same_failure(told, _MINE.c), self._db.dialect)
 
     def _beside(self, job_id: JobId | None) -> tuple[Any, ColumnElement[bool]]:
-        """The row of a run that is the same as `_MINE`, and what to join it on; None is a run without rows."""
-        # For `job_id IS NULL`, SQLite would look at every row of every job, for each row: its index is for values.
+        """Return a run's counterpart of `_MINE`, and its join condition; None is a run without rows."""
+        # For `job_id IS NULL`, SQLite would scan all rows of all jobs for each row: its index covers only values.
         run = _NO_JOB if job_id is None else job_id
 
         def same_row(there: Any) -> ColumnElement[bool]:
@@ -129,5 +129,5 @@ def _number(condition: ColumnElement[bool]) -> ColumnElement[int]:
 
 
 def _declared(row: Any) -> ColumnElement[str]:
-    """The alias that a row was made with."""
+    """Return the alias with which a row was made."""
     return func.coalesce(row.first_model, row.model)

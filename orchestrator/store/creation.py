@@ -1,4 +1,4 @@
-"""Makes the newest schema in an empty database at once: what the migrations would make of it, one after the other."""
+"""Creates the newest schema in an empty database, equal to the result of all migrations."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _version = Table(
     Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
-"""Alembic's own table, as Alembic makes it."""
+"""Alembic's own table, as Alembic creates it."""
 _ORDER = tuple(
     f"ix_requests_{name}"
     for name in ("answers", "job_id_state", "cache", "twins", "reduce", "canary", "waiting", "shard_id", "failures")
 )
-"""As the migrations make them: of two indexes that look as good as each other, Postgres takes the younger one."""
+"""The migrations' order: of two equally good indexes, Postgres takes the younger one."""
 _NO_STATISTICS = (("requests", "job_id"), ("ledger", "job_id"), ("events", "job_id"), ("documents", "series"))
-"""What Postgres learns of these says that the newest job has no rows, and its plans are bad ones then."""
+"""Columns whose statistics would claim that the newest job has no rows, which leads to bad plans."""
 
 
 def create(connection: Connection) -> bool:
-    """The newest schema, in the transaction at hand. False where there are tables already: nothing is done then."""
+    """Create the newest schema in the current transaction. False, without a change, if tables exist."""
     if inspect(connection).get_table_names():
         return False
     is_postgres = connection.dialect.name == "postgresql"
@@ -50,7 +50,7 @@ def _place(index: Index) -> tuple[int, str]:
 
 
 def _partial_on_postgres() -> None:
-    """Indexes are of the same rows as on SQLite. The tables do not say so: that would import the dialect for all."""
+    """Make indexes partial as on SQLite. The tables do not say so: that would import the dialect for everyone."""
     for table in metadata.tables.values():
         for index in table.indexes:
             index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]

@@ -1,4 +1,4 @@
-"""Opens the database: SQLite with the settings that durability needs, or Postgres; migrated before first use."""
+"""Opens the database: SQLite with durable settings, or Postgres; migrates it before first use."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from orchestrator.store.schema import HEAD
 if TYPE_CHECKING:
     from orchestrator.store.engine_fence import EngineFence
 
-# Where a value's type has no adapter, sqlite3 looks for attributes that are not there: 0.6 µs for each value.
+# Without an adapter for a value's type, sqlite3 looks for missing attributes: 0.6 µs for each value.
 sqlite3.register_adapter(RequestState, str.__str__)
 
 
 class Database:
-    """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else.
+    """Transactions on one database. Only this class turns SQLAlchemy's errors into StorageError.
 
-    One that is not `ours` is somebody else's: its settings stay as they are. With a `fence`, nothing is written once
-    another engine has taken over.
+    If it is not `ours`, it belongs to somebody else, and its settings stay unchanged. With a `fence`, nothing is
+    written once another engine has taken over.
     """
 
     def __init__(
@@ -50,14 +50,16 @@ class Database:
         self._fence = fence
         self.has_written = False
         self.before_naming_files: Callable[[], None] = lambda: None
-        """Called before a transaction that names bytes of files of the home: returns when these cannot be lost."""
+        """Called before a transaction that refers to bytes of the home's files; returns once these bytes cannot be
+        lost.
+        """
         self.is_sqlite = url.startswith("sqlite")
         self._streams: WeakSet[Generator[Row[Any], None, None]] = WeakSet()
         with self._translated():
             self._engine = _sqlite(url, timeout, ours) if self.is_sqlite else _postgres(url, timeout, fence)
 
     def open(self) -> None:
-        """Create or migrate the schema. Raises StorageError, also where a newer orch has been at it."""
+        """Create or migrate the schema. Raises StorageError, also if a newer orch has migrated it."""
         with self._translated():
             version = self._version()
             if version == HEAD:
@@ -70,29 +72,29 @@ class Database:
 
     @property
     def dialect(self) -> Dialect:
-        """How this database wants to be spoken to."""
+        """SQLAlchemy's dialect of this database."""
         return self._engine.dialect
 
     @property
     def path(self) -> Path | None:
-        """The database's file, None where it is not a file."""
+        """File of the database, None if it has no file."""
         return Path(self._url.database) if self.is_sqlite and self._url.database else None
 
     def close(self) -> None:
-        """Close every connection, those of streams that were not read to their end among them."""
+        """Close every connection, including those of unfinished streams."""
         for rows in list(self._streams):
-            with suppress(ValueError):  # another thread reads it at this moment, and closes it
+            with suppress(ValueError):  # another thread is reading it, and will close it
                 rows.close()
         self._engine.dispose()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A read transaction: one consistent view."""
+        """Open a read transaction: one consistent view."""
         with self._translated(), self._engine.connect() as connection:
             yield connection
 
     def stream(self, query: Select[Any], page: int) -> Iterator[Row[Any]]:
-        """The rows of a query, a page at a time, in one consistent view."""
+        """Yield the rows of a query, a page at a time, in one consistent view."""
         rows = self._pages(query, page)
         self._streams.add(rows)
         return rows
@@ -103,7 +105,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A write transaction: all of it durable at the end, or nothing."""
+        """Open a write transaction: all of it is durable at the end, or nothing."""
         with self._translated(), self._engine.connect() as plain:
             connection = plain.execution_options(orch_write=True)
             with connection.begin():
@@ -114,7 +116,7 @@ class Database:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """SQLAlchemy's errors as StorageError, with what to do about the common ones. No password is shown."""
+        """Turn SQLAlchemy's errors into StorageError, with advice for common ones. Hides passwords."""
         try:
             yield
         except OrchError:
@@ -130,8 +132,8 @@ class Database:
             raise StorageError(f"the database {name} cannot be used: {cause}", hint=hint) from error
 
     def upsert(self, table: Table) -> Any:
-        """An INSERT that knows ON CONFLICT, in this database's dialect."""
-        # Imported when it is needed: the Postgres dialect costs a command that only looks 20 ms.
+        """Return an INSERT with ON CONFLICT support, in this database's dialect."""
+        # Imported on use: the Postgres dialect costs a read-only command 20 ms.
         if self.is_sqlite:
             from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -144,7 +146,7 @@ class Database:
         try:
             return self._recorded_version()
         except (exc.OperationalError, exc.ProgrammingError):
-            # Asked once more, as another process may have made the table meanwhile.
+            # Asked again, because another process may have created the table meanwhile.
             return self._recorded_version() if inspect(self._engine).has_table("alembic_version") else None
 
     def _recorded_version(self) -> str | None:
@@ -164,18 +166,20 @@ class Database:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Two processes that find an empty database at once take turns. SQLite's transactions see to that."""
+        """Make processes that find an empty database at the same time take turns. SQLite's transactions do that
+        already.
+        """
         if self.is_sqlite:
             yield
             return
-        # Held by a transaction, which a pooler keeps to one session, and which no kill leaves behind.
+        # A transaction holds the lock: a pooler keeps it on one session, and a kill releases it.
         with self._engine.connect() as holder, holder.begin():
             holder.execute(text("SELECT pg_advisory_xact_lock(715517)"))
             yield
 
 
 def _migrate(connection: Connection) -> None:
-    # Imported for a database that is older: a new one, and one that is current, have no need of it.
+    # Imported for old databases only: new and current ones do not need it.
     from alembic import command
     from alembic.config import Config
 
@@ -186,7 +190,7 @@ def _migrate(connection: Connection) -> None:
 
 
 def _is_of_a_value(error: Exception) -> bool:
-    """Whether what was to be written is at fault, and not the database."""
+    """True if the value to be written is at fault, and not the database."""
     if isinstance(error, exc.DataError):
         return True
     found = getattr(error, "orig", None) if isinstance(error, exc.StatementError) else error
@@ -194,7 +198,7 @@ def _is_of_a_value(error: Exception) -> bool:
 
 
 def migrations_folder() -> Path:
-    """The Alembic scripts: inside the installed package, or beside it in a checkout."""
+    """Return the folder of Alembic's scripts: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).parents[1]
     inside = package / "migrations"
     return inside if inside.is_dir() else package.parent / "migrations"
@@ -211,7 +215,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _postgres(url: str, timeout: float, fence: EngineFence | None) -> Engine:
-    # Imported where it is needed, as a home is on SQLite if nothing else is said.
+    # Imported on use, because homes are on SQLite by default.
     from orchestrator.store.postgres import postgres_engine
 
     return postgres_engine(url, timeout, fence)
@@ -224,20 +228,20 @@ def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _settings(connection: sqlite3.Connection, _: Any) -> None:
-        # The driver's own BEGIN comes too late for BEGIN IMMEDIATE; transactions are begun below.
+        # The driver's own BEGIN is too late for BEGIN IMMEDIATE; `_begin` starts transactions.
         connection.isolation_level = None
         if not ours:
             return
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode=WAL")
-        # FULL: what is committed before money is spent must survive a power cut as well.
+        # FULL: commits before money is spent must survive a power cut.
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        # A writer takes the lock at once: taking it halfway would fail instead of waiting.
+        # A writer takes the lock immediately: upgrading it later would fail instead of waiting.
         write = connection.get_execution_options().get("orch_write")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
@@ -248,17 +252,17 @@ def _parsed(text: str) -> URL:
     try:
         return make_url(text)
     except (exc.ArgumentError, ValueError):
-        # The text is not told: a password is often what made it unreadable.
+        # The text is not shown: a password often made it unreadable.
         raise StorageError(
             "the database's address is not a URL", hint="such as postgresql://user:password@host:5432/name"
         ) from None
 
 
 def _public(url: URL) -> tuple[str, list[str]]:
-    """What may be told of an address, and what may not."""
+    """Return the public name of an address, and the secrets in it."""
     if url.drivername.startswith("sqlite"):
         return url.database or "", []
-    # A password with an @ that is not escaped ends up in the host.
+    # A password with an unescaped @ ends up in the host.
     rest, _, host = (url.host or str(url.query.get("host", ""))).rpartition("@")
     name = f"{host}{f':{url.port}' if url.port else ''}/{url.database or ''}"
     secrets = (url.password, url.query.get("password"), url.query.get("sslpassword"), rest)

@@ -1,4 +1,4 @@
-"""SQLite databases that others write to, each as it is at one moment: for copies that agree with each other."""
+"""Consistent images of SQLite databases that others write to, taken at one moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.core.errors import StorageError
 
 LARGEST_IN_MEMORY = 32 * 1024 * 1024
-"""A larger database is copied to disk."""
+"""Largest database, in bytes, that is copied in memory; larger ones are copied to disk."""
 
 
 class WatchedDatabase:
@@ -20,7 +20,7 @@ class WatchedDatabase:
         self._path = path
         with _told(path):
             self._inode = path.stat().st_ino
-            # Two: a connection that reads in a transaction does not see what changes.
+            # Two connections: one inside a read transaction does not see changes.
             self._watch, self._read = _connected(path), _connected(path)
 
     def close(self) -> None:
@@ -30,30 +30,30 @@ class WatchedDatabase:
 
     @property
     def is_there(self) -> bool:
-        """Whether its file is the one that was opened."""
+        """True if its file is still the one that was opened."""
         with suppress(FileNotFoundError):
             return self._path.stat().st_ino == self._inode
         return False
 
     def version(self) -> int:
-        """What changes with every transaction."""
+        """Return a number that changes with every transaction."""
         with _told(self._path):
             return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While the block lasts, `image` is of the moment in which it began."""
+        """Keep one view during the block, so that `image` shows its start."""
         with _told(self._path):
             self._read.execute("BEGIN")
             try:
-                # The transaction begins with the first look at a table.
+                # The transaction starts with the first read of a table.
                 self._read.execute("SELECT count(*) FROM sqlite_master").fetchone()
                 yield
             finally:
                 self._read.rollback()
 
     def image(self, target: Path) -> bytes | Path:
-        """The bytes of its file; of a large one `target`, to which it was copied."""
+        """Return the bytes of its file, or copy a large one to `target` and return that."""
         pages, size = (self._number(f"PRAGMA {name}") for name in ("page_count", "page_size"))
         if pages * size <= LARGEST_IN_MEMORY:
             return self._read.serialize()
@@ -69,7 +69,7 @@ class WatchedDatabase:
 
 @contextmanager
 def reading_at_once(first: WatchedDatabase | None, others: Iterable[WatchedDatabase]) -> Iterator[bool]:
-    """Read them all; gives whether all began while nothing was written to the first one."""
+    """Start reading all databases; yield True if the first one was not written to meanwhile."""
     with ExitStack() as stack:
         before = None if first is None else first.version()
         for database in (*([] if first is None else [first]), *others):
@@ -78,7 +78,7 @@ def reading_at_once(first: WatchedDatabase | None, others: Iterable[WatchedDatab
 
 
 def has_rows(path: Path, tables: Iterable[str]) -> bool:
-    """Whether a database is there, and one of these tables has a row."""
+    """True if a database exists and one of these tables has a row."""
     if not path.exists():
         return False
     with _told(path), closing(_connected(path)) as database:

@@ -1,4 +1,4 @@
-"""What is known of requests before they are asked: earlier outcomes, other jobs' answers, rows that are alike."""
+"""Knowledge about requests before they are asked: earlier outcomes, other jobs' answers, equal rows."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ PAGE = 5000
 
 
 class Known:
-    """Verbs on what is known of requests."""
+    """Verbs on what is known about requests."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def known_ids(self, job_id: JobId, custom_ids: Sequence[str]) -> frozenset[str]:
-        """Those of the ids that the job has already."""
+        """Return the ids that the job already has."""
         query = select(requests.c.custom_id).where(requests.c.job_id == job_id)
         with self._db.read() as tx:
             return frozenset(tx.scalars(bulk.each(query, requests.c.custom_id, custom_ids, tx.dialect)))
 
     def earlier(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        """The outcome that one of these runs (oldest first) has for the same request: the newest that one asked for.
+        """Return for each request its newest outcome from these runs (oldest first).
 
-        Where none asked, another job's answer that the newest run took. `wanted` gives each custom_id's fingerprint:
-        an answer to an older wording counts again when that returns. One that was released from quarantine since is
-        none.
+        If no run asked it, another job's answer that the newest run took counts. `wanted` maps custom_ids to
+        fingerprints: an answer to an old wording counts again when that wording returns. An outcome released from
+        quarantine does not count.
         """
         if not runs or not wanted:
             return {}
@@ -43,8 +43,8 @@ class Known:
         return found | self._taken(runs, left) if left else found
 
     def _asked(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        # The runs are told apart here and not in the query: by custom_id an index finds the few fresh answers,
-        # while a join by job would look for every id in every night.
+        # Runs are filtered here and not in the query: by custom_id an index finds the few fresh answers, while a join
+        # by job would look for every id in every night.
         query = select(requests).where(IS_FRESH, requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)))
         age = {job_id: number for number, job_id in enumerate(runs)}
         with self._db.read() as tx:
@@ -68,7 +68,7 @@ class Known:
         }
 
     def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, EarlierRow]:
-        """What a run made these rows of, as far as it has them."""
+        """Return what a run made these rows from, if it has them."""
         c = requests.c
         columns = (c.custom_id, c.fingerprint, c.content, c.wording, c.prompt_version, c.model, c.state)
         with self._db.read() as tx:
@@ -76,7 +76,7 @@ class Known:
             return {row.custom_id: _before(row) for row in tx.execute(query)}
 
     def gone(self, job_id: JobId, previous: JobId) -> Iterator[str]:
-        """The documents, in their order, of which one run has rows and a later one has none."""
+        """Yield, in order, the documents that only the previous run has."""
         c = requests.c
         before, now = (select(c.document).where(c.job_id == run) for run in (previous, job_id))
         found = before.except_(now).subquery()
@@ -84,18 +84,18 @@ class Known:
             yield row.document
 
     def answers(self, home: str, keys: Collection[str], *, checked: bool) -> dict[tuple[str, str, str], Earlier]:
-        """The newest answer that a job of this home got afresh to each request, model and backend.
+        """Return the newest answer that a job of this home received itself to each request, model and backend.
 
-        By cache key, backend, and the model's name that was asked for there. With `checked`, only answers that have
-        passed the checks of a task: rows of a ready batch file were put to none.
+        Keys are the cache key, the backend, and the model's name there. With `checked`, only answers that passed a
+        task's checks: rows of a ready batch file have no checks.
         """
         c = requests.c
-        # Looked up for each answer, and not joined: from the jobs of a home a join would find all of their rows.
+        # Looked up for each answer: a join from the home's jobs would find all of their rows.
         whose = select(jobs.c.home).where(jobs.c.id == c.job_id).scalar_subquery().label("home")
         query = (
             select(requests, whose, _BACKEND)
             .where(HAS_KEY, c.state == RequestState.SUCCEEDED)
-            # What was asked with the fault of a first answer shown is not an answer to this request.
+            # An answer to a request that showed the fault of an earlier answer does not answer this request.
             .where(c.sent_model.is_not(None), c.first_offset.is_(None), c.task != "" if checked else true())
         )
         with self._db.read() as tx:
@@ -104,16 +104,16 @@ class Known:
         return {(row.cache_key, row.backend, row.sent_model): earlier(row) for row in rows if row.backend is not None}
 
     def originals(self, job_id: JobId, keys: Collection[str]) -> dict[tuple[str, str, str], int]:
-        """The places of the job's rows that are asked for themselves, by cache key, model and task."""
+        """Return the places of the job's rows that are sent themselves, by cache key, model and task."""
         c = requests.c
-        # The job is told apart here and not in the query, which would look at every row of it.
+        # The job is filtered here: in the query, Postgres would look at every row of it.
         query = select(c.job_id, c.cache_key, c.model, c.task, c.seq).where(HAS_KEY)
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect))
             return {(row.cache_key, row.model, row.task): row.seq for row in rows if row.job_id == job_id}
 
     def same(self, job_id: JobId, other_id: JobId) -> int:
-        """How many rows of a job stand in another at the same place, with the same identity and fingerprint."""
+        """Count a job's rows with the same place, identity and fingerprint in another job."""
         mine = requests.alias("mine").c
 
         def same_place(there: Any) -> ColumnElement[bool]:

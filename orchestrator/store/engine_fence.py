@@ -1,7 +1,7 @@
-"""Which engine of a home may write to a database that several machines reach: the one with the newest generation.
+"""The right of a home's engine to write to a shared database: only the newest generation has it.
 
-Of a home with a replica (`engine/replica`), on Postgres. Every transaction of its engine looks whether its generation
-is still the newest, under a lock that keeps the next generation from beginning before it has ended.
+Used for a home with a replica (`engine/replica`), on Postgres. Every transaction of its engine checks that its
+generation is still the newest, under a lock that keeps the next generation from starting before it ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FencedOff(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class EngineFence:
-    """The right to write as the engine of a home, as long as no other has a newer generation."""
+    """The right to write as a home's engine, until another engine has a newer generation."""
 
     home: str
     replica: str
@@ -31,11 +31,11 @@ class EngineFence:
 
     @property
     def name(self) -> str:
-        """What the database calls this engine's connections."""
+        """Application name of this engine's connections."""
         return f"{_name(self.home)}{self.generation}"
 
     def require(self, tx: Connection) -> None:
-        """Raises FencedOff; until `tx` ends, no other engine can begin."""
+        """Raise FencedOff if it lost the right; until `tx` ends, no other engine can take over."""
         table = engine_fences
         query = select(table.c.replica, table.c.generation).where(table.c.home == self.home)
         found = tx.execute(query.with_for_update(read=True)).first()
@@ -59,11 +59,11 @@ class EngineFences:
         self._db = database
 
     def take(self, fence: EngineFence) -> None:
-        """From now on no engine with an older generation writes. Raises FencedOff where there is a newer one."""
+        """Keep engines with an older generation from writing. Raises FencedOff if there is a newer one."""
         table, add = engine_fences, self._db.upsert(engine_fences)
         told = add.excluded
         row = {"home": fence.home, "replica": fence.replica, "generation": fence.generation}
-        # A home that begins another replica begins with its first generation.
+        # A home with another replica restarts at that replica's first generation.
         is_newer = (table.c.replica != told.replica) | (table.c.generation <= told.generation)
         begin = add.values(row).on_conflict_do_update(
             index_elements=["home"], set_={"replica": told.replica, "generation": told.generation}, where=is_newer
@@ -74,12 +74,12 @@ class EngineFences:
             fence.require(tx)
 
     def leave(self, home: str) -> None:
-        """The home has no replica any more: no engine that had one writes from now on."""
+        """Record that the home has no replica: engines that had one cannot write any more."""
         with self._db.write() as tx:
             tx.execute(delete(engine_fences).where(engine_fences.c.home == home))
 
     def _end_others(self, fence: EngineFence) -> None:
-        """End what earlier engines have open: one that is paused in a transaction would hold up this one for ever."""
+        """End connections of earlier engines: a paused transaction would block this engine forever."""
         if self._db.is_sqlite:
             return
         end = text(

@@ -1,4 +1,4 @@
-"""How long engines have held GPUs."""
+"""Records of how long engines have held GPUs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOVING = ("seen_at", "warm_at", "is_over")
 
 
 class EngineHolds:
-    """Verbs on what engines have held."""
+    """Verbs on engine holds."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def keep(self, holds: Sequence[EngineHold]) -> None:
-        """Record holds, or how far they have come."""
+        """Record holds, or their progress."""
         rows = [{name: getattr(one, name) for name in _FIELDS} for one in holds]
         if not rows:
             return
@@ -33,7 +33,7 @@ class EngineHolds:
             tx.execute(statement.on_conflict_do_update(index_elements=keys, set_=moved), rows)
 
     def since(self, when: datetime | None = None) -> list[EngineHold]:
-        """Those that were held then or later, or all, by their begin."""
+        """Return the holds that lasted until `when` or later, or all of them, by start."""
         c = engine_holds.c
         query = select(*(c[name] for name in _FIELDS)).order_by(c.began_at, c.backend, c.engine)
         if when is not None:

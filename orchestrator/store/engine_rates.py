@@ -1,4 +1,4 @@
-"""What engines of one's own were measured to do."""
+"""Measured throughput of our own engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MeasuredRates:
         self._db = database
 
     def put(self, rates: EngineRates) -> None:
-        """Know this of an engine from now on: of the same options, version and GPU, the latest counts."""
+        """Record an engine's rates: the latest ones replace those for the same options, version and GPU."""
         values = {name: getattr(rates, name) for name in _FIELDS}
         keys = [column.name for column in engine_rates.primary_key]
         facts = {name: value for name, value in values.items() if name not in keys}
@@ -28,7 +28,7 @@ class MeasuredRates:
             )
 
     def of(self, home: str, backend: str) -> dict[str, EngineRates]:
-        """What was measured last of each model of a backend, with whatever options, version and GPU."""
+        """Return the latest rates of each model of a backend, with any options, version and GPU."""
         c = engine_rates.c
         query = (
             select(*(c[name] for name in _FIELDS)).where(c.home == home, c.backend == backend).order_by(c.measured_at)

@@ -1,6 +1,6 @@
-"""Rows whose answers failed their check and that are re-asked: booked and freed in one step.
+"""Rows whose answers failed their check and are re-asked: booked and freed in one step.
 
-Of the same model, with a request that says what was wrong, or of a stronger one.
+The same model gets a request that shows the fault, or a stronger model gets the first request.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from orchestrator.store.tables import requests
 
 
 class Escalations:
-    """Verbs on rows that are re-asked for a bad answer."""
+    """Verbs on rows that are re-asked after a bad answer."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def escalate(self, shard: Shard, failed: Sequence[Settled], step: Step, now: datetime) -> int:
-        """Book what answers cost that failed their check, and let their rows wait for the next rung; how many.
+        """Book the cost of failed answers, and let their rows wait for the next rung; return their number.
 
-        One transaction: a kill leaves either both or nothing. Rows that have an outcome, or have left the shard, are
-        left as they are, so that doing it again changes nothing. No attempt is counted.
+        It is one transaction: a kill leaves both or nothing. Rows with an outcome, or outside the shard by now, stay
+        unchanged, so that a repetition changes nothing. No attempt is counted.
         """
         if not failed:
             return 0
@@ -38,7 +38,7 @@ class Escalations:
         with self._db.write() as tx:
             seqs = self._booked(tx, shard, failed, "escalated", now)
             going = update(requests).where(c.job_id == shard.job_id, c.seq == bindparam("b_seq"))
-            # The stronger model is asked as the first one was.
+            # The stronger model gets the first request.
             anew = {
                 "offset": func.coalesce(c.first_offset, c.offset),
                 "length": func.coalesce(c.first_length, c.length),
@@ -51,7 +51,7 @@ class Escalations:
             return len(seqs)
 
     def reask_rows(self, shard: Shard, failed: Sequence[Settled], spans: Mapping[int, Span], now: datetime) -> int:
-        """The same for rows that are re-asked of their model, by the request lines at `spans` (by seq)."""
+        """Do the same for rows re-asked of their own model, with the request lines at `spans` (by seq)."""
         if not failed:
             return 0
         c = requests.c
@@ -78,7 +78,7 @@ class Escalations:
             return len(seqs)
 
     def _booked(self, tx: Connection, shard: Shard, failed: Sequence[Settled], kind: str, now: datetime) -> list[int]:
-        """Book answers of rows that are open in a shard; the places of these rows."""
+        """Book the answers of open rows in a shard; return the places of these rows."""
         by_seq = {row.outcome.seq: row for row in failed}
         seqs = open_rows(tx, shard.id, shard.job_id, by_seq)
         book(tx, shard.id, shard.job_id, shard.backend, ((by_seq[seq], kind) for seq in seqs), now)

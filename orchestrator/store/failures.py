@@ -1,9 +1,9 @@
-"""Failed rows: since when a document fails for the same reason, and which of them a person has acknowledged.
+"""Failed rows: since when a document fails for the same reason, and what a person has acknowledged.
 
-A failure is known where its document and task failed with the same code in an earlier run of the job file, and had
-no other outcome since. It is acknowledged where a person said so, for as long as it lasts: one that went away and
-came back is new. `failed_since` of a row is the creation of the first run that had it: a fact of the row, as that run
-may be removed before the failure ends.
+A failure is known if its document and task failed with the same code in an earlier run of the job file, with no other
+outcome since. An acknowledgement lasts as long as the failure: a failure that returns later is new. `failed_since` is
+the creation time of the first run with the failure. The row stores it, because that run may be removed before the
+failure ends.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from orchestrator.store.tables import HAS_FAILED, jobs, requests
 CHUNK = 500
 PAGE = 2000
 RUNS = 30
-"""So many earlier runs are asked for the last outcome of a row: those that were ended before it ran have none."""
+"""Earlier runs to search for a row's last outcome: runs cancelled before the row ran have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureReason:
-    """Rows that did not succeed for one reason: a message of them, how many, and how many of these are new.
+    """Rows that did not succeed for one reason: an example message, their number, and how many are new.
 
-    `since` is when the oldest of the others began.
+    `since` is the start of the oldest known failure.
     """
 
     code: str
@@ -61,7 +61,7 @@ class Failure:
 
     @property
     def status(self) -> str:
-        """`new`, `known` or `acknowledged`."""
+        """Status of the failure: `new`, `known` or `acknowledged`."""
         return _ACKNOWLEDGED if self.acknowledged_at is not None else _KNOWN if self.is_known else _NEW
 
 
@@ -72,7 +72,7 @@ class Failures:
         self._db = database
 
     def trace(self, job: Job) -> None:
-        """Find out since when the failed rows of a job fail; those of which it is known are left as they are."""
+        """Find the start of a job's failures; rows whose start is recorded stay unchanged."""
         c = requests.c
         columns = (c.seq, c.custom_id, c.error_code, c.state, c.failed_since)
         query = select(*columns).where(c.job_id == job.id, HAS_FAILED)
@@ -95,7 +95,7 @@ class Failures:
             bulk.change(tx, requests, ("failed_since",), ("job_id", "seq"), told)
 
     def known(self, job: Job, failing: Mapping[str, str]) -> frozenset[str]:
-        """Those of some rows that failed with the same code in an earlier run; `failing` gives code by custom_id."""
+        """Return the rows that failed with the same code in an earlier run; `failing` maps custom_ids to codes."""
         names, found = list(failing), set[str]()
         with self._db.read() as tx:
             runs = self._runs(tx, job)
@@ -106,7 +106,7 @@ class Failures:
         return frozenset(found)
 
     def of_jobs(self, job_ids: Sequence[JobId]) -> dict[JobId, Failing]:
-        """How many failed rows of each job are new, known and acknowledged."""
+        """Return the numbers of new, known and acknowledged failures of each job."""
         c = requests.c
         told, on = self._acknowledged()
         query = (
@@ -123,7 +123,7 @@ class Failures:
         return found
 
     def reasons(self, job_id: JobId, limit: int = 20) -> list[FailureReason]:
-        """Why rows of a job did not succeed, most first; those that never ran are new."""
+        """Return why rows of a job did not succeed, most frequent first; rows that never ran count as new."""
         c = requests.c
         told, on = self._acknowledged()
         columns = (c.error_code, func.min(c.error_message), func.count(), func.min(c.failed_since))
@@ -143,7 +143,10 @@ class Failures:
         return sorted(found.values(), key=lambda one: (-one.rows, one.code))[:limit]
 
     def of_home(self, home: str, series: str | None = None) -> Iterator[Failure]:
-        """The failed rows of the newest run of each job file of a home, or of one: newest first, in input order."""
+        """Yield the failed rows of the newest run of each job file of a home, or of one file.
+
+        Newest runs come first, rows in input order.
+        """
         c = requests.c
         told, on = self._acknowledged()
         columns = (c.document, c.task, c.custom_id, c.error_code, c.error_message, c.failed_since)
@@ -162,7 +165,7 @@ class Failures:
                 )  # fmt: skip
 
     def acknowledge(self, failures: Sequence[Failure], note: str | None, now: datetime) -> int:
-        """A person knows of these failures; of how many nobody did before."""
+        """Record that a person knows of these failures; return how many were unacknowledged before."""
         rows = [
             {
                 "series": one.series,
@@ -182,7 +185,7 @@ class Failures:
         return sum(one.acknowledged_at is None for one in failures)
 
     def take_back(self, failures: Sequence[Failure]) -> int:
-        """These failures are acknowledged no longer; how many were."""
+        """Withdraw acknowledgements of these failures; return how many there were."""
         mine = [one for one in failures if one.acknowledged_at is not None]
         given = [{"b_series": one.series, "b_custom_id": one.custom_id, "b_code": one.code} for one in mine]
         if given:
@@ -195,7 +198,7 @@ class Failures:
         return bulk.beside(acknowledgements, lambda told: same_failure(told, requests.c), self._db.dialect)
 
     def _runs(self, tx: Connection, job: Job) -> list[tuple[JobId, datetime]]:
-        """The runs of the same job file before a job, newest first, and when they were made."""
+        """Return earlier runs of the same job file, newest first, with their creation times."""
         c = jobs.c
         query = (
             select(c.id, c.created_at)
@@ -208,7 +211,7 @@ class Failures:
     def _since(
         self, tx: Connection, job: Job, runs: Sequence[tuple[JobId, datetime]], failing: Mapping[str, str]
     ) -> dict[str, datetime]:
-        """Since when rows fail with these codes: each is held against its last outcome before."""
+        """Return since when rows fail with these codes, compared with their last outcomes before."""
         c, left = requests.c, dict(failing)
         since = dict.fromkeys(failing, job.created_at)
         for job_id, at in runs:
@@ -217,7 +220,7 @@ class Failures:
             query = select(c.custom_id, c.state, c.error_code, c.failed_since).where(c.job_id == job_id)
             for row in tx.execute(bulk.each(query, c.custom_id, list(left), tx.dialect)):
                 if row.state not in (RequestState.SUCCEEDED, RequestState.FAILED):
-                    continue  # it never ran: the run before says more
+                    continue  # it never ran: earlier runs say more
                 if row.error_code == left[row.custom_id]:
                     since[row.custom_id] = row.failed_since or at
                 if row.error_code != left[row.custom_id] or row.failed_since is not None:
@@ -226,7 +229,9 @@ class Failures:
 
 
 def newest_runs(database: Database, home: str, series: str | None = None) -> list[JobId]:
-    """The newest built run of each job file of a home, or of one; of limited ones and others, one of the others."""
+    """Return the newest built run of each job file of a home, or of one file; unlimited runs come before limited
+    ones.
+    """
     c = jobs.c
     query = select(c.id, c.series, c.options).where(c.home == home, c.built_at.is_not(None))
     if series is not None:
@@ -244,7 +249,7 @@ _KEYS = ["series", "custom_id", "code"]
 
 
 def same_failure(told: Any, row: Any) -> ColumnElement[bool]:
-    """Whether an acknowledgement is of the failure of a row that is joined with its job."""
+    """Return the condition that an acknowledgement matches the failure of a row joined with its job."""
     same = and_(told.series == jobs.c.series, told.custom_id == row.custom_id, told.code == row.error_code)
     return and_(same, told.since == row.failed_since)
 

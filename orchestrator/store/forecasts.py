@@ -1,4 +1,4 @@
-"""What was forecast, and what came."""
+"""Forecasts and actual results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Forecasts:
         self._db = database
 
     def made(self, made: Sequence[Forecast]) -> None:
-        """Keep forecasts. Of one job, kind, shard and task the first stays: what was forecast is not made better."""
+        """Record forecasts. The first one for a job, kind, shard and task stays: a forecast is never improved."""
         rows = [{name: getattr(one, name) for name in _FIELDS} for one in made]
         if rows:
             with self._db.write() as tx:
@@ -38,9 +38,10 @@ class Forecasts:
         *,
         censored: bool = False,
     ) -> None:
-        """Say what came, in the unit of the kind. The first figure stays; nothing happens where none was forecast.
+        """Record the actual result in the unit of the kind. The first figure stays; without a forecast nothing
+        happens.
 
-        With `censored`, it was cut short: all that is known is that it would have been more.
+        `censored`: the run was cut short, so that its value would have been larger.
         """
         c = forecasts.c
         statement = (
@@ -52,13 +53,13 @@ class Forecasts:
             tx.execute(statement)
 
     def turnaround_p95(self, job_id: JobId, shard_id: str) -> float | None:
-        """Within how many seconds a shard was forecast to end; None if nothing was forecast."""
+        """Return the seconds within which a shard was forecast to end (95th percentile); None without a forecast."""
         c = forecasts.c
         with self._db.read() as tx:
             return tx.scalar(select(c.p95).where(c.job_id == job_id, c.kind == "turnaround", c.shard_id == shard_id))
 
     def since(self, when: datetime | None = None) -> list[Forecast]:
-        """Those made from then on, or all, in the order in which they were made."""
+        """Return forecasts made since a time, or all, in the order of their creation."""
         query = select(*(forecasts.c[name] for name in _FIELDS)).order_by(forecasts.c.made_at, forecasts.c.id)
         if when is not None:
             query = query.where(forecasts.c.made_at >= when)

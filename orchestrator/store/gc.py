@@ -1,4 +1,4 @@
-"""What gc needs: whose answers others carry, forgetting jobs, copies of the database and their checks."""
+"""Database work of gc: carried answers, forgetting jobs, copies of the database and their checks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from orchestrator.store.tables import jobs, ledger, requests
 
 PAGE = 5000
 CLEARED = "cleared_at"
-"""The option that a job has once its files are gone."""
+"""The job option that marks removed files."""
 IS_OVER: ColumnElement[bool] = or_(jobs.c.finished_at.is_not(None), jobs.c.error.is_not(None))
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The result lines of one shard's file that rows of a home point to: how many, and where the last ends."""
+    """Result lines of a shard's file that a home's rows refer to: their number, and the end of the last one."""
 
     shard: str
     kind: str
@@ -35,19 +35,19 @@ class Lines:
 
 
 class Removals:
-    """Verbs of gc. `home` is a home's id: on a shared database each looks after its own jobs."""
+    """Verbs of gc. `home` is a home's id: on a shared database each home handles its own jobs."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def jobs(self, home: str) -> list[Job]:
-        """Every job of a home, newest first."""
+        """Return every job of a home, newest first."""
         query = select(jobs).where(jobs.c.home == home).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
         with self._db.read() as tx:
             return [Job(**{**row._mapping, "kind": JobKind(row.kind)}) for row in tx.execute(query)]
 
     def carriers(self, home: str) -> dict[JobId, dict[JobId, int]]:
-        """By the job whose answers they are: the jobs that carry some, and how many rows of each do."""
+        """Return, for each job with carried answers, the jobs that carry them and their numbers of rows."""
         c = requests.c
         query = (
             select(c.carried_from, c.job_id, func.count())
@@ -63,12 +63,12 @@ class Removals:
         return found
 
     def booked_since(self, at: datetime) -> frozenset[JobId]:
-        """The jobs with a line of the ledger from then on."""
+        """Return the jobs with a ledger line since a time."""
         with self._db.read() as tx:
             return frozenset(map(JobId, tx.scalars(select(ledger.c.job_id).distinct().where(ledger.c.at >= at))))
 
     def clear(self, job_id: JobId, folder: Path, now: datetime) -> bool:
-        """A job's folder is to go: nothing is carried over from it or tried again. False where it is not over.
+        """Mark a job whose folder will be removed: nothing is carried from it or retried. False if it is not over.
 
         Counts, costs and reasons of its rows stay.
         """
@@ -87,9 +87,9 @@ class Removals:
             return True
 
     def forget(self, job_id: JobId) -> bool:
-        """Delete a job with its rows, events and ledger. False where it is not over, or gone.
+        """Delete a job with its rows, events and ledger. False if it is not over, or gone.
 
-        With the last job of its file goes what a person acknowledged of it.
+        The last job of a file takes the file's acknowledgements with it.
         """
         with self._db.write() as tx:
             series = tx.scalar(select(jobs.c.series).where(jobs.c.id == job_id))
@@ -99,7 +99,7 @@ class Removals:
             return gone
 
     def result_files(self, home: str) -> list[Lines]:
-        """The files that rows of a home's jobs point to, but for jobs whose files are gone."""
+        """Return the files that rows of a home's jobs refer to, except of jobs whose files are gone."""
         c = requests.c
         query = (
             select(c.result_shard, c.result_kind, func.count(), func.max(c.result_offset + c.result_length))
@@ -111,7 +111,7 @@ class Removals:
             return [Lines(*row) for row in tx.execute(query)]
 
     def result_lines(self, home: str) -> Iterator[tuple[str, str, Span]]:
-        """(shard, kind, where) of each line that rows point to, file by file, in the order of each file."""
+        """Yield (shard, kind, place) of each line that rows refer to, by file, in the order of the lines."""
         c = requests.c
         place = (c.result_shard, c.result_kind, c.result_offset, c.result_length)
         query = (
@@ -124,7 +124,7 @@ class Removals:
             yield row.result_shard, row.result_kind, Span(row.result_offset, row.result_length)
 
     def request_files(self, home: str) -> list[tuple[JobId, int]]:
-        """The jobs of a home that have a request file, and where the last line of it ends that a row points to."""
+        """Return a home's jobs with a request file, and the end of the last line in it that a row refers to."""
         c = requests.c
         query = (
             select(c.job_id, func.max(c.offset + c.length))
@@ -138,11 +138,11 @@ class Removals:
 
     @property
     def has_file(self) -> bool:
-        """Whether the database is a file that can be copied."""
+        """True if the database is a file that can be copied."""
         return self._db.path is not None
 
     def copy_to(self, path: Path) -> None:
-        """Copy the database as it is now, while others write to it, where it is a file."""
+        """Copy the database if it is a file; others may write to it meanwhile."""
         if self._db.path is not None:
             copy_sqlite(self._db.path, path)
 
@@ -152,7 +152,7 @@ def _with_files(home: str) -> Any:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """A consistent copy of a SQLite database that others may write to meanwhile, on disk at the end.
+    """Copy a SQLite database consistently and durably; others may write to it meanwhile.
 
     Raises StorageError.
     """
@@ -161,14 +161,14 @@ def copy_sqlite(source: Path, target: Path) -> None:
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as here,
             closing(sqlite3.connect(target)) as there,
         ):
-            # All pages in one step: nobody who writes is kept waiting (WAL), and the copy need not start again.
+            # All pages in one step: writers do not wait (WAL), and the copy need not restart.
             here.backup(there)
     except sqlite3.Error as error:
         raise StorageError(f"the database {source} cannot be copied to {target}: {error}") from error
 
 
 def check_sqlite(path: Path) -> str | None:
-    """What is wrong with a SQLite database, None where it is whole."""
+    """Return what is wrong with a SQLite database, or None if it is intact."""
     try:
         with closing(sqlite3.connect(path)) as database:
             found = [str(row[0]) for row in database.execute("PRAGMA integrity_check(3)")]
@@ -178,7 +178,7 @@ def check_sqlite(path: Path) -> str | None:
 
 
 def served_files(path: Path) -> list[str]:
-    """The files, below its folder, that the database of a batch server names. Raises StorageError."""
+    """Return the files, relative to its folder, that a batch server's database names. Raises StorageError."""
     try:
         with closing(sqlite3.connect(path)) as database:
             return [str(row[0]) for row in database.execute("SELECT path FROM files ORDER BY path")]

@@ -1,7 +1,7 @@
-"""A look at a SQLite database as it stands, without the database library: a command that only looks is over sooner.
+"""A fast view of a SQLite database without the database library, for commands that only read.
 
-A `Glance` answers as the store does, to the few verbs that a listing of jobs needs. Where it cannot look (another
-database, another version, no database yet, a damaged one), the store is asked, which mends or tells what is wrong.
+A `Glance` has the store's few methods that a list of jobs needs. If it cannot read the database (other kind, other
+version, missing or damaged), the caller asks the store, which repairs it or reports the problem.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SQLITE = "sqlite:///"
 
 
 class CannotGlance(Exception):
-    """Ask the store."""
+    """The caller has to use the store."""
 
 
 @contextmanager
 def glance(url: str, timeout: float) -> Iterator[Glance]:
-    """One consistent view of the database at an address; it is not written to. The block may raise CannotGlance."""
+    """Open a consistent, read-only view of a database. The block may raise CannotGlance."""
     path = url.removeprefix(_SQLITE)
-    if path == url or not path or {"?", "%"} & set(path):  # escapes and options are the library's to read
+    if path == url or not path or {"?", "%"} & set(path):  # only the library reads escapes and options
         raise CannotGlance(url)
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=timeout)) as connection:
@@ -48,7 +48,7 @@ def glance(url: str, timeout: float) -> Iterator[Glance]:
 
 
 class Glance:
-    """What `store.Store` answers of jobs, shards, failures, the ledger and schedules, by the same names."""
+    """The store's methods on jobs, shards, failures, the ledger and schedules, under the same names."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.jobs = _Jobs(connection)
@@ -63,14 +63,14 @@ class _Table:
         self._connection = connection
 
     def rows(self, statement: str, *values: Any) -> Iterator[dict[str, Any]]:
-        """Rows as Python's values by their columns' names."""
+        """Yield rows as Python values by column name."""
         found = self._connection.execute(statement, values)
         names = [column[0] for column in found.description]
         for row in found:
             yield {name: _value(name, value) for name, value in zip(names, row, strict=True)}
 
     def tuples(self, statement: str, job_ids: Sequence[JobId]) -> list[tuple[Any, ...]]:
-        """Rows as they are, of a statement with a place for a list of jobs."""
+        """Return raw rows of a statement with a placeholder for a list of jobs."""
         return self._connection.execute(statement.format(", ".join("?" * len(job_ids))), job_ids).fetchall()
 
 
@@ -156,7 +156,7 @@ KINDS: Mapping[str, Callable[[Any], Any]] = {
     "budget": _money,
     "since": _instant,
 }
-"""The columns of jobs, shards and schedules that are not what SQLite gives, beside those that end in `_at`."""
+"""Converters for columns of jobs, shards and schedules, except those ending in `_at`."""
 
 
 def _value(name: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A home whose id is gone, known again by its jobs; and a copy of a home, which is not that home."""
+"""Recognition of a home by its jobs if its id is gone, and of a copy of a home, which is another home."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ADOPT = "orch adopt"
 
 
 def owners(home: Home, store: Store) -> frozenset[str]:
-    """The ids of the homes whose jobs have their folders in this one; in a database of its own, of all its jobs."""
+    """Return the ids of homes whose jobs have folders here; in a home's own database, of all its jobs."""
     if store.removals.has_file and home.database.exists():
         return store.jobs.homes()
     return store.jobs.homes(home.job_folders())
 
 
 def recognise(home: Home, store: Store) -> str | None:
-    """Give a home whose id is gone the id that its jobs show; that id, None if it has one or has no jobs.
+    """Give a home without an id the id that its jobs show; return it, or None if nothing changed.
 
-    Raises RefusedError if its jobs are of several homes.
+    None means that it has an id or no jobs. Raises RefusedError if its jobs belong to several homes.
     """
     if home.has_identity:
         return None
@@ -40,12 +40,12 @@ def recognise(home: Home, store: Store) -> str | None:
 
 
 def adopt(home: Home, store: Store, identity: str | None) -> str:
-    """Go on with a home here: with this id, or the one that it has. Raises RefusedError.
+    """Continue a home here, with this id or the one it has. Raises RefusedError.
 
-    A home that this is a copy of is told so: its engine does not start again.
+    If it is a copy, the original is marked: its engine does not start again.
     """
     if identity is None and recognise(home, store) is None and not home.has_identity:
-        # The database has no job of this home: it is older than all of them, so none can be orphaned.
+        # No job here belongs to a home, so a new id orphans none.
         home.adopt(new_identity())
     known = owners(home, store)
     if identity is not None and identity not in known:
@@ -62,9 +62,9 @@ def adopt(home: Home, store: Store, identity: str | None) -> str:
 
 
 def require_own_place(home: Home) -> None:
-    """Raises RefusedError if this home is a copy of one that is there as well: each would pay for the other's rows.
+    """Raise RefusedError if this home is a copy of an existing home: each would pay for the other's rows.
 
-    One that was moved goes on.
+    A home that was moved continues.
     """
     other = _other_place(home)
     if other is not None:
@@ -77,7 +77,7 @@ def require_own_place(home: Home) -> None:
 
 
 def _other_place(home: Home) -> Path | None:
-    """Where a home with the same id is that may go on, if that is not this one."""
+    """Return the place of another home with the same id that may be in use, or None."""
     place = _place(home)
     if place is None or not place.is_absolute() or place == home.root:
         return None

@@ -1,4 +1,4 @@
-"""Jobs, their tags and events, and the documents they saw."""
+"""Jobs, their tags and events, and the documents that they found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.store.tables import IS_MARKED, documents, events, jobs, reques
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a job, and why."""
+    """An event of a job, and its reason."""
 
     at: datetime
     kind: str
@@ -33,11 +33,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SeenDocument:
-    """A document as a build found it; `problem` is its code where it could not be read.
+    """A document as a build found it; `problem` is its error code if it could not be read.
 
-    `stamp` is its file as the system described it, None where that is not to be trusted, and `content` stands for the
-    bytes and the text. A row of a table has the table's key as `file`, and its `place` there. A table has an entry
-    of its own too, written when those of all its rows are.
+    `stamp` is the system's description of its file, None if untrustworthy; `content` identifies bytes and text.
+    For a row of a table, `file` is the table's key and `place` the row's place there. A table also has its own entry,
+    written with the entries of all its rows.
     """
 
     key: str
@@ -52,7 +52,7 @@ class SeenDocument:
 
 @dataclass(frozen=True, slots=True)
 class FileMark:
-    """What is remembered of a file: its stamp and its content; that of a table is None. `digest` is of its bytes."""
+    """Stored knowledge of a file: its stamp and content (None for a table); `digest` is of its bytes."""
 
     stamp: str | None
     content: str | None
@@ -60,7 +60,7 @@ class FileMark:
 
 
 def job_of(row: Any) -> Job:
-    """A job of a row of its table."""
+    """Convert a table row to a job."""
     values = dict(row._mapping)
     values["kind"] = JobKind(values["kind"])
     return Job(**values)
@@ -80,12 +80,12 @@ class Jobs:
                 tx.execute(insert(tags), [{"job_id": job.id, "key": k, "value": v} for k, v in job_tags.items()])
 
     def get(self, job_id: str) -> Job:
-        """The job with this id, or the only one whose id or name begins so. Raises UsageError."""
+        """Return the job with this id, or the only one whose id begins with it. Raises UsageError."""
         with self._db.read() as tx:
             row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
             if row is not None:
                 return job_of(row)
-            # Not LIKE: it knows no case in SQLite.
+            # LIKE would ignore case in SQLite.
             begins = func.substr(jobs.c.id, 1, len(job_id)) == job_id
             near = tx.execute(select(jobs).where(begins).order_by(desc(jobs.c.created_at))).all()
         if len(near) == 1 and job_id:
@@ -96,18 +96,18 @@ class Jobs:
         raise UsageError(f"there is no job {job_id!r}", hint="`orch status` lists the jobs")
 
     def find(self, job_id: JobId) -> Job | None:
-        """The job with exactly this id, None where it is gone."""
+        """Return the job with exactly this id, or None if it is gone."""
         with self._db.read() as tx:
             row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
         return None if row is None else job_of(row)
 
     def newest(self, limit: int | None = None) -> list[Job]:
-        """Jobs, newest first."""
+        """Return jobs, newest first."""
         with self._db.read() as tx:
             return [job_of(row) for row in tx.execute(select(jobs).order_by(desc(jobs.c.created_at)).limit(limit))]
 
     def unfinished(self, home: str) -> list[Job]:
-        """The jobs of a home that are not at their end, soonest deadline first, then oldest."""
+        """Return a home's jobs that are not over, by deadline, then by age."""
         query = (
             select(jobs)
             .where(jobs.c.home == home, jobs.c.finished_at.is_(None), jobs.c.error.is_(None))
@@ -117,7 +117,7 @@ class Jobs:
             return [job_of(row) for row in tx.execute(query)]
 
     def homes(self, only: Collection[str] | None = None) -> frozenset[str]:
-        """The ids of the homes that have jobs here; with `only`, that have one of these jobs."""
+        """Return the ids of homes with jobs here; with `only`, of homes with one of these jobs."""
         query = select(jobs.c.home).distinct()
         if only is not None:
             query = query.where(jobs.c.id.in_(only))
@@ -125,7 +125,7 @@ class Jobs:
             return frozenset(tx.scalars(query))
 
     def follow(self, job: Job, moved: Job, identity: str) -> Job:
-        """A job whose file was moved, with the file and settings that `moved` was made from."""
+        """Give a job whose file was moved the file and settings of `moved`; return it."""
         with self._db.write() as tx:
             row = tx.execute(select(jobs.c.options).where(jobs.c.id == job.id).with_for_update()).one()
             options = {**row.options, "config": moved.options["config"]}
@@ -134,30 +134,30 @@ class Jobs:
         return self.get(job.id)
 
     def of_name(self, name: str) -> list[Job]:
-        """The jobs of this name, newest first; not those that are only rehearsed."""
+        """Return the jobs with this name, newest first, without dry runs."""
         query = select(jobs).where(jobs.c.name == name).order_by(desc(jobs.c.created_at))
         with self._db.read() as tx:
             return [job for job in map(job_of, tx.execute(query)) if not job.options.get("dry_run")]
 
     def of_series(self, series: str) -> list[Job]:
-        """Every run of the same job file, newest first."""
+        """Return every run of a job file, newest first."""
         query = select(jobs).where(jobs.c.series == series).order_by(desc(jobs.c.created_at))
         with self._db.read() as tx:
             return [job_of(row) for row in tx.execute(query)]
 
     def tags(self, job_id: JobId) -> dict[str, str]:
-        """The tags of a job."""
+        """Return the tags of a job."""
         with self._db.read() as tx:
             rows = tx.execute(select(tags.c.key, tags.c.value).where(tags.c.job_id == job_id)).all()
         return {row.key: row.value for row in rows}
 
     def mark_built(self, job_id: JobId, now: datetime) -> None:
-        """The requests of the job are complete. Raises StateConflict where they already were."""
+        """Mark the requests of the job as complete. Raises StateConflict if they already were."""
         self._db.before_naming_files()
         self._set(job_id, jobs.c.built_at.is_(None), built_at=now)
 
     def ignored(self, job_id: JobId, found: Mapping[str, Any]) -> None:
-        """What a build found that is not a document."""
+        """Record what a build found that is not a document."""
         self._set(job_id, jobs.c.built_at.is_(None), ignored=found)
 
     def revise(self, job_id: JobId, **terms: datetime | Decimal) -> None:
@@ -165,7 +165,7 @@ class Jobs:
         self._set(job_id, jobs.c.finished_at.is_(None), **terms)
 
     def request_cancel(self, job_id: JobId, code: CancelCode, reason: str, now: datetime) -> bool:
-        """Ask for the end of a job; False where it was asked for, or over, before."""
+        """Request the cancellation of a job; False if it was requested before, or the job is over."""
         try:
             condition = jobs.c.finished_at.is_(None) & jobs.c.cancel_requested_at.is_(None) & jobs.c.error.is_(None)
             self._set(job_id, condition, cancel_requested_at=now, cancel_code=code, cancel_reason=reason)
@@ -176,17 +176,17 @@ class Jobs:
     def finish(
         self, job_id: JobId, output_path: str, now: datetime, *, error: str | None = None, code: str | None = None
     ) -> None:
-        """Every row has its outcome, and the result file is written; with an error, not where it belongs."""
+        """Record a job's end with its result file; with an error, the file is not where it belongs."""
         values = {"finished_at": now, "output_path": output_path, "error": error, "error_code": code}
         self._db.before_naming_files()
         self._set(job_id, jobs.c.finished_at.is_(None), **values)
 
     def fail(self, job_id: JobId, error: str, code: str = JobFault.INTERNAL) -> None:
-        """The job as a whole cannot go on. `code` is a `JobFault` or an `OutputFault`."""
+        """Record that the job as a whole cannot continue. `code` is a `JobFault` or an `OutputFault`."""
         self._set(job_id, jobs.c.finished_at.is_(None), error=error, error_code=code)
 
     def undelivered(self, home: str, codes: Sequence[str], since: datetime) -> list[Job]:
-        """The jobs of a home that ended from then on and whose rows are not where they belong, by these codes."""
+        """Return a home's jobs that ended since a time and could not be delivered, with one of these codes."""
         c = jobs.c
         query = (
             select(jobs)
@@ -197,37 +197,37 @@ class Jobs:
             return [job_of(row) for row in tx.execute(query)]
 
     def delivered(self, job_id: JobId, output_path: str) -> None:
-        """The rows of a job that ended without it are where they belong now. Raises StateConflict."""
+        """Record that an undelivered job's rows are delivered now. Raises StateConflict."""
         over = jobs.c.finished_at.is_not(None) & jobs.c.error_code.is_not(None)
         self._set(job_id, over, output_path=output_path, error=None, error_code=None)
 
     def not_delivered(self, job_id: JobId, error: str, code: str) -> None:
-        """Why the rows of such a job are still not where they belong. Raises StateConflict."""
+        """Record why such a job's rows are still undelivered. Raises StateConflict."""
         over = jobs.c.finished_at.is_not(None) & jobs.c.error_code.is_not(None)
         self._set(job_id, over, error=error, error_code=code)
 
     def reopen(self, job_id: JobId, **options: Any) -> None:
-        """A job whose rows are done is to be finished once more, with these options more. Raises StateConflict."""
+        """Reopen a finished job, to be finished again with additional options. Raises StateConflict."""
         over = {"finished_at": None, "output_path": None, "error": None, "error_code": None}
         self.allow(job_id, **options)
         self._set(job_id, jobs.c.finished_at.is_not(None), **over)
 
     def allow(self, job_id: JobId, **options: Any) -> None:
-        """Give a job these options more."""
+        """Add options to a job."""
         with self._db.write() as tx:
             row = tx.execute(select(jobs.c.options).where(jobs.c.id == job_id).with_for_update()).first()
             if row is not None and options:
                 tx.execute(update(jobs).where(jobs.c.id == job_id).values(options={**row.options, **options}))
 
     def has_delivered(self, home: str, series: str, place: str) -> bool:
-        """Whether a run of a job file has ended with its rows in this place."""
+        """True if a run of a job file has delivered its rows to this place."""
         c = jobs.c
         query = select(c.id).where(c.series == series, c.home == home, c.output_path == place).limit(1)
         with self._db.read() as tx:
             return tx.execute(query).first() is not None
 
     def discard(self, job_id: JobId) -> bool:
-        """Forget a job that is not built; False where it is, since an engine may have sent rows of it by now."""
+        """Forget a job that is not built; False if it is, because an engine may already have sent rows."""
         with self._db.write() as tx:
             return tx.execute(delete(jobs).where(jobs.c.id == job_id, jobs.c.built_at.is_(None))).rowcount == 1
 
@@ -237,7 +237,7 @@ class Jobs:
                 raise StateConflict(f"job {job_id} is not in the expected state")
 
     def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
-        """How many requests of each job are in which state, and how many accepted answers are counted apart."""
+        """Return each job's counts of requests by state, and of accepted answers that are counted separately."""
         query = (
             select(requests.c.job_id, requests.c.state, func.count())
             .where(requests.c.job_id.in_(job_ids))
@@ -256,7 +256,7 @@ class Jobs:
         return {JobId(job_id): Counts(**states) for job_id, states in found.items()}
 
     def submitted(self, job_ids: Sequence[JobId]) -> frozenset[JobId]:
-        """Those jobs of which a batch was sent, or is about to be."""
+        """Return the jobs with a batch that was sent, or is about to be."""
         query = (
             select(shards.c.job_id)
             .distinct()
@@ -274,21 +274,21 @@ class Jobs:
         shard_id: ShardId | None = None,
         code: str | None = None,
     ) -> None:
-        """Add to the job's event log; nothing where the job was removed meanwhile."""
+        """Add to the job's event log, unless the job was removed meanwhile."""
         values = {"job_id": job_id, "shard_id": shard_id, "at": now, "kind": kind, "code": code, "reason": reason}
         there = select(*(literal(value, events.c[name].type) for name, value in values.items()))
         with self._db.write() as tx:
             tx.execute(insert(events).from_select([*values], there.where(jobs.c.id == job_id)))
 
     def events(self, job_id: JobId) -> list[Event]:
-        """What happened to a job, oldest first."""
+        """Return the events of a job, oldest first."""
         columns = (events.c.at, events.c.kind, events.c.reason, events.c.shard_id, events.c.code)
         query = select(*columns).where(events.c.job_id == job_id).order_by(events.c.id)
         with self._db.read() as tx:
             return [Event(*row) for row in tx.execute(query)]
 
     def saw_documents(self, series: str, seen: Iterable[SeenDocument], now: datetime) -> None:
-        """Record which documents a build found."""
+        """Record the documents that a build found."""
         times = {"series": series, "first_seen_at": now, "last_seen_at": now}
         rows = [{**asdict(document), **times} for document in seen]
         if not rows:
@@ -299,12 +299,12 @@ class Jobs:
             tx.execute(add.on_conflict_do_update(index_elements=["series", "key"], set_=changed), rows)
 
     def still_there(self, series: str, keys: Sequence[str], now: datetime) -> None:
-        """Record that documents were found as they were."""
+        """Record that documents were found unchanged."""
         with self._db.write() as tx:
             bulk.change(tx, documents, ("last_seen_at",), ("series", "key"), ((now, series, key) for key in keys))
 
     def marks(self, series: str, keys: Sequence[str]) -> dict[str, FileMark]:
-        """What is remembered of the files with these keys, of those of which anything is."""
+        """Return the stored knowledge of files by key; unknown files are left out."""
         c = documents.c
         query = select(c.key, c.stamp, c.content, c.digest).where(c.series == series)
         with self._db.read() as tx:
@@ -312,14 +312,14 @@ class Jobs:
             return {key: FileMark(stamp, content, digest) for key, stamp, content, digest in found}
 
     def marks_in(self, series: str, file: str) -> dict[str, FileMark]:
-        """What is remembered of the documents that were in a container when it was last read, by their keys."""
+        """Return the stored knowledge of documents that a container had when it was last read, by key."""
         c = documents.c
         with self._db.read() as tx:
             query = select(c.key, c.stamp, c.content, c.digest).where(c.series == series, c.file == file)
             return {key: FileMark(*rest) for key, *rest in tx.execute(query)}
 
     def of_table(self, series: str, file: str, stamp: str, first: int, limit: int) -> list[tuple[str, str | None]]:
-        """The documents of a table as it was under a stamp, at `limit` places from one on: key and content."""
+        """Return key and content of a table's documents under a stamp, at up to `limit` places from `first` on."""
         c = documents.c
         query = (
             select(c.key, c.content)

@@ -1,4 +1,4 @@
-"""The tables of what refusals have taught: limits, fields that are not taken, and rows that wait for that."""
+"""The tables of lessons from refusals: limits, refused fields, and rows held because of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, Column, ForeignKey, Integer, String, Table, T
 from orchestrator.store.columns import Instant, Words
 from orchestrator.store.tables import metadata
 
-# What a backend's refusals have taught of a model.
+# Lessons from a backend's refusals about a model.
 limits = Table(
     "limits",
     metadata,
@@ -21,7 +21,7 @@ limits = Table(
     Column("reason", Words, nullable=False),
 )
 
-# Fields of requests that a model has refused. `model` is its name at the backend, `endpoint` what the task asks for.
+# Fields of requests that a model has refused. `model` is its name at the backend, `endpoint` is that of the task.
 refused_fields = Table(
     "refused_fields",
     metadata,
@@ -34,7 +34,7 @@ refused_fields = Table(
     Column("learned_at", Instant, nullable=False),
 )
 
-# Rows that wait because a backend refused all of their kind. `model` is the alias that the rows name.
+# Rows that wait because a backend refused all of their kind. `model` is the alias in the rows.
 refusal_holds = Table(
     "refusal_holds",
     metadata,

@@ -1,4 +1,4 @@
-"""What was paid for: sums over the ledger, which has a line for every row that an answer was paid for."""
+"""Sums over the ledger, which has a line for every row with a paid answer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DAY = 86_400_000_000  # microseconds
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Tokens and dollars of one group, by who answered and on which day (UTC): what it takes to look up a list price.
+    """Tokens and dollars of a group, split by backend, model and day (UTC), as needed for list prices.
 
-    `wasted` is a part of `cost`, and `uncertain` a part of `wasted`. `unpriced` counts the lines whose cost does not
-    cover all that their answer used.
+    `wasted` is a part of `cost`, and `uncertain` a part of `wasted`. `unpriced` counts lines whose cost does not
+    cover everything that their answer used.
     """
 
     group: str
@@ -49,7 +49,7 @@ class Ledger:
         self._db = database
 
     def spent(self, job_id: JobId) -> Decimal:
-        """What a job has cost so far."""
+        """Return the cost of a job so far."""
         with self._db.read() as tx:
             total = tx.scalar(
                 select(_picos(func.sum(cast(ledger.c.cost, BigInteger)))).where(ledger.c.job_id == job_id)
@@ -57,7 +57,7 @@ class Ledger:
         return int(total or 0) * PICO
 
     def paid(self, since: datetime, until: datetime | None, tag: tuple[str, str] | None) -> Decimal:
-        """What was booked from `since` to just before `until`, for every job or those with a tag (key, value)."""
+        """Return the cost booked from `since` until just before `until`, for all jobs or one (key, value) tag."""
         query = select(_picos(func.sum(cast(ledger.c.cost, BigInteger)))).where(ledger.c.at >= since)
         if until is not None:
             query = query.where(ledger.c.at < until)
@@ -67,8 +67,9 @@ class Ledger:
             return int(tx.scalar(query) or 0) * PICO
 
     def by_tier(self, since: datetime) -> dict[tuple[str, str], tuple[Decimal, Decimal]]:
-        """What was booked since then by backend and service tier ("" where none was told): all of it, and the part
-        for sends that brought no answer."""
+        """Return booked costs by backend and service tier ("" if unknown): the total, and the part for sends without
+        an answer.
+        """
         c = ledger.c
         query = (
             select(c.backend, c.tier, c.kind, _picos(func.sum(cast(c.cost, BigInteger))))
@@ -84,12 +85,12 @@ class Ledger:
         return found
 
     def newest(self) -> int:
-        """The number of the newest line, 0 where there is none. They rise, but may be committed in another order."""
+        """Return the number of the newest line, or 0. Numbers rise, but may be committed in another order."""
         with self._db.read() as tx:
             return tx.scalar(select(func.max(ledger.c.id))) or 0
 
     def unpaid(self, tag: tuple[str, str] | None) -> list[Shard]:
-        """The shards that may be booked yet: from the intent to send one until it is collected, of every home."""
+        """Return the shards that may still be booked, from the intent until collected, of every home."""
         query = select(shards).where(shards.c.state.in_(AT_BACKEND)).order_by(shards.c.created_at, shards.c.id)
         if tag is not None:
             query = query.where(shards.c.job_id.in_(_tagged(tag)))
@@ -104,7 +105,7 @@ class Ledger:
         now: datetime,
         usages: Mapping[int, Usage] = MappingProxyType({}),
     ) -> None:
-        """Book what rows without an outcome in a shard cost, and what they used; once, however often it is called."""
+        """Book cost and usage of a shard's rows without an outcome; repeated calls book once."""
         rows = [
             {
                 "job_id": shard.job_id, "seq": seq, "shard_id": shard.id, "at": now, "kind": kind,
@@ -118,15 +119,16 @@ class Ledger:
                 tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), rows)
 
     def settle_uncertain(self, shard: Shard, seqs: Sequence[int]) -> None:
-        """Rows of a shard whose cost was uncertain have shown it: what was assumed is no longer booked."""
+        """Remove the assumed cost of rows whose real cost is now known."""
         same = (ledger.c.job_id == shard.job_id, ledger.c.shard_id == shard.id, ledger.c.kind == "uncertain")
         with self._db.write() as tx:
             tx.execute(delete(ledger).where(*same, ledger.c.seq.in_(seqs)))
 
     def totals(self, by: str, since: datetime | None = None, job_id: str | None = None) -> list[Total]:
-        """Sums by `job`, `day` (UTC), `task`, `model`, `backend`, a tag's value (`tag:KEY`) or every tag (`tag`).
+        """Return sums by `job`, `day` (UTC), `task`, `model`, `backend`, a tag's value (`tag:KEY`) or every tag
+        (`tag`).
 
-        Each is split by backend, model and day. By `tag` a line counts once for every tag of its job.
+        Each is split by backend, model and day. By `tag`, a line counts once for every tag of its job.
         """
         in_vain, cost = ledger.c.kind == "uncertain", cast(ledger.c.cost, BigInteger)
         guessed = (
@@ -170,9 +172,9 @@ class Ledger:
             ]
 
     def documents(self, by: str, since: datetime | None = None, job_id: str | None = None) -> dict[str | None, int]:
-        """How many documents of how many jobs were paid for, by group as in `totals`; under None, in all.
+        """Return the number of paid documents by group as in `totals`, and under None in total.
 
-        A document that two jobs read counts twice, one that two groups have counts in both.
+        A document read by two jobs counts twice; a document in two groups counts in both.
         """
         groups = self._documents(by, since, job_id)
         of_jobs = groups if by == "job" else self._documents("job", since, job_id)
@@ -189,7 +191,7 @@ class Ledger:
 
 
 def _narrowed(query: Select[Any], by: str, since: datetime | None, job_id: str | None) -> Select[Any]:
-    """A query of ledger lines with what its groups and conditions need."""
+    """Join a query of ledger lines with what its groups and conditions need."""
     same_row = and_(requests.c.job_id == ledger.c.job_id, requests.c.seq == ledger.c.seq)
     found = query.select_from(ledger).join(requests, same_row)
     if by == "tag":
@@ -201,7 +203,7 @@ def _narrowed(query: Select[Any], by: str, since: datetime | None, job_id: str |
     return found if job_id is None else found.where(ledger.c.job_id == job_id)
 
 
-# The line that paid for the answer we hold is of the shard where that answer lies. All others were paid in vain.
+# The line that paid for our answer belongs to the shard of that answer. All others paid for nothing.
 _WASTED = or_(
     ledger.c.kind != "settled",
     requests.c.state != RequestState.SUCCEEDED,

@@ -1,4 +1,4 @@
-"""What refusals have taught of a backend: how much it takes of a model, and until when to leave it alone."""
+"""Lessons from a backend's refusals: how much it accepts for a model, and until when to pause."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from orchestrator.store.learned_tables import limits
 
 @dataclass(frozen=True, slots=True)
 class LearnedLimit:
-    """What was learned of a model at a backend.
+    """Learned limits of a model at a backend.
 
-    `enqueued_tokens` and `max_rows` are what it takes at most, `hold_until` ends a pause, `strikes` counts the
-    refusals since it last took something, `reason` is for people.
+    `enqueued_tokens` and `max_rows` are its maximum, `hold_until` ends a pause, `strikes` counts the refusals since
+    it last accepted something, `reason` is for people.
     """
 
     backend: str
@@ -36,19 +36,19 @@ class LearnedLimits:
         self._db = database
 
     def of(self, backend: str, model: str) -> LearnedLimit:
-        """What is known; nothing, where nothing was learned."""
+        """Return the known limits; empty if nothing was learned."""
         query = select(limits).where(limits.c.backend == backend, limits.c.model == model)
         with self._db.read() as tx:
             row = tx.execute(query).first()
         return LearnedLimit(backend, model) if row is None else LearnedLimit(**row._mapping)
 
     def all(self) -> list[LearnedLimit]:
-        """Everything that was learned."""
+        """Return all learned limits."""
         with self._db.read() as tx:
             return [LearnedLimit(**row._mapping) for row in tx.execute(select(limits).order_by(*limits.primary_key))]
 
     def put(self, learned: LearnedLimit) -> None:
-        """Know this from now on."""
+        """Record what was learned."""
         values = {name: getattr(learned, name) for name in learned.__slots__}
         keys = ("backend", "model")
         facts = {name: value for name, value in values.items() if name not in keys}

@@ -1,4 +1,4 @@
-"""Rows looked up by their document, with where their request lines lie."""
+"""Rows by document, with the places of their request lines."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from orchestrator.store.tables import HAS_FAILED, requests, shards
 PAGE = 2000
 NEAR = 64
 MAX_SEQ = 2**63 - 1
-"""Rows that are read at once where one document's are."""
+"""Rows that are read at a time to find those of a document."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRow:
-    """A row of a job: `request` says where its line lies (of length 0: there is none), `sent_model` for whom it was.
+    """A row of a job: `request` is the place of its line (length 0: no line), `sent_model` its model at the backend.
 
-    `sent_model` is None where the row was not sent. `text_at` says where the document's text stands in the request,
-    if answers have quotes of it.
+    `sent_model` is None if the row was not sent. `text_at` says where the document's text stands in the request, if
+    answers quote it.
     """
 
     row: FinishedRow
@@ -35,7 +35,7 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which rows of a job a list shows; None leaves a condition out. `text` is looked for in documents and ids."""
+    """Conditions for a list of a job's rows; None leaves a condition out. `text` is searched in documents and ids."""
 
     state: str | None = None
     code: str | None = None
@@ -50,13 +50,13 @@ class Lookups:
         self._db = database
 
     def rows(self, job_id: JobId, document: str) -> list[FoundRow]:
-        """The rows of a document, in input order; looks at every row of the job."""
+        """Return the rows of a document, in input order; scans every row of the job."""
         return self._found(job_id, requests.c.document == document)
 
     def near(self, job_id: JobId, document: str, ids: Collection[str]) -> list[FoundRow]:
-        """The same, for what a document's rows are called where each task asks it once: looks at few rows besides.
+        """Return the same, given the usual ids of the document's rows; reads few other rows.
 
-        A document's rows stand together, and the parts of one behind it. None where no row has such an id.
+        A document's rows stand together, followed by those of its parts. Empty if no row has such an id.
         """
         c = requests.c
         query = select(c.seq).where(c.job_id == job_id, c.custom_id.in_(ids), c.document == document)
@@ -71,19 +71,19 @@ class Lookups:
         return found if known <= {one.row.seq for one in found} else self.rows(job_id, document)
 
     def row(self, job_id: JobId, custom_id: str) -> FoundRow | None:
-        """The row with this id, None where the job has none."""
+        """Return the row with this id, or None."""
         return next(iter(self._found(job_id, requests.c.custom_id == custom_id)), None)
 
     def at(self, job_id: JobId, seq: int) -> FoundRow | None:
-        """The row at this place in its job, None where the job has none."""
+        """Return the row at this place in its job, or None."""
         if not 0 <= seq <= MAX_SEQ:
-            return None  # a database takes no larger number
+            return None  # databases accept no larger number
         return next(iter(self._found(job_id, requests.c.seq == seq)), None)
 
     def page(
         self, job_id: JobId, wanted: RowFilter, most: int, *, after: int = -1, before: int | None = None
     ) -> list[FoundRow]:
-        """The first rows behind the place `after`, or the last ones ahead of `before`, in input order."""
+        """Return the first rows after the place `after`, or the last ones before `before`, in input order."""
         c = requests.c
         conditions = [c.seq > after] if before is None else [c.seq < before]
         if wanted.state is not None:
@@ -99,25 +99,25 @@ class Lookups:
         return found if before is None else found[::-1]
 
     def where(self, *conditions: ColumnElement[bool], most: int) -> list[FoundRow]:
-        """The first rows under conditions, in input order. For verbs of the store."""
+        """Return the first rows under conditions, in input order. For the store's own verbs."""
         return self._selected(and_(*conditions), most)
 
     def tasks(self, job_id: JobId) -> list[str]:
-        """The tasks that the first rows of a job are of, in input order."""
+        """Return the tasks of a job's first rows, in input order."""
         c = requests.c
         query = select(c.task).where(c.job_id == job_id).order_by(c.seq).limit(PAGE)
         with self._db.read() as tx:
             return list(dict.fromkeys(tx.scalars(query)))
 
     def has_document(self, job_id: JobId, document: str) -> bool:
-        """Whether a job has rows of exactly this document."""
+        """True if a job has rows of exactly this document."""
         c = requests.c
         query = select(c.seq).where(c.job_id == job_id, c.document == document).limit(1)
         with self._db.read() as tx:
             return tx.execute(query).first() is not None
 
     def documents(self, job_id: JobId, is_meant: Callable[[str], bool], most: int) -> list[str]:
-        """The first documents of a job that are meant, in input order."""
+        """Return the first documents of a job that `is_meant` accepts, in input order."""
         query = select(requests.c.document).where(requests.c.job_id == job_id).order_by(requests.c.seq)
         found: dict[str, None] = {}
         for row in self._db.stream(query, PAGE):

@@ -1,4 +1,4 @@
-"""The tables of what runs unattended: schedules, nights, what was told, known failures, outputs and quality."""
+"""The tables of unattended work: schedules, nights, messages, known failures, outputs and quality."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ schedules = Table(
     Column("created_at", Instant, nullable=False),
     Column("since", Instant, nullable=False),
     Column("paused_at", Instant),
-    # The schedule whose nights this one's follow; such a one has no cron expression of its own.
+    # The schedule that this one follows; it has no cron expression then.
     Column("after", String(80)),
 )
 
 
-# Whoever inserts a night has it: the unique key is what makes it run once. Its job may be removed before it.
-# `slot` is the time of day of one of several runs a date, and "" where there is one run a date.
+# The process that inserts a night owns it: the unique key makes it run once. Its job may be removed before it. `slot`
+# is the time of day if a date has several runs, otherwise "".
 nights = Table(
     "nights",
     metadata,
@@ -63,8 +63,8 @@ nights = Table(
 )
 
 
-# How a job's answers compare with those that are known (docs/how-to/checked-answers.md); `withheld` is why its output
-# is not delivered, where it is not.
+# Comparison of a job's answers with known ones (docs/how-to/checked-answers.md); `withheld` is why its output is not
+# delivered, or NULL.
 quality = Table(
     "quality",
     metadata,
@@ -78,7 +78,7 @@ quality = Table(
 )
 
 
-# Failures that a person knows of, each by the moment it began: one that comes back is another.
+# Failures that a person has acknowledged, each by its start: a failure that returns later is another one.
 acknowledgements = Table(
     "acknowledgements",
     metadata,
@@ -91,8 +91,8 @@ acknowledgements = Table(
 )
 
 
-# Files and objects that orch wrote outside its home, as they were then: `mark` stands for their content. `key` is a
-# digest of the place, which may be longer than an index takes.
+# Files and objects that orch wrote outside its home, as last written: `mark` identifies their content. `key` is a
+# digest of the place, which may be too long for an index.
 outputs = Table(
     "outputs",
     metadata,
@@ -106,7 +106,7 @@ outputs = Table(
 )
 
 
-# What was told, each thing once: `key` says what. What no job is the matter of has a home instead of a job.
+# Messages, each sent once by its `key`. A message that concerns no job has a home instead.
 alerts = Table(
     "alerts",
     metadata,

@@ -1,4 +1,4 @@
-"""What plans are made from, beside shards: progress of engines, how long jobs took to finish, what is asked twice."""
+"""Inputs of plans besides shards: progress of engines, finishing times of jobs, and repeated requests."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from orchestrator.store.tables import IS_BLOCKED, IS_ORIGINAL, jobs, progress, r
 
 
 class Observations:
-    """Verbs on what was observed."""
+    """Verbs on observations."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def note(self, seen: Iterable[ProgressSample]) -> None:
-        """Keep how far jobs were at backends."""
+        """Record progress of jobs at backends."""
         rows = [{name: value for name, value in asdict(one).items() if name != "series"} for one in seen]
         if rows:
             with self._db.write() as tx:
                 tx.execute(self._db.upsert(progress).on_conflict_do_nothing(), rows)
 
     def progress(self, backend: str, since: datetime) -> list[ProgressSample]:
-        """How far every job was at a backend from then on, oldest first."""
+        """Return the progress of every job at a backend since a time, oldest first."""
         c = progress.c
         query = (
             select(c.job_id, jobs.c.series, c.backend, c.at, c.done, c.left, c.input_tokens, c.output_tokens)
@@ -39,7 +39,7 @@ class Observations:
             return [ProgressSample(*row) for row in tx.execute(query)]
 
     def finishes(self, home: str, newest: int = 50) -> list[tuple[int, datetime, datetime]]:
-        """Of the newest jobs of a home that came to their end: rows sent, the end of the last batch, and the end."""
+        """Return rows sent, end of the last batch, and end of the job, for a home's newest finished jobs."""
         c = jobs.c
         query = (
             select(func.sum(shards.c.rows), func.max(shards.c.ended_at), c.finished_at)
@@ -53,7 +53,7 @@ class Observations:
             return [(int(rows), last, end) for rows, last, end in tx.execute(query) if last is not None]
 
     def reasked(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
-        """Of each of these runs: rows that were answered, and how many of them not at the first try; as given."""
+        """Return answered rows, and those not answered at the first try, of each run, in the given order."""
         c = requests.c
         more = cast(or_(c.attempt > 0, c.again > 0, c.first_model.is_not(None)), Integer)
         query = (
@@ -67,7 +67,7 @@ class Observations:
         return [found[run] for run in runs if run in found]
 
     def models_reached(self, runs: Sequence[JobId]) -> list[dict[str, int]]:
-        """Of each of these runs: rows that were answered, by the model that they came to in the end; as given."""
+        """Return answered rows of each run by the model that they reached, in the given order."""
         c = requests.c
         query = (
             select(c.job_id, c.model, func.count())
@@ -82,7 +82,7 @@ class Observations:
         return [found[run] for run in runs if run in found]
 
     def unmade(self, job_id: JobId) -> int:
-        """Rows of a job whose requests are made of answers that are not there yet."""
+        """Count a job's rows whose requests are made from answers that do not exist yet."""
         query = select(func.count()).where(requests.c.job_id == job_id, IS_BLOCKED)
         with self._db.read() as tx:
             return tx.scalar(query) or 0

@@ -1,4 +1,4 @@
-"""What orch wrote outside its home: so that no file of somebody else is overwritten unasked."""
+"""Records of what orch wrote outside its home, so that it never overwrites other files unasked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.store.night_tables import outputs
 
 @dataclass(frozen=True, slots=True)
 class WrittenOutput:
-    """A file or an object as it was when orch had written it. `mark` stands for its content, None where unknown."""
+    """A file or an object as orch last wrote it. `mark` identifies its content, None if unknown."""
 
     place: str
     series: str
@@ -25,20 +25,20 @@ class WrittenOutput:
 
 
 class Outputs:
-    """Verbs on what was written. `home` is a home's id: a place means something on the machine of a home alone."""
+    """Verbs on outputs. `home` is a home's id: a place is valid only on that home's machine."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def note(self, home: str, written: WrittenOutput) -> None:
-        """Keep what was written, in place of what was before."""
+        """Record what was written, replacing the previous record."""
         facts = {name: getattr(written, name) for name in WrittenOutput.__slots__}
         add = self._db.upsert(outputs).values(home=home, key=_key(written.place), **facts)
         with self._db.write() as tx:
             tx.execute(add.on_conflict_do_update(index_elements=["home", "key"], set_=facts))
 
     def find(self, home: str, place: str) -> WrittenOutput | None:
-        """What was written to a place last, None where nothing was."""
+        """Return what was last written to a place, or None."""
         columns = (outputs.c[name] for name in WrittenOutput.__slots__)
         with self._db.read() as tx:
             row = tx.execute(select(*columns).where(outputs.c.home == home, outputs.c.key == _key(place))).first()

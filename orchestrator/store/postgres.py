@@ -1,7 +1,7 @@
-"""Connections to Postgres: with the settings that durability needs, also behind a pooler that shares them.
+"""Connections to Postgres with durable settings, also behind a pooler that shares them.
 
-A pooler such as PgBouncer takes no options at the start of a connection, and with transaction pooling another session
-may have it in the next transaction. Behind one, each transaction sets what it needs for itself.
+A pooler such as PgBouncer accepts no options at the start of a connection, and with transaction pooling the next
+transaction may run on another session. Behind a pooler, each transaction sets what it needs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from orchestrator.store.engine_fence import EngineFence
 
 ENCODING = "UTF8"
-# A commit that is not on disk when it returns would lose the intent of a batch that is paid. A stronger setting than
-# `on` is the operator's own, and stays.
+# A commit that is not on disk when it returns could lose the intent of a paid batch. A stronger setting than `on` is
+# the operator's choice, and stays.
 _COMMIT = (
     "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local',"
     " 'remote_write') THEN 'on' ELSE current_setting('synchronous_commit') END, {})"
@@ -26,9 +26,9 @@ _OF_A_SESSION = f"SELECT current_setting('server_encoding'), {_COMMIT.format('fa
 
 
 def postgres_engine(url: str, timeout: float, fence: EngineFence | None) -> Engine:
-    """An engine whose connections wait for a lock for `timeout` seconds, and commit durably.
+    """Return an engine whose connections wait up to `timeout` seconds for a lock, and commit durably.
 
-    Connecting raises StorageError where the database's encoding cannot hold every text.
+    Connecting raises StorageError if the database's encoding cannot hold every text.
     """
     named = {} if fence is None else {"application_name": fence.name}
     connect = {"connect_timeout": 10, "client_encoding": "utf8", **named}
@@ -38,10 +38,10 @@ def postgres_engine(url: str, timeout: float, fence: EngineFence | None) -> Engi
 
 
 class _Sessions:
-    """How sessions of one engine get their settings; found with the first connection."""
+    """Settings of an engine's sessions; the first connection shows how to set them."""
 
     def __init__(self, timeout: float) -> None:
-        # Compiling a query takes longer than most of ours, and is begun for what the planner believes of the rows.
+        # JIT compilation takes longer than most of our queries, and is triggered by the planner's wrong estimates.
         self._settings = {"lock_timeout": f"{int(timeout * 1000)}ms", "jit": "off"}
         self._is_pooled = False
 
@@ -61,14 +61,14 @@ class _Sessions:
             except psycopg.errors.ConnectionTimeout:
                 raise
             except psycopg.OperationalError:
-                # A pooler refuses options; what refuses for another reason does so again.
+                # A pooler refuses options; a refusal for another reason repeats.
                 connection = self._connect_pooled(dialect, arguments, named)
                 self._is_pooled = True
                 return connection
         return self._connect_pooled(dialect, arguments, named)
 
     def _connect_pooled(self, dialect: Dialect, arguments: list[Any], named: dict[str, Any]) -> Any:
-        # A statement that one server session has prepared is not known to the next.
+        # The next server session does not know a statement prepared on the previous one.
         return dialect.connect(*arguments, **{**named, "prepare_threshold": None})
 
     def _begin_session(self, connection: Any, record: Any) -> None:

@@ -1,4 +1,4 @@
-"""The table of what models have answered."""
+"""The table of requests that models have answered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sqlalchemy import Column, String, Table, Text
 from orchestrator.store.columns import Instant
 from orchestrator.store.tables import metadata
 
-# Sets of fields that a model has answered: no row is asked first for them.
+# Sets of fields that a model has answered: they need no preflight.
 proven_requests = Table(
     "proven_requests",
     metadata,

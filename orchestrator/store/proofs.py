@@ -1,4 +1,4 @@
-"""Which sets of fields a model at a provider has answered, and which waiting rows would show that of others."""
+"""Sets of fields that a provider's models have answered, and waiting rows that could prove others."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from orchestrator.store.proof_tables import proven_requests
 from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, requests, shards
 
 NEWEST_SHARDS = 5
-"""Batches of an earlier version that are read for the requests that they answered."""
+"""Batches of an earlier version whose requests are read for proofs."""
 PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """A row of a job whose line shows what the rows of its task ask for.
+    """A row whose line shows the fields of its task's rows.
 
-    `span` is where its line lies, `rows` counts the rows of its task where that is known.
+    `span` is the place of its line; `rows` counts the rows of its task if known.
     """
 
     job_id: JobId
@@ -43,14 +43,14 @@ class Proofs:
         self._db = database
 
     def answered(self, backend: str, endpoint: str, model: str) -> frozenset[str]:
-        """The sets of fields that a model has answered; `model` is its name at the backend."""
+        """Return the sets of fields that a model has answered; `model` is its name at the backend."""
         c = proven_requests.c
         query = select(c.fields).where(c.backend == backend, c.endpoint == endpoint, c.model == model)
         with self._db.read() as tx:
             return frozenset(tx.scalars(query))
 
     def add(self, backend: str, endpoint: str, model: str, fields: Collection[str], now: datetime) -> None:
-        """Record that a model has answered requests with these sets of fields; a known one keeps its time."""
+        """Record that a model has answered requests with these sets of fields; a known set keeps its time."""
         if not fields:
             return
         key = {"backend": backend, "endpoint": endpoint, "model": model, "at": now}
@@ -60,7 +60,7 @@ class Proofs:
             )
 
     def smallest_waiting(self, job_id: JobId, avoid: tuple[str, ...], *, canary: bool = False) -> list[SampleRow]:
-        """The row with the shortest line of each endpoint, model and task among a job's waiting rows."""
+        """Return, of a job's waiting rows, the one with the shortest line for each endpoint, model and task."""
         c = requests.c
         of_job = and_(c.job_id == job_id, IS_WAITING, keeps_from(avoid), IS_CANARY if canary else true())
         kind = (c.endpoint, c.model, c.task)
@@ -86,7 +86,7 @@ class Proofs:
     def first_waiting(
         self, job_id: JobId, avoid: tuple[str, ...], most: int, *, canary: bool = False
     ) -> Iterator[SampleRow]:
-        """Up to so many of a job's waiting rows, in the order of their endpoint, model and place."""
+        """Yield up to `most` of a job's waiting rows, ordered by endpoint, model and place."""
         c = requests.c
         query = (
             select(c.job_id, c.seq, c.endpoint, c.model, c.task, c.offset, c.length, c.max_output)
@@ -99,7 +99,7 @@ class Proofs:
             yield SampleRow(JobId(row.job_id), row.seq, row.endpoint, row.model, row.task, span, row.max_output)
 
     def earlier_answers(self, backend: str, endpoint: str, alias: str) -> list[SampleRow]:
-        """An answered row of each task in the newest batches of a model there; `alias` is its name in job files."""
+        """Return an answered row of each task in a model's newest batches; `alias` is its name in job files."""
         s, c = shards.c, requests.c
         newest = (
             select(s.id)

@@ -1,4 +1,4 @@
-"""What checking answers needs of the store: the rows that go first, and how answers compare with known ones."""
+"""Storage of answer checks: the canary rows, and comparisons of answers with known ones."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from orchestrator.store.tables import IS_CANARY, IS_WAITING, forecasts, requests
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How a job's answers compare with known ones: `hits` of `fields`, in `rows`.
+    """Comparison of a job's answers with known ones: `hits` of `fields`, in `rows`.
 
-    `absent` known ones had nothing to be compared with: no row, or one that was never asked. `withheld` is why
-    the job's output is not delivered, None where it is.
+    `absent` counts known answers without a counterpart: no row, or a row that was never asked. `withheld` is why the
+    job's output is not delivered, or None.
     """
 
     hits: int
@@ -32,20 +32,20 @@ class Quality:
 
     @property
     def share(self) -> float | None:
-        """The share of the fields that are as expected; None where there is none."""
+        """Share of the fields that are as expected; None without fields."""
         return self.hits / self.fields if self.fields else None
 
 
 class Checked:
-    """Verbs on the canary's rows, and on the quality of jobs."""
+    """Verbs on canary rows, and on the quality of jobs."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def mark_canary(self, job_id: JobId, wanted: int) -> int:
-        """Choose so many of the rows that wait to go first, spread over tasks and lengths; how many.
+        """Choose `wanted` waiting rows as the canary, spread over tasks and lengths; return their number.
 
-        0 where no more wait than that: there would be none to follow.
+        Returns 0 if no more rows wait than that: no row would follow the canary.
         """
         c = requests.c
         waiting = (c.job_id == job_id, IS_WAITING)
@@ -60,12 +60,12 @@ class Checked:
             return tx.execute(chosen.values(canary=True)).rowcount
 
     def canary(self, job_id: JobId) -> tuple[int, int, Counter[str]] | None:
-        """The rows that go first: how many are still open, how many there are, how many failed by code.
+        """Return the canary's open rows, all its rows, and its failed rows by code.
 
-        None where no row of the job goes first, or the others follow already.
+        None if the job has no canary, or the other rows follow already.
         """
         c = requests.c
-        # Counted here: grouped by state they would be found by the index of states, among all rows.
+        # Counted here: grouping by state in SQL would use the index of states, over all rows.
         query = select(c.state, c.error_code).where(c.job_id == job_id, IS_CANARY)
         with self._db.read() as tx:
             found = Counter((state, code or "error") for state, code in tx.execute(query))
@@ -76,19 +76,19 @@ class Checked:
         return still, found.total(), failed
 
     def foreseen(self, job_id: JobId) -> Decimal | None:
-        """What the rows that go first were to cost, in dollars; None where nothing says so."""
+        """Return the forecast cost of the canary in dollars, or None."""
         c = forecasts.c
         with self._db.read() as tx:
             found = tx.scalar(select(c.p50).where(c.job_id == job_id, c.kind == canary.KIND))
         return None if found is None else Decimal(str(found))
 
     def all_follow(self, job_id: JobId) -> None:
-        """From now on no row goes before the others."""
+        """End the canary: all rows may go."""
         with self._db.write() as tx:
             tx.execute(update(requests).where(requests.c.job_id == job_id, IS_CANARY).values(canary=None))
 
     def note_quality(self, job_id: JobId, found: Quality, now: datetime) -> None:
-        """Keep how a job's answers compare with known ones, in place of what was kept before."""
+        """Record a job's quality, replacing the previous record."""
         facts = {
             "hits": found.hits, "fields": found.fields, "rows": found.rows, "absent": found.absent,
             "withheld": found.withheld,
@@ -98,7 +98,7 @@ class Checked:
             tx.execute(insert(quality).values(job_id=job_id, at=now, **facts))
 
     def quality(self, job_id: JobId) -> Quality | None:
-        """How a job's answers compare with known ones; None where it has none, or is not at its end."""
+        """Return a job's quality; None if it has no known answers, or is not over."""
         c = quality.c
         with self._db.read() as tx:
             row = tx.execute(select(c.hits, c.fields, c.rows, c.absent, c.withheld).where(c.job_id == job_id)).first()

@@ -1,8 +1,8 @@
-"""Failures that keep a document from being asked again, night after night: which they are, and letting go of them.
+"""Rows in quarantine: failures that keep a document from being asked again every night, and their release.
 
-Nothing is kept beside the rows. A row is in quarantine where the newest run of its job file has a lasting failure of
-it, since the next run carries that over. It ends by itself when the document or the question changes, as the row is
-another one then; where it is released, its failure carries over no longer.
+Quarantine is derived from the rows. A row is in it if its job file's newest run has a lasting failure of it, which
+the next run carries over. It ends when the document or the question changes, because the row is then another one.
+After a release, the failure is no longer carried over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A row in quarantine: its failure, the run `since` which it has it, and in how many runs it had it.
+    """A row in quarantine: its failure, the first run `since` which it has it, and the number of such runs.
 
     `job` is the newest run of its job file.
     """
@@ -51,9 +51,9 @@ class Quarantine:
         self._db = database
 
     def held(self, home: str, is_passing: Callable[[str | None], bool], series: str | None = None) -> Iterator[Held]:
-        """The rows in quarantine of a home, or of one series of it: by job file, the newest first, in input order.
+        """Yield the rows in quarantine of a home, or of a series: newest job files first, in input order.
 
-        `is_passing` tells the failures that another night tries again by itself.
+        `is_passing` accepts failures that another night retries by itself.
         """
         for job_id, name, of in self._newest(home, series):
             waiting: list[Any] = []
@@ -67,7 +67,7 @@ class Quarantine:
             yield from self._told(job_id, name, of, waiting)
 
     def release(self, held: Sequence[Held], now: datetime) -> int:
-        """Let rows be asked again by the next run of their job file; how many were not let go of before."""
+        """Let the next run of the job files ask rows again; return how many were not released before."""
         c, released = requests.c, 0
         with self._db.write() as tx:
             for start in range(0, len(held), CHUNK):
@@ -82,14 +82,14 @@ class Quarantine:
         return released
 
     def _newest(self, home: str, series: str | None) -> Iterator[tuple[JobId, str, str]]:
-        """The newest built run of each job file: id, name, series."""
+        """Yield the newest built run of each job file: id, name, series."""
         for job_id in newest_runs(self._db, home, series):
             with self._db.read() as tx:
                 name, of = tx.execute(select(jobs.c.name, jobs.c.series).where(jobs.c.id == job_id)).one()
             yield job_id, name, of
 
     def _failures(self, job_id: JobId) -> Iterator[Any]:
-        """The failed rows of a run, with the row that failed itself where they carry that, and when."""
+        """Return a run's failed rows with the row of the original failure, and its time."""
         c = requests.c
 
         def is_origin(first: Any) -> ColumnElement[bool]:
@@ -126,7 +126,7 @@ class Quarantine:
             )
 
     def _runs(self, series: str, custom_ids: Sequence[str]) -> Counter[tuple[str, str]]:
-        """In how many runs of a job file rows failed, by custom_id and fingerprint."""
+        """Count the runs of a job file in which rows failed, by custom_id and fingerprint."""
         c, runs = requests.c, Counter[tuple[str, str]]()
         with self._db.read() as tx:
             for job_id in tx.scalars(select(jobs.c.id).where(jobs.c.series == series)).all():

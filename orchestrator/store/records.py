@@ -1,4 +1,4 @@
-"""What the store gives and takes of requests, and how it stands in their table."""
+"""Records of requests as the store exchanges them, and their table columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTS = (
     "cache_write_1h_tokens", "input_audio_tokens", "output_audio_tokens", "input_image_tokens", "output_image_tokens",
     "web_searches",
 )  # fmt: skip
-"""The columns of what an answer used, in the order of `Usage`."""
+"""The columns of an answer's usage, in the order of `Usage`."""
 CARRIED = (
     "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "sent_model",
     "answered_by", "upstream", "latency_ms", *COUNTS, "tier", "cut", "repaired", "odd_end", "unverifiable",
@@ -31,14 +31,14 @@ _MADE = (
     "parts", "sent_as", "text_at", "why", "twin_of", "carried_from", "attempt", "cost",
 )  # fmt: skip
 ADDED = (*_MADE, *CARRIED)
-"""The columns of a row that is new."""
+"""The columns of a new row."""
 SETTLED = (*CARRIED, "cost")
-"""The columns of a row that was settled."""
+"""The columns of a settled row."""
 BOOKED = (
     "job_id", "seq", "shard_id", "at", "kind", "backend", "model", *COUNTS, "tier", "cost",
     "price_source", "estimated", "unpriced",
 )  # fmt: skip
-"""The columns of a line of the ledger."""
+"""The columns of a ledger line."""
 FINISHED = (
     "seq", "custom_id", "document", "task", "model", "prompt_version", "cut_from_tokens", "state", "attempt",
     "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream", "latency_ms",
@@ -48,16 +48,16 @@ FINISHED = (
 )  # fmt: skip
 """The columns that `finished` takes, in its order."""
 STATES = {state.value: state for state in RequestState}
-"""A column's word as the state that it stands for; calling the class takes ten times as long."""
+"""States by column value; calling the class takes ten times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The outcome that an earlier run has for a request; `facts` are the columns that carry over.
+    """An earlier run's outcome of a request; `facts` are the columns that carry over.
 
-    `job_id` is the job that asked. `taken_from` says which backend and model answered another job than a run of this
-    file, None where a run of it asked itself. `cut_from_tokens` is how long the document was before it was cut, where
-    it was, and `sent_as` which of its pages went as pictures.
+    `job_id` is the job that asked. `taken_from` is the backend and model if the answer is from a job of another file,
+    None if a run of this file asked. `cut_from_tokens` is the length of the document before it was cut, and `sent_as`
+    names its pages sent as pictures.
     """
 
     custom_id: str
@@ -73,7 +73,7 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class EarlierRow:
-    """What a row of an earlier run was made of, and how it ended; its files are gone where `fingerprint` is empty."""
+    """Ingredients and state of an earlier run's row; an empty `fingerprint` means that its files are gone."""
 
     fingerprint: str
     content: str | None
@@ -85,9 +85,9 @@ class EarlierRow:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A row's outcome, what it cost (None: nothing is booked), and what sends without an answer may have cost.
+    """A row's outcome, its cost (None: nothing is booked), and the possible cost of sends without an answer.
 
-    `used` is the estimate that the price is of, if the answer tells no tokens.
+    `used` is the estimate behind the price, if the answer states no tokens.
     """
 
     outcome: Outcome
@@ -98,10 +98,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class InShard:
-    """A row of a shard: who it is, where its request line lies, and the most tokens that its answer may have.
+    """A row of a shard: its identity, the place of its request line, and the most tokens of its answer.
 
-    `text_at`, `part` and `parts` are as a `Row` has them. `again` counts how often its model was shown what was wrong
-    with its answer; then `first` is where the line lies that does not show that.
+    `text_at`, `part` and `parts` are as in `Row`. `again` counts the requests that showed the model its fault;
+    `first` is then the place of the line without the fault.
     """
 
     seq: int
@@ -120,9 +120,9 @@ class InShard:
 
 @dataclass(frozen=True, slots=True)
 class OpenRows:
-    """Open rows that are alike: `bytes` of their lines, and the most tokens of their answers (None: no bound).
+    """Open rows of one kind: `bytes` of their lines, and the most tokens of their answers (None: no limit).
 
-    `shard_id` is None for rows that wait; those keep away from the backends in `avoid`.
+    `shard_id` is None for waiting rows, which avoid the backends in `avoid`.
     """
 
     endpoint: str
@@ -137,7 +137,7 @@ class OpenRows:
 
 
 def earlier(row: Any) -> Earlier:
-    """From a whole row."""
+    """Read an earlier outcome from a whole row."""
     facts = {name: getattr(row, name) for name in CARRIED}
     state, job_id = RequestState(row.state), row.carried_from or row.job_id
     return Earlier(
@@ -149,7 +149,7 @@ def added(
     job_id: JobId, row: Row, span: Span, now: datetime, why: Why | None, known: Earlier | None, twin_of: int | None,
     awaits: str | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The values of `ADDED`: of a row that carries a `known` outcome over, has failed already, or waits.
+    """Return the values of `ADDED` for a row that carries a `known` outcome over, has failed already, or waits.
 
     With `awaits`, it waits for a row of that job.
     """
@@ -174,7 +174,7 @@ _WAITS = (
 
 
 def settled(shard_id: ShardId, row: Settled, now: datetime, model: str | None) -> tuple[Any, ...]:
-    """The values of `SETTLED`."""
+    """Return the values of `SETTLED`."""
     outcome, span = row.outcome, row.outcome.span
     return (
         outcome.state, now, shard_id, outcome.kind, span.offset if span else None, span.length if span else None,
@@ -188,9 +188,9 @@ def settled(shard_id: ShardId, row: Settled, now: datetime, model: str | None) -
 def booked(
     shard_id: ShardId, job_id: JobId, backend: str, row: Settled, kind: str, price: Price, now: datetime
 ) -> tuple[Any, ...]:
-    """The values of `BOOKED`."""
+    """Return the values of `BOOKED`."""
     outcome = row.outcome
-    # The tokens stand with what was settled: those of a send without an answer nobody knows.
+    # The settled line has the tokens: those of a send without an answer are unknown.
     usage = Usage() if kind == "uncertain" else row.used or outcome.usage
     return (
         job_id, outcome.seq, shard_id, now, kind, backend, outcome.model or "", *_tokens(usage), outcome.tier,
@@ -202,14 +202,14 @@ _tokens: Callable[[Usage], tuple[int, ...]] = attrgetter(*COUNTS)
 
 
 def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | None = None) -> FinishedRow:
-    """From the values of `FINISHED`."""
+    """Build a row from the values of `FINISHED`."""
     (
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, state, attempt, shard, kind, offset,
         length, answered_by, upstream, latency_ms, *counts, tier, cost,
         error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts, sent_as, repaired,
         quotes,
     ) = values  # fmt: skip
-    # A twin has its outcome from the job itself.
+    # A twin takes its outcome from its own job.
     is_twin = twin_of is not None and state != RequestState.PENDING
     return FinishedRow(
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, STATES[state], attempt,

@@ -1,6 +1,6 @@
-"""Rows that ask about the answers to a document's parts, once these are there.
+"""Rows that ask about the answers to a document's parts, once these answers exist.
 
-Such a row stands before those of its parts, in the same job: its place and how many there are name them.
+Such a row stands before the rows of its parts in the same job: its place and their number identify them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PART = requests.alias("part")
 
 @dataclass(frozen=True, slots=True)
 class Unmade:
-    """A row without a request line, and what that is made with; `max_output` is the most tokens of its answer."""
+    """A row without a request line, and what its line is made from; `max_output` is the most tokens of its answer."""
 
     seq: int
     custom_id: str
@@ -33,7 +33,7 @@ class Unmade:
 
 @dataclass(frozen=True, slots=True)
 class UnaskedRow:
-    """Why a row ends without being asked."""
+    """A row that ends without being asked, and why."""
 
     seq: int
     state: RequestState
@@ -48,10 +48,10 @@ class Stages:
         self._db = database
 
     def complete(self, job_id: JobId, limit: int) -> list[Unmade]:
-        """Up to so many rows of a job without a request line whose parts all have an outcome, in input order."""
+        """Return up to `limit` rows without a request line whose parts all have an outcome, in input order."""
         c, part = requests.c, _PART.c
-        # Most of the job's open rows are not in this part: their index does not cover the condition, and OFFSET keeps
-        # Postgres from turning it into a join.
+        # Most of the job's open rows are outside this part: the expression avoids the index of states, and OFFSET
+        # keeps Postgres from turning it into a join.
         is_open = part.state.concat("") == RequestState.PENDING
         of_row = part.job_id == job_id, part.seq > c.seq, part.seq <= c.seq + c.parts
         open_part = exists(select(part.seq).where(*of_row, is_open).correlate(requests).offset(literal_column("0")))
@@ -65,7 +65,7 @@ class Stages:
             return [Unmade(*row) for row in tx.execute(query)]
 
     def parts(self, job_id: JobId, of: Unmade) -> Iterator[FinishedRow]:
-        """The rows of a document's parts, in their order."""
+        """Yield the rows of a document's parts, in order."""
         c = requests.c
         query = (
             select(*(c[name] for name in records.FINISHED), shards.c.backend, shards.c.batch_id)
@@ -77,7 +77,7 @@ class Stages:
             yield records.finished(row[:-2], *row[-2:])
 
     def sent_parts(self, job_id: JobId, seq: int, parts: int) -> list[tuple[Span, str, int]]:
-        """Where the requests of a document's parts lie, and its text in each, with their numbers."""
+        """Return place, text position and number of the requests of a document's parts."""
         c = requests.c
         query = (
             select(c.offset, c.length, c.text_at, c.part)
@@ -89,9 +89,9 @@ class Stages:
         return [(Span(row.offset, row.length), row.text_at, row.part) for row in rows if row.text_at is not None]
 
     def made(self, job_id: JobId, lines: Mapping[int, Span], faults: list[UnaskedRow], now: datetime) -> int:
-        """Rows have a request line now and wait for a shard, or end without one; how many.
+        """Give rows their request lines, or end them without one; return the number of rows changed.
 
-        One transaction. Rows that have a line or an outcome already are left as they are.
+        It is one transaction. Rows with a line or an outcome stay unchanged.
         """
         c = requests.c
         row = update(requests).where(c.job_id == job_id, c.seq == bindparam("b_seq"), IS_BLOCKED)

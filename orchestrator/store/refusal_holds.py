@@ -1,7 +1,7 @@
-"""Rows that wait because a backend refused all of their kind: one task's rows for one model of one job.
+"""Rows that wait because a backend refused all of their kind: a task's rows for a model in a job.
 
-Such a row keeps its place and its attempts, and keeps away from the backend. It goes there again once the hold is
-lifted. One row may go ahead of the others, as a probe.
+Such a row keeps its place and its attempts, and avoids the backend until the hold is lifted. One row may go ahead of
+the others, as a probe.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from orchestrator.store.tables import IS_TWIN, IS_WAITING, keeps_from, requests,
 
 @dataclass(frozen=True, slots=True)
 class RefusalHold:
-    """Why rows of a job are not sent to a backend, in the provider's words.
+    """The reason why rows of a job are not sent to a backend, in the provider's words.
 
-    `model` is the alias that the rows name. `held_at` is when the refusal was seen last, `probe_at` when one row may
-    be tried, and `times` how often all rows were refused.
+    `model` is the alias in the rows. `held_at` is when the refusal was last seen, `probe_at` when one row may be
+    tried, and `times` how often all rows were refused.
     """
 
     job_id: JobId
@@ -38,7 +38,7 @@ class RefusalHold:
     times: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form; documented in docs/reference/json.md."""
         return {
             "code": self.code,
             "message": self.message,
@@ -57,7 +57,7 @@ class RefusalHolds:
         self._db = database
 
     def put(self, hold: RefusalHold) -> None:
-        """Record a hold, and let the waiting rows that it is about keep away from its backend."""
+        """Record a hold, and make its waiting rows avoid the backend."""
         values = {name: getattr(hold, name) for name in RefusalHold.__slots__}
         keys = [column.name for column in refusal_holds.primary_key]
         facts = {name: value for name, value in values.items() if name not in keys}
@@ -69,13 +69,13 @@ class RefusalHolds:
                     _reroute(tx, hold, avoid, tuple(sorted({*avoid, hold.backend})))
 
     def of(self, job_id: JobId) -> list[RefusalHold]:
-        """The holds of a job."""
+        """Return the holds of a job."""
         query = select(refusal_holds).where(refusal_holds.c.job_id == job_id).order_by(*refusal_holds.primary_key)
         with self._db.read() as tx:
             return [RefusalHold(**row._mapping) for row in tx.execute(query)]
 
     def waiting(self, hold: RefusalHold) -> int:
-        """How many rows a hold keeps from its backend."""
+        """Count the rows that a hold keeps from its backend."""
         with self._db.read() as tx:
             found = tx.execute(select(requests.c.avoid, func.count()).where(*_waits(hold)).group_by(requests.c.avoid))
             return sum(rows for avoid, rows in found if hold.backend in avoid)
@@ -89,7 +89,7 @@ class RefusalHolds:
                     _reroute(tx, hold, avoid, _without(avoid, hold.backend))
 
     def probe(self, hold: RefusalHold, again_at: datetime) -> bool:
-        """Let one waiting row of a hold go ahead, the next not before `again_at`; False if no row waits."""
+        """Send one waiting row of a hold ahead, and the next not before `again_at`; False if no row waits."""
         c = requests.c
         with self._db.write() as tx:
             tx.execute(update(refusal_holds).where(*_is(hold)).values(probe_at=again_at))
@@ -103,9 +103,9 @@ class RefusalHolds:
             return False
 
     def end(self, hold: RefusalHold, now: datetime) -> int:
-        """Fail the rows that still wait, with the provider's code and words; how many, twins included.
+        """Fail the rows that still wait, with the provider's code and words; return their number, twins included.
 
-        They are released at once: the next run of their job file asks them again.
+        They are released immediately: the next run of their job file asks them again.
         """
         c = requests.c
         ended = update(requests).values(
@@ -151,7 +151,7 @@ def _waits(hold: RefusalHold) -> tuple[ColumnElement[bool], ...]:
 
 
 def _avoided(tx: Connection, hold: RefusalHold) -> list[tuple[str, ...]]:
-    """What waiting rows of this kind keep away from: a few combinations of backends."""
+    """Return the combinations of backends that waiting rows of this kind avoid."""
     found = tx.scalars(select(requests.c.avoid).distinct().where(*_waits(hold)))
     return sorted({avoid or () for avoid in found})
 

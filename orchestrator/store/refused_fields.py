@@ -1,4 +1,4 @@
-"""Fields of requests that models have refused: learned from refusals, and believed for a while."""
+"""Request fields that models have refused: learned from refusals, and valid for a while."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import refused_fields
 
 BELIEVED_FOR = timedelta(days=30)
-"""How long a refusal counts: providers change what their models take."""
+"""Validity of a refusal: providers change what their models accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedField:
     """A field that a model has refused.
 
-    `model` is its name at the backend, `endpoint` the path that the task asks for, `field` the name as it was sent.
-    `code` and `message` are the provider's words.
+    `model` is its name at the backend, `endpoint` the path of the task, `field` the name as sent. `code` and
+    `message` are the provider's words.
     """
 
     backend: str
@@ -32,7 +32,7 @@ class LearnedField:
 
     @property
     def until(self) -> datetime:
-        """When it is forgotten."""
+        """Time when it is forgotten."""
         return self.learned_at + BELIEVED_FOR
 
 
@@ -43,9 +43,9 @@ class RefusedFields:
         self._db = database
 
     def put(self, learned: LearnedField) -> bool:
-        """Know this from now on; True if it was not known.
+        """Record a refused field; True if it was unknown.
 
-        What is known keeps its time, so that it is learned afresh once it is no longer believed.
+        A known field keeps its time, so that it expires and is learned again.
         """
         if learned.field in self.of(learned.backend, learned.model, learned.endpoint, learned.learned_at):
             return False
@@ -58,7 +58,7 @@ class RefusedFields:
         return True
 
     def of(self, backend: str, model: str, endpoint: str, at: datetime) -> frozenset[str]:
-        """The fields that a model had refused by a time, and that were believed then."""
+        """Return the fields that a model had refused by a time, and that were valid then."""
         c = refused_fields.c
         query = select(c.field).where(
             c.backend == backend,
@@ -71,14 +71,14 @@ class RefusedFields:
             return frozenset(tx.scalars(query))
 
     def all(self, now: datetime) -> list[LearnedField]:
-        """Every refused field that is still believed."""
+        """Return every refused field that is still valid."""
         query = select(refused_fields).where(refused_fields.c.learned_at > now - BELIEVED_FOR)
         with self._db.read() as tx:
             rows = tx.execute(query.order_by(*refused_fields.primary_key))
             return [LearnedField(**row._mapping) for row in rows]
 
     def forget(self, backend: str, model: str | None = None, field: str | None = None) -> int:
-        """Forget what a backend has refused, of one model or field if they are named; how many fields that were."""
+        """Forget a backend's refusals, of one model or field if named; return their number."""
         c = refused_fields.c
         statement = delete(refused_fields).where(c.backend == backend)
         if model is not None:

@@ -59,7 +59,7 @@ class Rows:
         self._db = database
 
     def clear(self, job_id: JobId) -> None:
-        """Drop what a build that was cut off left."""
+        """Delete the rows of an interrupted build."""
         with self._db.write() as tx:
             tx.execute(delete(requests).where(requests.c.job_id == job_id))
 
@@ -73,11 +73,12 @@ class Rows:
         whys: Mapping[int, Why] = MappingProxyType({}),
         awaited: Mapping[int, tuple[int, str]] = MappingProxyType({}),
     ) -> None:
-        """Record rows with where their lines lie; those in `earlier` (by custom_id) carry that outcome over, unpaid.
+        """Record rows with the places of their lines; rows in `earlier` (by custom_id) carry that outcome over,
+        unpaid.
 
-        `twins` (by place) are not sent: they take the outcome of the row at the place they name, when it has one.
-        `whys` (by place) say why the others are asked. Those `awaited` (by place) wait for a row of another job.
-        Raises InputError naming a custom_id that the job has already.
+        `twins` (by place) are not sent: they take the outcome of the row at the given place. `whys` (by place) say
+        why the others are asked. Rows in `awaited` (by place) wait for a row of another job. Raises InputError if a
+        custom_id occurs twice in the job.
         """
         given = (
             records.added(
@@ -95,24 +96,24 @@ class Rows:
             raise
 
     def loaded(self) -> None:
-        """A job's rows are complete: let the database look at them."""
+        """Refresh the database's statistics after a job's rows are complete."""
         with self._db.write() as tx:
             bulk.refresh(tx, requests, documents)
 
     def has_waiting(self, job_id: JobId, *, canary: bool = False) -> bool:
-        """Whether a row of the job waits for a shard; with `canary`, one of those that go first."""
+        """True if a row of the job waits for a shard; with `canary`, a canary row."""
         if canary:
             return bool(self._of_canary(job_id))
         c = requests.c
         query = select(c.seq).where(c.job_id == job_id, IS_WAITING)
         with self._db.read() as tx:
-            # In the order of their index, which is taken for it.
+            # In the order of their index, so that the index is used.
             return tx.execute(query.order_by(c.endpoint, c.model, c.seq).limit(1)).first() is not None
 
     def waiting(self, job_id: JobId, avoid: tuple[str, ...] = (), *, canary: bool = False) -> Iterator[WaitingRow]:
-        """Rows without outcome and without shard that keep away from `avoid`, sorted by endpoint, model and place.
+        """Yield rows without outcome and shard that avoid exactly `avoid`, sorted by endpoint, model and place.
 
-        With `canary`, only those that go first.
+        With `canary`, only canary rows.
         """
         c = requests.c
         if canary:
@@ -127,8 +128,8 @@ class Rows:
             )
 
     def _of_canary(self, job_id: JobId) -> list[Any]:
-        """The waiting rows among those that go first, in their order."""
-        # Few, and told apart here: the other conditions would be answered by indexes of all that wait.
+        """Return the waiting canary rows, in order."""
+        # Few rows, filtered here: in SQL the other conditions would use indexes over all waiting rows.
         query = select(*_WAITS).where(requests.c.job_id == job_id, IS_CANARY)
         with self._db.read() as tx:
             rows = [
@@ -137,18 +138,18 @@ class Rows:
         return sorted(rows, key=lambda row: (row.endpoint, row.model, row.seq))
 
     def of_shard(self, shard_id: ShardId) -> Iterator[InShard]:
-        """The rows of a shard, in input order."""
+        """Yield the rows of a shard, in input order."""
         query = select(*_IN_SHARD).where(requests.c.shard_id == shard_id).order_by(requests.c.seq)
         for row in self._db.stream(query, PAGE):
             yield _in_shard(row)
 
     def custom_ids(self, shard_id: ShardId) -> set[str]:
-        """Who the rows of a shard are."""
+        """Return the custom_ids of a shard's rows."""
         query = select(requests.c.custom_id).where(requests.c.shard_id == shard_id)
         return {custom_id for (custom_id,) in self._db.stream(query, PAGE)}
 
     def named(self, shard: Shard, custom_ids: Collection[str], *, anywhere: bool = False) -> dict[str, InShard]:
-        """Those rows of a shard that have these custom_ids; from `anywhere`, those of its job."""
+        """Return a shard's rows with these custom_ids; with `anywhere`, its job's rows."""
         query = select(*_IN_SHARD, requests.c.shard_id).where(requests.c.job_id == shard.job_id)
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, requests.c.custom_id, list(custom_ids), tx.dialect))
@@ -166,12 +167,11 @@ class Rows:
         *,
         anywhere: bool = False,
     ) -> int:
-        """Give rows their outcome and book what they cost, in one transaction; how many had none before.
+        """Give rows their outcome and book their cost, in one transaction; return how many had none before.
 
-        `model` is the name that the backend was asked for; other jobs take no answer of which it is not known. Twins
-        of a row end with it, at no cost. Rows that have an outcome already, or are in another shard by now (unless
-        they are taken from `anywhere`), are left as they are: doing it again after a crash changes nothing. What was
-        paid for them here is booked all the same, once.
+        `model` is the model's name at the backend; without it, other jobs cannot take the answer. A row's twins end
+        with it, at no cost. Rows with an outcome, or in another shard by now (unless `anywhere`), stay unchanged, so
+        that a repetition after a crash changes nothing. What was paid for them here is still booked, once.
         """
         if not settled:
             return 0
@@ -192,7 +192,7 @@ class Rows:
     def _book_once(
         self, tx: Connection, shard_id: ShardId, job_id: JobId, backend: str, rows: Sequence[Settled], now: datetime
     ) -> None:
-        """Write down what rows cost of which some may be in the books already."""
+        """Book costs that may partly be booked already."""
         lines = _booked(shard_id, job_id, backend, ((row, "settled") for row in rows), now)
         if given := [dict(zip(records.BOOKED, line, strict=True)) for line in lines]:
             tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), given)
@@ -200,9 +200,9 @@ class Rows:
     def free(
         self, shard: Shard, seqs: Collection[int], *, count_attempt: bool, avoid: tuple[str, ...] | None = ()
     ) -> None:
-        """Rows of a shard that have no outcome wait for another one, at a backend that is not in `avoid`.
+        """Let a shard's rows without an outcome wait for another shard, at a backend outside `avoid`.
 
-        With None, they keep away from the same backends as before.
+        With None, they avoid the same backends as before.
         """
         c = requests.c
         kept = {} if avoid is None else {"avoid": avoid}
@@ -216,7 +216,7 @@ class Rows:
                 tx.execute(freed, rows)
 
     def release(self, shard_id: ShardId, *, count_attempt: bool) -> int:
-        """Rows of a shard that have no outcome wait for another one; how many."""
+        """Let a shard's rows without an outcome wait for another shard; return their number."""
         statement = (
             update(requests)
             .where(requests.c.shard_id == shard_id, requests.c.state == RequestState.PENDING)
@@ -226,10 +226,10 @@ class Rows:
             return tx.execute(statement).rowcount
 
     def end_open(self, job_id: JobId, state: RequestState, code: str, message: str, now: datetime) -> int:
-        """Give rows that no shard at a backend holds, and their twins, an outcome without a result; how many.
+        """End rows that no shard at a backend holds, and their twins, without a result; return their number.
 
-        Those that need the answers to their document's parts are among them, whatever becomes of these, and those
-        that await another job's rows.
+        This includes rows that wait for their document's parts, whatever happens to these, and rows that await
+        another job's rows.
         """
         planned = select(shards.c.id).where(
             shards.c.job_id == job_id, shards.c.state.in_((ShardState.PENDING, ShardState.CANCELLED))
@@ -241,7 +241,7 @@ class Rows:
             .values(state=state, error_code=code, error_message=message, settled_at=now)
         )
         sent = _FIRST.c.job_id == job_id, _FIRST.c.seq == c.twin_of, _FIRST.c.state != RequestState.PENDING
-        # OFFSET keeps Postgres from making a join of it, which may look at the whole job for each twin.
+        # OFFSET keeps Postgres from making it a join, which may scan the whole job for each twin.
         has_ended = exists(select(_FIRST.c.seq).where(*sent).correlate(requests).offset(literal_column("0")))
         twins = statement.where(IS_TWIN, has_ended)
         with self._db.write() as tx:
@@ -250,10 +250,10 @@ class Rows:
             return ended + tx.execute(awaiting).rowcount + tx.execute(twins).rowcount
 
     def retry(self, job_id: JobId, states: Sequence[RequestState], *, task: str | None = None) -> int:
-        """Rows with these outcomes, and with a request to send or to be made, are pending again; the job goes on.
+        """Make rows with these outcomes pending again, if they have a request or can get one; the job continues.
 
-        With `task`, only rows of that one. Both in one transaction. Gives how many rows are pending now; with none, a
-        job that is over stays so.
+        With `task`, only rows of that task. It is one transaction. Returns the number of pending rows; without any, a
+        job that is over stays over.
         """
         c = requests.c
         of_task = () if task is None else (c.task == task,)
@@ -288,7 +288,7 @@ class Rows:
                 length=func.coalesce(c.first_length, c.length),
                 first_offset=None,
                 first_length=None,
-                # Again from the first of the alias's list: the last may be at a backend that refused it.
+                # Restart at the first rung: the last one may be at a backend that refused the row.
                 model=func.coalesce(c.first_model, c.model),
                 first_model=None,
                 cost=Decimal(0),
@@ -298,7 +298,7 @@ class Rows:
         pending = select(func.count()).where(c.job_id == job_id, c.state == RequestState.PENDING)
         with self._db.write() as tx:
             tx.execute(again)
-            # Whoever tries a stopped job again wants all of it.
+            # A user who retries a stopped job wants all of it.
             tx.execute(update(requests).where(c.job_id == job_id, IS_CANARY).values(canary=None))
             number = tx.scalar(pending) or 0
             condition = jobs.c.id == job_id if number else (jobs.c.id == job_id) & jobs.c.error.is_not(None)
@@ -306,7 +306,7 @@ class Rows:
             return number
 
     def finished(self, job_id: JobId, only: Collection[str] | None = None) -> Iterator[FinishedRow]:
-        """Every row of a job in input order, or those of `only` these custom_ids; those without outcome too."""
+        """Yield every row of a job in input order, or those with `only` these custom_ids; open rows too."""
         columns = (*(requests.c[name] for name in records.FINISHED), shards.c.backend, shards.c.batch_id)
         of_shards = select(*columns).outerjoin(shards, shards.c.id == requests.c.result_shard)
         query = of_shards.where(requests.c.job_id == job_id)
@@ -320,7 +320,7 @@ class Rows:
             yield records.finished(row[:-2], *row[-2:])
 
     def usage(self, job_id: JobId) -> Usage:
-        """Tokens of the job's own answers; carried ones and those of twins are not among them."""
+        """Return the tokens of the job's own answers, without carried rows and twins."""
         c = requests.c
         columns = [c[name] for name in records.COUNTS]
         query = select(*(func.coalesce(func.sum(column), 0) for column in columns)).where(
@@ -330,7 +330,7 @@ class Rows:
             return Usage(*(int(value) for value in tx.execute(query).one()))
 
     def carried(self, job_id: JobId) -> int:
-        """How many rows of a job carry an earlier outcome."""
+        """Count a job's rows that carry an earlier outcome."""
         query = select(func.count()).where(requests.c.job_id == job_id, requests.c.carried_from.is_not(None))
         with self._db.read() as tx:
             return tx.scalar(query) or 0
@@ -353,7 +353,7 @@ _WAITS = [
 
 
 def _in_shard(row: Sequence[Any]) -> InShard:
-    """From the values of `_IN_SHARD`."""
+    """Build a row from the values of `_IN_SHARD`."""
     seq, custom_id, task, attempt, offset, length, state, max_output, again, first_offset, first_length, *of = row
     first = None if first_offset is None else Span(first_offset, first_length)
     return InShard(
@@ -362,10 +362,9 @@ def _in_shard(row: Sequence[Any]) -> InShard:
 
 
 def open_rows(tx: Connection, shard_id: ShardId | None, job_id: JobId, seqs: Collection[int]) -> list[int]:
-    """Those of some rows that have no outcome and are in a shard (None: wherever they are), held until the
-    transaction ends."""
+    """Return the rows without an outcome in a shard (None: in any), locked until the transaction ends."""
     c = requests.c
-    # Shard and state are told apart here and not in the query, for which their indexes would find a job of rows.
+    # Shard and state are filtered here: in the query, their indexes would find a whole job.
     query = select(c.seq, c.shard_id, c.state).where(c.job_id == job_id).with_for_update()
     rows = tx.execute(bulk.each(query, c.seq, sorted(seqs), tx.dialect))
     pending = ((seq, shard) for seq, shard, state in rows if state == RequestState.PENDING)
@@ -373,7 +372,7 @@ def open_rows(tx: Connection, shard_id: ShardId | None, job_id: JobId, seqs: Col
 
 
 def _with_twins(tx: Connection, job_id: JobId, seqs: Collection[int]) -> set[int]:
-    """Those of some rows that others wait for."""
+    """Return the rows that have twins."""
     query = select(requests.c.twin_of).distinct().where(requests.c.job_id == job_id, IS_TWIN)
     return set(tx.scalars(bulk.each(query, requests.c.twin_of, sorted(seqs), tx.dialect)))
 
@@ -381,7 +380,7 @@ def _with_twins(tx: Connection, job_id: JobId, seqs: Collection[int]) -> set[int
 def book(
     tx: Connection, shard_id: ShardId, job_id: JobId, backend: str, rows: Iterable[tuple[Settled, str]], now: datetime
 ) -> None:
-    """Write down what rows of a shard cost, each with the kind of it, and what sends without an answer may have."""
+    """Book costs of a shard's rows, each with its kind, and the possible cost of sends without an answer."""
     if lines := _booked(shard_id, job_id, backend, rows, now):
         bulk.load(tx, ledger, records.BOOKED, lines)
 

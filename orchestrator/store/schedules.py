@@ -1,4 +1,4 @@
-"""Schedules and their nights. A night is had by whoever inserts it, and moves by compare-and-set."""
+"""Schedules and their nights. The process that inserts a night owns it; nights move by compare-and-set."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Schedules:
         self._db = database
 
     def add(self, schedule: Schedule) -> None:
-        """Record a new schedule. Raises UsageError where its name is taken."""
+        """Record a new schedule. Raises UsageError if its name is taken."""
         values = asdict(schedule)
         values["grace_seconds"] = int(values.pop("grace").total_seconds())
         with self._db.write() as tx:
-            # What came back tells, not the row count: a driver need not have one of an INSERT.
+            # The returned row decides, not the row count: a driver need not have one for INSERT.
             add = self._db.upsert(schedules).values(**values).on_conflict_do_nothing().returning(schedules.c.id)
             added = tx.execute(add).first()
         if added is None:
@@ -51,33 +51,33 @@ class Schedules:
             )
 
     def find(self, name: str) -> Schedule | None:
-        """The schedule of that name, None where there is none."""
+        """Return the schedule with this name, or None."""
         with self._db.read() as tx:
             row = tx.execute(select(schedules).where(schedules.c.name == name)).first()
         return None if row is None else _schedule(row)
 
     def get(self, schedule_id: str) -> Schedule | None:
-        """The schedule with this id, None where it is gone."""
+        """Return the schedule with this id, or None if it is gone."""
         with self._db.read() as tx:
             row = tx.execute(select(schedules).where(schedules.c.id == schedule_id)).first()
         return None if row is None else _schedule(row)
 
     def over(self, schedule_id: str, since: datetime) -> list[Night]:
-        """The nights of a schedule that ended after a moment, in the order in which they were due."""
+        """Return a schedule's nights that ended after a time, by due time."""
         here = (nights.c.schedule_id == schedule_id, nights.c.ended_at > since)
         return self._nights(select(nights).where(*here).order_by(nights.c.due_at, nights.c.id))
 
     def all(self) -> list[Schedule]:
-        """Every schedule of every home, by name."""
+        """Return every schedule of every home, by name."""
         with self._db.read() as tx:
             return [_schedule(row) for row in tx.execute(select(schedules).order_by(schedules.c.name))]
 
     def pause(self, schedule_id: str, now: datetime) -> bool:
-        """No night comes from now on; False where that is so already, or it is gone."""
+        """Pause a schedule; False if it is paused already, or gone."""
         return self._set(schedule_id, schedules.c.paused_at.is_(None), paused_at=now)
 
     def resume(self, schedule_id: str, now: datetime) -> bool:
-        """Nights come again, those after `now`; False where they do already, or it is gone."""
+        """Resume a schedule for nights after `now`; False if it is not paused, or gone."""
         return self._set(schedule_id, schedules.c.paused_at.is_not(None), paused_at=None, since=now)
 
     def _set(self, schedule_id: str, condition: ColumnElement[bool], **values: datetime | None) -> bool:
@@ -86,12 +86,12 @@ class Schedules:
             return tx.execute(statement).rowcount == 1
 
     def remove(self, schedule_id: str) -> bool:
-        """Forget a schedule and its nights, not their jobs; False where it is gone already."""
+        """Forget a schedule and its nights, but not their jobs; False if it is gone already."""
         with self._db.write() as tx:
             return tx.execute(delete(schedules).where(schedules.c.id == schedule_id)).rowcount == 1
 
     def claim(self, night: Night) -> bool:
-        """Record a night; False where somebody has it already, or its schedule is gone."""
+        """Record a night; False if another process owns it, or its schedule is gone."""
         values = {name: getattr(night, name) for name in Night.__slots__ if name != "id"}
         there = select(schedules.c.id).where(schedules.c.id == night.schedule_id).with_for_update(key_share=True)
         with self._db.write() as tx:
@@ -101,7 +101,7 @@ class Schedules:
             return tx.execute(add).first() is not None
 
     def nights(self, schedule_id: str | None = None, since: date | None = None) -> list[Night]:
-        """The nights of one schedule or of all, from a date on or all, in the order in which they were due."""
+        """Return the nights of one schedule or of all, from a date on or all, by due time."""
         query = select(nights).order_by(nights.c.due_at, nights.c.id)
         if schedule_id is not None:
             query = query.where(nights.c.schedule_id == schedule_id)
@@ -110,7 +110,7 @@ class Schedules:
         return self._nights(query)
 
     def unended(self) -> list[Night]:
-        """The nights that wait or run, of all schedules, in the order in which they were due."""
+        """Return the nights of all schedules that wait or run, by due time."""
         return self._nights(select(nights).where(nights.c.state.in_(_OPEN)).order_by(nights.c.due_at, nights.c.id))
 
     def _nights(self, query: Any) -> list[Night]:
@@ -118,13 +118,13 @@ class Schedules:
             return [_night(row) for row in tx.execute(query)]
 
     def night_of(self, schedule_id: str, night: date, slot: str = "") -> Night | None:
-        """A schedule's night of a date, or its run at that time of the date."""
+        """Return a schedule's night of a date, or its run at that time of the date."""
         here = (nights.c.schedule_id == schedule_id, nights.c.night == night, nights.c.slot == slot)
         found = self._nights(select(nights).where(*here))
         return found[0] if found else None
 
     def failed_without_job(self, home: str, since: datetime) -> list[tuple[str, Night]]:
-        """The nights of a home that failed from then on before they had a job, with their schedules' names."""
+        """Return a home's nights that failed since a time before they had a job, with their schedules' names."""
         query = (
             select(schedules.c.name.label("of"), nights)
             .join(schedules, schedules.c.id == nights.c.schedule_id)
@@ -137,15 +137,15 @@ class Schedules:
         return [(row.pop("of"), Night(**{**row, "state": NightState(row["state"])})) for row in rows]
 
     def waits(self, night: Night, reason: str) -> None:
-        """Say what a due night waits for. Raises StateConflict."""
+        """Record why a due night waits. Raises StateConflict."""
         self._move(night, (NightState.DUE,), reason=reason)
 
     def begun(self, night: Night, reason: str) -> None:
-        """A due night runs: its job is about to be made. Raises StateConflict."""
+        """Mark a due night as running: its job is about to be made. Raises StateConflict."""
         self._move(night, (NightState.DUE,), state=NightState.RUNNING, reason=reason)
 
     def given(self, night: Night, job_id: JobId) -> None:
-        """Say which job a running night has. Raises StateConflict."""
+        """Record the job of a running night. Raises StateConflict."""
         self._move(night, (NightState.RUNNING,), job_id=job_id)
 
     def awaits_job(self, night_id: int) -> bool:
@@ -155,11 +155,11 @@ class Schedules:
             return tx.execute(query.where(nights.c.job_id.is_(None))).first() is not None
 
     def ended(self, night: Night, state: NightState, reason: str, at: datetime, code: str | None = None) -> None:
-        """A night is at its end; `code` says why it failed. Raises StateConflict where it was before."""
+        """End a night; `code` says why it failed. Raises StateConflict if it had ended before."""
         self._move(night, _OPEN, state=state, reason=reason, ended_at=at, code=code)
 
     def again(self, night: Night, due_at: datetime, reason: str, asked_by: str | None = None) -> None:
-        """A night that failed, or was left out, is due once more. Raises StateConflict."""
+        """Make a failed or skipped night due again. Raises StateConflict."""
         afresh = {"job_id": None, "ended_at": None, "created_at": due_at, "code": None, "asked_by": asked_by}
         self._move(night, _AGAIN, state=NightState.DUE, due_at=due_at, reason=reason, **afresh)
 

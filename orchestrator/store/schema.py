@@ -1,4 +1,4 @@
-"""Which schema the database has."""
+"""The schema version of the database."""
 
 HEAD = "0016"
-"""The newest migration. Known here so that a current database is opened without importing Alembic."""
+"""The newest migration. Stated here so that a current database is opened without importing Alembic."""

@@ -42,10 +42,9 @@ class Shards:
         self._db = database
 
     def add(self, shard: Shard, rows: Range, avoid: tuple[str, ...] = (), *, canary: bool = False) -> None:
-        """Record a shard and give it the waiting rows of a range that keep away from `avoid`, all or nothing.
+        """Record a shard and give it the waiting rows of a range that avoid exactly `avoid`, all or nothing.
 
-        With `canary`, only those of them that go first.
-        Raises StateConflict where the rows are not those that were counted.
+        With `canary`, only canary rows. Raises StateConflict if other rows were counted.
         """
         c = requests.c
         take = (
@@ -68,7 +67,9 @@ class Shards:
                 raise StateConflict(f"{rows.rows} rows were to go into shard {shard.id}, but {taken} wait")
 
     def adopt(self, shard: Shard, custom_ids: Collection[str]) -> int:
-        """Record a shard whose batch exists, with those of its rows that wait; their number. Without any, nothing."""
+        """Record a shard for an existing batch with those of its rows that wait; return their number, or do nothing
+        for 0.
+        """
         c = requests.c
         query = select(c.seq, c.endpoint, c.model, c.length, c.max_output, IS_WAITING.label("waits"))
         with self._db.write() as tx:
@@ -97,24 +98,24 @@ class Shards:
         return len(rows)
 
     def next_number(self, job_id: JobId) -> int:
-        """The number of the job's next shard, from 1."""
+        """Return the number of the job's next shard, from 1."""
         with self._db.read() as tx:
             return (tx.scalar(select(func.max(shards.c.number)).where(shards.c.job_id == job_id)) or 0) + 1
 
     def of_job(self, job_id: JobId) -> list[Shard]:
-        """The shards of a job, in their order."""
+        """Return the shards of a job, in order."""
         query = select(shards).where(shards.c.job_id == job_id).order_by(shards.c.number)
         with self._db.read() as tx:
             return [_shard(row) for row in tx.execute(query)]
 
     def of_backend(self, backend: str) -> Iterator[Shard]:
-        """The shards of a backend, of every job, oldest first."""
+        """Yield a backend's shards of every job, oldest first."""
         query = select(shards).where(shards.c.backend == backend).order_by(shards.c.created_at, shards.c.id)
         for row in self._db.stream(query, PAGE):
             yield _shard(row)
 
     def asked_at(self, backend: str, batch_id: str) -> datetime | None:
-        """When a batch of a backend was asked for, if it is one of ours; else None."""
+        """Return when orch asked a backend for a batch; None if the batch is not ours."""
         c = shards.c
         query = select(c.intended_at, c.created_at).where(c.backend == backend, c.batch_id == batch_id).limit(1)
         with self._db.read() as tx:
@@ -129,20 +130,20 @@ class Shards:
             return tx.execute(select(c.id).where(c.backend == backend, is_used).limit(1)).first() is not None
 
     def of_account(self, backend: str, account: str, newest: int = 3) -> list[Shard]:
-        """The newest shards that an account has a batch of at a backend."""
+        """Return the newest shards with a batch of an account at a backend."""
         c = shards.c
         query = select(shards).where(c.backend == backend, c.account == account, c.batch_id.is_not(None))
         with self._db.read() as tx:
             return [_shard(row) for row in tx.execute(query.order_by(c.submitted_at.desc()).limit(newest))]
 
     def adopt_account(self, backend: str, known: str, account: str) -> None:
-        """What was made by one account of a backend is another one's: both are the same."""
+        """Move shards of one account of a backend to another: both accounts are the same."""
         mine = update(shards).where(shards.c.backend == backend, shards.c.account == known)
         with self._db.write() as tx:
             tx.execute(mine.values(account=account))
 
     def unclean(self, home: str) -> list[Shard]:
-        """The shards of a home that are over, and whose remote files are still to be deleted or looked for."""
+        """Return a home's finished shards whose remote files are still to be deleted or looked for."""
         c = shards.c
         query = (
             select(shards)
@@ -154,7 +155,7 @@ class Shards:
             return [_shard(row) for row in tx.execute(query)]
 
     def at_backend(self, backend: str) -> list[Shard]:
-        """The shards of every job whose batch counts against a backend's quota now, or may."""
+        """Return every job's shards whose batch counts, or may count, against a backend's quota now."""
         query = select(shards).where(
             shards.c.backend == backend,
             shards.c.state.in_((ShardState.SUBMITTING, ShardState.SUBMITTED)),
@@ -164,7 +165,7 @@ class Shards:
             return [_shard(row) for row in tx.execute(query)]
 
     def intended_since(self, backend: str, since: datetime) -> int:
-        """How many batches were asked of a backend since then."""
+        """Count the batches requested from a backend since a time."""
         query = select(func.count()).where(
             shards.c.backend == backend, shards.c.intended_at >= since, shards.c.preflight.is_(None)
         )
@@ -172,7 +173,7 @@ class Shards:
             return tx.scalar(query) or 0
 
     def told_tokens(self, backend: str, model: str, newest: int = 20) -> tuple[int, int]:
-        """Prompt tokens of the newest batches that were completed: as we estimated them, and as they were told."""
+        """Return prompt tokens of the newest completed batches: our estimate, and the provider's figure."""
         c = shards.c
         recent = (
             select(c.tokens, c.provider_input_tokens)
@@ -194,7 +195,7 @@ class Shards:
         return int(estimated), int(told or 0)
 
     def durations(self, backend: str, newest: int = 200) -> list[tuple[float, float]]:
-        """Seconds from submission to the first row, and to the end, of the newest batches that came to one."""
+        """Return seconds from submission to the first row, and to the end, for the newest ended batches."""
         c = shards.c
         query = (
             select(c.submitted_at, c.started_at, c.ended_at)
@@ -211,7 +212,7 @@ class Shards:
             ]
 
     def longest_file_wait(self, backend: str, newest: int = 200) -> timedelta | None:
-        """The longest that files of a backend's newest batches came after the end; None if no batch has shown it."""
+        """Return the longest time between the end and the files of a backend's newest batches; None if unknown."""
         c = shards.c
         query = (
             select(c.ended_at, c.status_at, c.collected_at)
@@ -226,7 +227,7 @@ class Shards:
             return max((came - (since or ended) for ended, since, came in tx.execute(query)), default=None)
 
     def sent_to(self, backend: str, newest: int = 1000) -> list[Shard]:
-        """The newest shards of every job that were sent to a backend, the latest last."""
+        """Return every job's newest shards that were sent to a backend, the latest last."""
         query = (
             select(shards)
             .where(shards.c.backend == backend, shards.c.submitted_at.is_not(None))
@@ -237,9 +238,9 @@ class Shards:
             return [_shard(row) for row in reversed(tx.execute(query).all())]
 
     def move(self, shard: Shard, to: ShardState, **facts: Any) -> None:
-        """Move a shard from the state it was read in. Raises StateConflict where it is elsewhere by now.
+        """Move a shard from the state in which it was read. Raises StateConflict if it has moved since.
 
-        A superseded job sends nothing any more: its shards cannot go to `submitting`.
+        A superseded job sends nothing: its shards cannot go to `submitting`.
         """
         if to not in TRANSITIONS[shard.state]:
             raise StateConflict(f"shard {shard.id} cannot go from {shard.state} to {to}")
@@ -249,14 +250,14 @@ class Shards:
             self._change(tx, shard, state=to, **facts)
 
     def dissolve(self, shard: Shard, reason: str) -> None:
-        """Give up a shard that was not sent: its rows wait for another one."""
+        """Give up an unsent shard: its rows wait for another one."""
         with self._db.write() as tx:
             self._change(tx, shard, state=ShardState.CANCELLED, held=reason)
             mine = update(requests).where(requests.c.shard_id == shard.id, requests.c.state == RequestState.PENDING)
             tx.execute(mine.values(shard_id=None))
 
     def note(self, shard: Shard, **facts: Any) -> None:
-        """Record facts about a shard whose state stays as it was read."""
+        """Record facts about a shard that is still in the state in which it was read."""
         self._update(shard, **facts)
 
     def _update(self, shard: Shard, **values: Any) -> None:
@@ -271,20 +272,19 @@ class Shards:
             raise StateConflict(f"shard {shard.id} is no longer {shard.state}")
 
     def find(self, shard_id: ShardId) -> Shard | None:
-        """The shard with this id, if there is one."""
+        """Return the shard with this id, or None."""
         with self._db.read() as tx:
             found = tx.execute(select(shards).where(shards.c.id == shard_id)).first()
         return None if found is None else _shard(found)
 
     def get(self, shard_id: ShardId) -> Shard:
-        """The shard with this id."""
         with self._db.read() as tx:
             return _shard(tx.execute(select(shards).where(shards.c.id == shard_id)).one())
 
 
 def _require_current(tx: Connection, job_id: JobId) -> None:
-    """Raise StateConflict if a job that is there has superseded this one. Held until the transaction ends."""
-    # Locked: whoever supersedes the job knows afterwards which of its shards were sent.
+    """Raise StateConflict if an existing job has superseded this one. Locks the job until the transaction ends."""
+    # Locked, so that the superseding process knows afterwards which shards were sent.
     options = tx.scalar(select(jobs.c.options).where(jobs.c.id == job_id).with_for_update(read=True))
     successor = (options or {}).get(SUPERSEDED_BY)
     if successor is not None and tx.execute(select(jobs.c.id).where(jobs.c.id == successor)).first() is not None:

@@ -1,4 +1,4 @@
-"""How much work rows are: those that are open, and how long prompts and answers of the same kind were."""
+"""Amounts of work in rows: open rows, and lengths of prompts and answers of the same kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.store.records import OpenRows
 from orchestrator.store.tables import IS_AWAITING, IS_CANARY, IS_ORIGINAL, requests
 
 _PRIME, _STEP = 9_973, 6_163
-"""Rows in the order of their places times the step, modulo the prime, are spread evenly over a job."""
+"""Factors of an order that spreads rows evenly over a job: place times step, modulo the prime."""
 
 
 class Sizes:
@@ -22,9 +22,9 @@ class Sizes:
         self._db = database
 
     def open_work(self, job_id: JobId, *, canary: bool = False, awaiting: bool = False) -> list[OpenRows]:
-        """The rows of a job without outcome that are sent, by what decides their cost and place.
+        """Return a job's rows without outcome that are sent themselves, grouped by what decides cost and place.
 
-        With `canary`, only those that go first. With `awaiting`, those that await another job's rows instead.
+        With `canary`, only canary rows. With `awaiting`, rows that await another job's rows instead.
         """
         c = requests.c
         groups = (c.endpoint, c.model, c.task, c.prompt_version, c.avoid, c.shard_id)
@@ -54,10 +54,9 @@ class Sizes:
     def output_lengths(
         self, runs: Sequence[JobId], task: str, prompt_version: str, most: int = 2000
     ) -> dict[int, int]:
-        """How many answers that these runs got to a task had so many tokens, in a sample spread over their rows.
+        """Return the distribution of answer tokens for a task in these runs, from a sample spread over their rows.
 
-        Rows are in the order of their documents and settle in batches, so the newest answers are often the longest,
-        or the shortest, of all.
+        Rows are in document order and settle in batches, so the newest answers are often the longest or the shortest.
         """
         c = requests.c
         sample = (
@@ -78,7 +77,7 @@ class Sizes:
             return {int(tokens): count for tokens, count in tx.execute(query)}
 
     def prompt_sizes(self, runs: Sequence[JobId], task: str, prompt_version: str) -> tuple[int, int, int]:
-        """Of the answers that these runs got to a task: how many, their prompts' tokens, the bytes of their lines."""
+        """Return number, prompt tokens and line bytes of the answers to a task in these runs."""
         c = requests.c
         query = select(
             func.count(), func.coalesce(func.sum(c.input_tokens), 0), func.coalesce(func.sum(c.length), 0)
@@ -95,7 +94,7 @@ class Sizes:
             return rows, int(tokens), int(size)
 
     def sample(self, job_id: JobId, task: str, many: int) -> list[Span]:
-        """Where the request lines of up to so many rows of a task lie, spread evenly over the job."""
+        """Return the places of up to `many` request lines of a task, spread evenly over the job."""
         c = requests.c
         mine = (c.job_id == job_id, c.task == task, c.length > 0)
         with self._db.read() as tx:
@@ -107,7 +106,7 @@ class Sizes:
             return [Span(offset, length) for offset, length in tx.execute(query)]
 
     def cut_at(self, runs: Sequence[JobId], task: str, prompt_version: str) -> int | None:
-        """The highest bound, in tokens, at which an answer to a task was cut off in these runs; None: none was."""
+        """Return the highest limit, in tokens, at which an answer to a task was cut in these runs, or None."""
         c = requests.c
         query = select(func.max(c.max_output)).where(
             c.job_id.in_(runs),
@@ -122,7 +121,7 @@ class Sizes:
         return None if found is None else int(found)
 
     def mean_outputs(self, job_id: JobId) -> dict[str, float]:
-        """The mean tokens of the answers that a job got itself, by task."""
+        """Return the mean tokens of a job's own answers, by task."""
         c = requests.c
         query = (
             select(c.task, func.avg(c.output_tokens))

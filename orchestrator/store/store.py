@@ -1,4 +1,4 @@
-"""All verbs on one database, those that few need imported when they are used."""
+"""All verbs on one database; rarely used ones are imported on use."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Store:
         self.ledger = Ledger(self._database)
         self.schedules = Schedules(self._database)
 
-    # What `orch status` needs is there at once; the rest is imported by who needs it.
+    # `orch status` needs only these; the rest is imported on use.
 
     @cached_property
     def alerts(self) -> AlertRecords:
-        """What people were told."""
+        """Messages to people."""
         from orchestrator.store.alerts import AlertRecords
 
         return AlertRecords(self._database)
@@ -71,7 +71,7 @@ class Store:
 
     @cached_property
     def checked(self) -> Checked:
-        """Rows that go first, known answers."""
+        """Canary rows and known answers."""
         from orchestrator.store.quality import Checked
 
         return Checked(self._database)
@@ -92,49 +92,49 @@ class Store:
 
     @cached_property
     def failures(self) -> Failures:
-        """Since when rows fail."""
+        """Failed rows, and since when they fail."""
         from orchestrator.store.failures import Failures
 
         return Failures(self._database)
 
     @cached_property
     def engine_holds(self) -> EngineHolds:
-        """How long engines have held GPUs."""
+        """GPUs that engines have held."""
         from orchestrator.store.engine_holds import EngineHolds
 
         return EngineHolds(self._database)
 
     @cached_property
     def engine_rates(self) -> MeasuredRates:
-        """What engines of one's own were measured to do."""
+        """Measured throughput of our own engines."""
         from orchestrator.store.engine_rates import MeasuredRates
 
         return MeasuredRates(self._database)
 
     @cached_property
     def forecasts(self) -> Forecasts:
-        """What was forecast, and what came."""
+        """Forecasts and actual results."""
         from orchestrator.store.forecasts import Forecasts
 
         return Forecasts(self._database)
 
     @cached_property
     def removals(self) -> Removals:
-        """What gc needs."""
+        """Database work of gc."""
         from orchestrator.store.gc import Removals
 
         return Removals(self._database)
 
     @cached_property
     def limits(self) -> LearnedLimits:
-        """What refusals have taught."""
+        """Lessons from refusals."""
         from orchestrator.store.limits import LearnedLimits
 
         return LearnedLimits(self._database)
 
     @cached_property
     def observations(self) -> Observations:
-        """What plans are made from, beside shards."""
+        """Inputs of plans besides shards."""
         from orchestrator.store.observations import Observations
 
         return Observations(self._database)
@@ -155,7 +155,7 @@ class Store:
 
     @cached_property
     def outputs(self) -> Outputs:
-        """What was written outside the home."""
+        """Outputs written outside the home."""
         from orchestrator.store.outputs import Outputs
 
         return Outputs(self._database)
@@ -190,40 +190,40 @@ class Store:
 
     @cached_property
     def traces(self) -> Traces:
-        """What telemetry tells."""
+        """Telemetry of jobs and shards."""
         from orchestrator.store.traces import Traces
 
         return Traces(self._database)
 
     @cached_property
     def engine_fences(self) -> EngineFences:
-        """Which engine of a home may write."""
+        """The right of a home's engine to write."""
         from orchestrator.store.engine_fence import EngineFences
 
         return EngineFences(self._database)
 
     @property
     def is_shared(self) -> bool:
-        """Whether other machines reach the same database."""
+        """True if other machines reach the same database."""
         return not self._database.is_sqlite
 
     @property
     def has_written(self) -> bool:
-        """Whether anything was written by this store."""
+        """True if this store has written anything."""
         return self._database.has_written
 
     def before_naming_files(self, wait: Callable[[], None]) -> None:
-        """Have `wait` return before it is recorded that bytes of a file of the home are there."""
+        """Set a function that returns once bytes of the home's files are safe to be referred to."""
         self._database.before_naming_files = wait
 
     @classmethod
     def open(cls, url: str, *, timeout: float = 10.0, fence: EngineFence | None = None) -> Store:
-        """A store whose schema is current. With a `fence`, no older engine of the home writes from now on.
+        """Open a store and migrate its schema. With a `fence`, older engines of the home cannot write any more.
 
         Raises StorageError.
         """
         if fence is not None:
-            # Without it at first: what is left of earlier engines may hold up whatever needs the fence.
+            # Without the fence at first: leftovers of earlier engines may block whatever needs it.
             with cls.open(url, timeout=timeout) as store:
                 store.engine_fences.take(fence)
         store = cls(url, timeout=timeout, fence=fence)

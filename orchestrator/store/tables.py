@@ -1,4 +1,4 @@
-"""The tables. Facts only: bodies are in files, counts and states of jobs are derived from rows."""
+"""The tables. They store facts only: bodies are in files; counts and states of jobs are derived from rows."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ shards = Table(
 IS_UNCLEAN = shards.c.cleaned_at.is_(None)
 Index("ix_shards_unclean", shards.c.job_id, sqlite_where=IS_UNCLEAN)
 
-# How far a job was at one of our own backends, noted about once a minute: what speeds are learned from.
+# Progress of jobs at our own backends, recorded about once a minute, to learn speeds.
 progress = Table(
     "progress",
     metadata,
@@ -140,7 +140,7 @@ requests = Table(
     Column("task", String(40), nullable=False),
     Column("endpoint", String(64), nullable=False),
     Column("model", Text, nullable=False),
-    # The alias that the row was made with, where it goes on with a stronger model.
+    # The alias with which the row was made, if it moved to a stronger model.
     Column("first_model", Text),
     Column("fingerprint", String(64), nullable=False),
     Column("prompt_version", String(16), nullable=False),
@@ -171,9 +171,9 @@ requests = Table(
     Column("output_tokens", Integer, nullable=False, default=0),
     *more_counts(),
     Column("tier", String(16)),
-    # Accepted although it ended at max_tokens. False for an answer that is accepted and has one of the marks below,
-    # null for all others, so that one index finds them: its JSON stood in other text (null of an earlier version),
-    # its reason to end is none that anybody knows.
+    # True if the answer is accepted although it ended at max_tokens. False if it is accepted with one of the marks
+    # below, null for all others, so that one index finds them: its JSON stood in other text (null of an earlier
+    # version), or the reason for its end is unknown.
     Column("cut", Boolean),
     Column("repaired", Boolean),
     Column("odd_end", Boolean),
@@ -186,32 +186,32 @@ requests = Table(
     Column("why", String(24)),
     Column("content", String(32)),
     Column("wording", String(12)),
-    # Checked answers: whether the row goes before the others, when its failure was released from quarantine, how
-    # often its model was shown what was wrong with its answer, and where its first line lies where it has another.
+    # Checked answers: whether the row is in the canary, when its failure was released from quarantine, how often its
+    # model was shown its fault, and the place of its first line if it has another.
     Column("canary", Boolean),
     Column("released_at", Instant),
-    # Of a failed row: since when its document and task fail for this reason.
+    # Since when a failed row's document and task fail for this reason.
     Column("failed_since", Instant),
     Column("again", Integer, nullable=False, server_default="0"),
     Column("first_offset", BigInteger),
     Column("first_length", Integer),
-    # A document in parts: the row of its answer has how many there are, the rows behind it each their number too.
+    # A document in parts: the row of its answer has their number; the rows after it also have their own numbers.
     Column("part", Integer),
     Column("parts", Integer),
-    # Which pages of its document go as pictures, as the results say it.
+    # The document's pages that are sent as pictures, as in the results.
     Column("sent_as", Text),
-    # Where the document's text stands in the request, and the quotes of its answer with their places there.
+    # The place of the document's text in the request, and the answer's quotes with their places there.
     Column("text_at", Text),
     Column("quotes", Text),
     UniqueConstraint("job_id", "custom_id"),
     Index(None, "job_id", "state"),
 )
-# Migrations make the partial indexes on Postgres with the same words; to say so here imports its dialect, which
-# doubles the time of a command that only looks.
-# A night's unchanged documents add a carried row each: only what was answered afresh is looked up by custom_id.
+# Migrations create the partial indexes on Postgres with the same conditions; stating them here would import its
+# dialect, which doubles the time of a read-only command. A night's unchanged documents each add a carried row: only
+# fresh answers are looked up by custom_id.
 IS_FRESH = requests.c.carried_from.is_(None)
 Index("ix_requests_answers", requests.c.custom_id, sqlite_where=IS_FRESH)
-# What is asked, or was, for the row itself: other rows with the same body may take that answer.
+# Rows asked for themselves: other rows with the same body may take their answers.
 IS_ORIGINAL = and_(IS_FRESH, requests.c.twin_of.is_(None))
 HAS_KEY = and_(requests.c.cache_key.is_not(None), IS_ORIGINAL)
 Index("ix_requests_cache", requests.c.cache_key, sqlite_where=HAS_KEY)
@@ -219,13 +219,13 @@ IS_TWIN = requests.c.twin_of.is_not(None)
 Index("ix_requests_twins", requests.c.job_id, requests.c.twin_of, sqlite_where=IS_TWIN)
 # Rows that await the outcome of another job's row.
 IS_AWAITING = and_(IS_TWIN, requests.c.twin_of < 0, requests.c.settled_at.is_(None))
-# The rows that make one answer of the answers to a document's parts.
+# Rows that combine the answers to a document's parts.
 IS_REDUCE = and_(requests.c.parts.is_not(None), requests.c.part.is_(None))
 Index("ix_requests_reduce", requests.c.job_id, requests.c.seq, sqlite_where=IS_REDUCE)
 Index("ix_requests_shard_id", requests.c.shard_id, sqlite_where=requests.c.shard_id.is_not(None))
-# A pending row has not been settled. By its state it would be found by the index of states, among all that are.
+# A pending row has not been settled. A condition on its state would use the index of states, over all rows.
 _IS_LEFT = and_(requests.c.settled_at.is_(None), requests.c.shard_id.is_(None), requests.c.twin_of.is_(None))
-# Without a line to send, a row cannot be asked yet: it needs the answers to its document's parts.
+# A row without a line cannot be asked yet: it needs the answers to its document's parts.
 IS_WAITING = and_(_IS_LEFT, requests.c.length > 0)
 IS_BLOCKED = and_(_IS_LEFT, IS_REDUCE, requests.c.length == 0)
 Index(
@@ -236,8 +236,7 @@ Index(
     requests.c.seq,
     sqlite_where=_IS_LEFT,
 )
-# Of a job that went well these are few.
-# Asked for as a range, which says to Postgres that its index finds fewer rows than any other of the job.
+# A successful job has few of these. The range tells Postgres that this index finds fewer rows than any other.
 HAS_FAILED = requests.c.error_code >= ""
 Index(
     "ix_requests_failures", requests.c.job_id, requests.c.error_code, sqlite_where=requests.c.error_code.is_not(None)
@@ -247,13 +246,13 @@ Index(
 IS_MARKED = requests.c.cut.is_not(None)
 Index("ix_requests_cut", requests.c.job_id, requests.c.cut, sqlite_where=requests.c.cut.is_not(None))
 
-# The few rows of a job that go first.
+# The few canary rows of a job.
 IS_CANARY = requests.c.canary == true()
 Index("ix_requests_canary", requests.c.job_id, requests.c.canary, sqlite_where=requests.c.canary.is_not(None))
 
 
 def keeps_from(backends: tuple[str, ...]) -> ColumnElement[bool]:
-    """Whether a row keeps away from just these backends."""
+    """Return the condition that a row avoids exactly these backends."""
     return requests.c.avoid == backends if backends else requests.c.avoid.is_(None)
 
 
@@ -303,7 +302,7 @@ documents = Table(
     Column("problem", String(32)),
     Column("first_seen_at", Instant, nullable=False),
     Column("last_seen_at", Instant, nullable=False),
-    # What saves reading: the file as the system described it, and what came of it. A table has an entry of its own,
+    # Saves reading: the system's description of the file, and the result of reading it. A table has its own entry,
     # and each of its documents names it and its place there.
     Column("stamp", Text),
     Column("content", String(32)),
@@ -327,8 +326,8 @@ tags = Table(
     Column("value", Text, nullable=False),
 )
 
-# What was forecast, and what came: `report forecast` holds one against the other. `shard_id` and `task` are "" where
-# they say nothing, so that a forecast is made once.
+# Forecasts and actual results, which `report forecast` compares. `shard_id` and `task` are "" if not applicable, so
+# that a forecast is made once.
 forecasts = Table(
     "forecasts",
     metadata,
@@ -350,7 +349,7 @@ forecasts = Table(
     Index(None, "made_at"),
 )
 
-# GPUs that engines have held: what they cost is somebody's, whether rows were out or not.
+# GPUs that engines have held: somebody pays for them, busy or idle.
 engine_holds = Table(
     "engine_holds",
     metadata,
@@ -385,7 +384,7 @@ engine_rates = Table(
     Column("measured_at", Instant, nullable=False),
 )
 
-# Which engine of a home may write, where a database is reached by several machines.
+# The engine of a home that may write, if several machines reach the database.
 engine_fences = Table(
     "engine_fences",
     metadata,

@@ -1,4 +1,4 @@
-"""What telemetry tells of jobs and shards that are over."""
+"""Data for telemetry about jobs and shards that are over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.store.tables import HAS_FAILED, events, jobs, ledger, requests
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How many values lie up to each bound and, last, above them all; their sum, and the least and the greatest."""
+    """A histogram: numbers of values up to each bound and above the last, their sum, minimum and maximum."""
 
     counts: tuple[int, ...]
     total: int
@@ -31,7 +31,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """What the ledger has of a shard; the spreads are of tokens by row, None where no row has any."""
+    """Ledger data of a shard; the spreads are of tokens by row, None if no row has any."""
 
     cost: Decimal
     input_tokens: Spread | None
@@ -46,10 +46,10 @@ class Traces:
         self._rows = Lookups(database)
 
     def ended_jobs(self, home: str, since: datetime) -> list[tuple[Job, datetime]]:
-        """The jobs of a home that ended from then on, each with when, in the order of their ends."""
+        """Return a home's jobs that ended since a time, with their end times, in that order."""
         c = jobs.c
         finished = select(jobs).where(c.home == home, c.finished_at >= since)
-        # A job that could not go on has no `finished_at`: its event says when.
+        # A job that could not continue has no `finished_at`: its event has the time.
         failed = (
             select(events.c.job_id, func.max(events.c.at).label("at"))
             .join(jobs, c.id == events.c.job_id)
@@ -65,7 +65,7 @@ class Traces:
         return sorted(found, key=lambda one: (one[1], one[0].id))
 
     def booked(self, shard_id: ShardId, bounds: Sequence[int]) -> Booked:
-        """What was paid for in a shard, and how many tokens its rows had, between bounds that rise."""
+        """Return the cost of a shard and the distribution of its rows' tokens over ascending bounds."""
         mine = ledger.c.shard_id == shard_id
         total = select(func.sum(cast(ledger.c.cost, BigInteger))).where(mine)
         with self._db.read() as tx:
@@ -78,22 +78,22 @@ class Traces:
         )
 
     def durations(self, shard_id: ShardId, bounds: Sequence[int]) -> dict[str | None, Spread]:
-        """How many milliseconds the rows of a shard took, by error code; of those whose server tells it."""
+        """Return the distribution of its rows' milliseconds, by error code, for servers that report them."""
         c = requests.c
         measured = (c.shard_id == shard_id, c.latency_ms.is_not(None))
         return self._spreads(c.latency_ms, bounds, measured, by=c.error_code)
 
     def notable_rows(self, shard_id: ShardId, every: int | None, most: int) -> list[FoundRow]:
-        """The first rows of a shard that failed, or whose number in their job `every` divides; in input order."""
+        """Return the first rows of a shard that failed, or whose number in their job `every` divides; by place."""
         c = requests.c
         wanted = HAS_FAILED if every is None else or_(HAS_FAILED, c.seq % every == 0)
-        # By the shard alone: of a condition on the job, too, Postgres might make a walk through all its rows.
+        # By the shard alone: with a condition on the job, Postgres might scan all of its rows.
         return self._rows.where(c.shard_id == shard_id, c.settled_at.is_not(None), wanted, most=most)
 
     def never_sent(self, job_id: JobId, most: int) -> list[FoundRow]:
-        """The first rows of a job that failed without being sent: their documents could not be read."""
+        """Return the first rows of a job that failed without being sent: their documents could not be read."""
         c = requests.c
-        # Not in the words of an index of most rows, which Postgres would read beside that of the failures.
+        # Phrased to avoid the index of most rows, which Postgres would read besides that of the failures.
         is_own = and_(func.coalesce(c.carried_from, "") == "", func.coalesce(c.twin_of, -1) == -1)
         return self._rows.where(c.job_id == job_id, HAS_FAILED, c.shard_id.is_(None), is_own, most=most)
 
