@@ -1,8 +1,8 @@
 """Processes that build jobs, so that a slow document never holds up the engine.
 
-Each process reads an order from stdin and writes the outcome to stdout. It ends with the engine, and an unfinished
-build starts anew later: the claim on the job is a lock that ends with the process. A shared database refuses its
-writes once another engine has taken over.
+Each process reads an order from stdin and writes the outcome to stdout. It ends with the engine. An unfinished build
+starts anew later, as the claim on the job is a lock that ends with the process. A shared database refuses its writes
+once another engine has taken over.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 12
 MOST_PROBLEMS = 20
 DEFAULT_MODEL = "default"
-"""Model name for which our server takes the model that its upstream serves."""
+"""Model name that our server resolves to the model that its upstream serves."""
 
 
 @click.command()

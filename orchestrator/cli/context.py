@@ -119,7 +119,7 @@ class Context(CommandSettings):
         return {shard: name for shard, name in names.items() if name is not None}
 
     def outlook(self, job: Job) -> Outlook | None:
-        """Return the outlook of a job, or None if it is over, not built yet, or no backend may take its rows."""
+        """Return the outlook of a job; None if it is over or unbuilt, or no backend may take its rows."""
         if job.built_at is None or job.finished_at is not None or job.cancel_requested_at is not None:
             return None
         if (settings := self.readable) is None:

@@ -2,8 +2,8 @@
 
 On loopback, `orch` prints a link with a one-time token, which is exchanged for a cookie. Beyond loopback only keys
 count (`orch keys add NAME --right view`). Cookies are signed with a secret of the home, so that they outlive a
-restart; a key's cookie ends with its key. Browsers send a cookie to every port of its host, also to other programs'
-ports, so a cookie is valid only at the port that issued it.
+restart; a key's cookie ends with its key. Browsers send a cookie to every port of its host, even those of other
+programs. So a cookie is valid only at the port that issued it.
 """
 
 from __future__ import annotations

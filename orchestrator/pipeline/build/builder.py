@@ -1,7 +1,7 @@
 """Stage 1: documents, or a ready batch file, become request lines in a file and rows in the store.
 
-A build that is cut off leaves nothing valid and starts anew. A request carries its answer over from an earlier run of
-the same job file, or from another job that asked it word for word. Of equal requests in a job, one is sent.
+A build that is cut off leaves nothing valid and starts anew. Answers are carried over from earlier runs of the same
+job file, or from other jobs that asked the same, word for word. Of equal requests in a job, one is sent.
 """
 
 from __future__ import annotations

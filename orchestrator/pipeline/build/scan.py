@@ -1,7 +1,7 @@
 """A pass over a job's documents: looks up the answers of unchanged files, and reads the others.
 
 The store remembers facts about a file, whichever job found them: this stamp, hence this content. They give the
-fingerprints without the text, and so the answers of earlier runs. A document that lacks an answer is read after all,
+fingerprints without the text, and so the answers of earlier runs. A document without an answer is read after all,
 so the rows are the same as if every file had been read.
 """
 
@@ -52,7 +52,7 @@ class Made:
 
 
 class DocumentMemory:
-    """Facts about documents that a build records in chunks, or discards if it is not to remember."""
+    """Facts about documents that a build records in chunks, or discards without `remember`."""
 
     def __init__(self, store: Store, job: Job, now: datetime, *, remember: bool) -> None:
         self._store = store

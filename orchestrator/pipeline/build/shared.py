@@ -1,6 +1,6 @@
 """Requests in flight in another job, whose answers a new job awaits instead of asking again.
 
-A row is awaited if its answer could be carried over: the same request, at a backend and model that the new job might
+A row is awaited if the new job could carry its answer over: the same request, from a backend and model that it might
 ask. A request with sampling, or of a task with `cache: false`, is always asked.
 """
 

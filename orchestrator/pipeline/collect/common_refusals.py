@@ -1,6 +1,6 @@
 """Refusals shared by all rows of a kind, which are held back instead of failing one by one.
 
-A kind is one task's rows for one model of a job at one backend. If it has no answer there and all of its rows are
+A kind is one task's rows for one model of a job at one backend. If it has no answer there and all its rows are
 refused in the same way, the request, the model or the backend is at fault. The rows wait, and nothing is paid.
 """
 
@@ -36,7 +36,7 @@ FieldOf = Callable[[InShard, RowRefusal], RefusedField | None]
 
 @dataclass(frozen=True, slots=True)
 class CommonRefusal:
-    """The refusal that `rows` rows of a task share, without any other result: the provider's code and message.
+    """A refusal shared by all `rows` rows of a task, in the provider's code and message.
 
     `first` is the custom_id of one of them.
     """

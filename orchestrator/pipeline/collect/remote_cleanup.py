@@ -1,7 +1,7 @@
 """Clean-up at backends for shards that are over: deletes their files, and looks for late answers.
 
-It never holds up a job. It runs as soon as the shard is over, again later after a failure, and is given up with a
-note after two days. It survives kills: the store keeps a shard as unclean until it is done.
+It never holds up a job. It starts as soon as the shard is over, is retried after failures, and given up with a note
+after two days. It survives kills: the store keeps a shard as unclean until it is done.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Stage 5: the fetched files of an ended batch become outcomes, whether it completed, failed, expired or was
-cancelled.
+"""Stage 5: files of an ended batch (completed, failed, expired or cancelled) become outcomes.
 
-Each row of the shard is handled once. For a row without a result, this stage decides with a reason: the row moves
-to a new shard, or ends. A row whose answer fails its check is re-asked as often as its task says, and then goes to
-the next model of its alias.
+Each row of the shard is handled once. A row without a result moves to a new shard or ends, with a reason. A row whose
+answer fails its check is re-asked as often as its task says. After that it goes to the next model of its alias.
 """
 
 from __future__ import annotations

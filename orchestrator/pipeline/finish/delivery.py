@@ -99,7 +99,7 @@ def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -
 
 @contextmanager
 def writing(store: Store, home: str, job_id: JobId, place: str | Path, now: Callable[[], datetime]) -> Iterator[None]:
-    """Mark a place named by hand while writing to it, so that leftovers of a kill are known as orch's own."""
+    """Mark a place named by hand while writing to it, so that leftovers of a kill count as orch's own."""
     store.outputs.note(home, WrittenOutput(places.name_of(place), BY_HAND, job_id, WRITING, now()))
     yield
     remember(store, home, BY_HAND, job_id, place, now())

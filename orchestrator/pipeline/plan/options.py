@@ -227,7 +227,7 @@ class Prospects:
 
     @cached_property
     def later_cost(self) -> Cost | None:
-        """Cost of these rows; None if it is like the open rows'. Answers of a stronger model cost more."""
+        """Cost of the `later` rows; None if like the open rows'. Answers of a stronger model cost more."""
         models = models_of(self._config, self._job)
         steps = [(shape, rung) for shape in self.shapes for rung in above(shape.model, models)]
         if not steps:

@@ -14,7 +14,7 @@ from orchestrator.policy.planner import Cost
 from orchestrator.settings.model_lists import rung_of
 
 INPUT_MARGIN, KNOWN_INPUT_MARGIN = 1.15, 1.05
-"""Factors above which estimated prompts of a whole job rarely are (95 %): unknown, and with counted prompts."""
+"""Factors that bound a job's prompts above their estimate (95 %), without and with earlier runs."""
 
 
 @dataclass(frozen=True, slots=True)

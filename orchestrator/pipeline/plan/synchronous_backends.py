@@ -11,7 +11,7 @@ from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBac
 from orchestrator.settings.config import Config
 
 AT_ONCE = "at_once"
-"""Option of a job that names the only backends it may ask, as it cannot wait."""
+"""Option of a job that cannot wait: the only backends that it may ask."""
 PROBE_SECONDS = 3.0
 
 

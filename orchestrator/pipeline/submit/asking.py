@@ -1,6 +1,6 @@
 """One row asked at a provider's synchronous endpoint: commits the intent, asks, keeps the answer.
 
-A kill between intent and answer leaves a row that may be billed: it is booked as uncertain, and goes into a batch.
+After a kill between intent and answer, the row may be billed: it is booked as uncertain, and goes into a batch.
 """
 
 from __future__ import annotations

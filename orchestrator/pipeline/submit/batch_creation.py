@@ -229,7 +229,7 @@ def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = Non
 def _refused_create(
     store: Store, intended: Shard, refusal: BackendRefused, watched: PolledShard, now: datetime
 ) -> Waits | None:
-    """Handle a refused create: for good, or because its upload is not usable yet, which passes."""
+    """End a shard whose create was refused, or let it wait if its upload is not usable yet."""
     since = watched.refused_since = watched.refused_since or now
     if not input_is_missed(refusal.code, refusal.message) or watched.uploads >= MOST_UPLOADS:
         _end_refused(store, intended, refusal.code or f"http_{refusal.status}", refusal.message, now)

@@ -1,7 +1,7 @@
 """Budgets as hard caps, a job's own and shared ones: what is spent and in flight never exceeds them.
 
-Upstreams paid by the hour show their cost while they run, so a job is stopped in time. Rows paid by the token are
-bounded before they are sent: by their prompts, with a margin for our estimate, and by their longest answers.
+Upstreams paid by the hour show their cost while they run, so a job is stopped in time. Rows paid by the token have a
+bound before they are sent: their prompts, with a margin for our estimate, and their longest answers.
 """
 
 from __future__ import annotations

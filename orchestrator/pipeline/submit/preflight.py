@@ -1,8 +1,8 @@
 """Preflight before a batch: one real row of each set of fields that its model there has never answered.
 
 It is a shard of one row with an intent of its own, asked at the provider's synchronous endpoint. Its answer is the
-row's. Batches of the same model wait for it: a refusal of a field, a schema or the model holds them back, and
-anything else lets them go.
+row's. Batches of the same model wait for it. A refusal of a field, a schema or the model holds them back; any other
+result lets them go.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from orchestrator.policy.sharding import Range, WaitingRow, pack
 from orchestrator.store import Store
 
 MODEL_SLACK = 200
-"""Most bytes by which the model's name there makes a line longer."""
+"""Most bytes that the model's name at the backend adds to a line."""
 
 
 def plan_shards(

@@ -278,7 +278,7 @@ def _address_of(part: dict[str, Any]) -> str | None:
 
 
 def picture(reader: HomeReader, address: PageAddress) -> tuple[str, bytes] | None:
-    """Return the type and bytes of a picture in a request, or None if it is missing or not of a known type."""
+    """Return the type and bytes of a picture in a request, or None if missing or of an unknown type."""
     _, exchange = _exchange(reader, address)
     held = [
         found

@@ -72,7 +72,7 @@ ischema_names.setdefault("vector", _Vector)
 
 
 def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
-    """Replace a job's rows in a table in one transaction, adding missing columns. Raises OutputError."""
+    """Replace a job's rows in a table in one transaction, creating what is missing. Raises OutputError."""
     with _told(table):
         if (file := _file_of(url)) is not None:
             permissions.make_folders(file.parent)
