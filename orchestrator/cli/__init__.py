@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> None:
     permissions.keep_private()
     make_output_safe()  # not undone: a traceback is printed last
     code = run(argv)
-    collector.freeze()  # spares the last collection, a tenth of a small run's time
+    collector.freeze()  # spares the final garbage collection, a tenth of a small run's time
     sys.exit(code)
 
 

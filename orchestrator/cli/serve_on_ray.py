@@ -106,5 +106,5 @@ def _settings(wish: RayWish, python: Path) -> RayBackend:
             **({} if wish.idle is None else {"idle": f"{wish.idle}s"}),
         }
     )  # fmt: skip
-    # Names on the Hub contain a slash, which orch.toml does not allow: hence set unvalidated.
+    # Set unvalidated: names on the Hub contain a slash, which orch.toml does not allow.
     return found.model_copy(update={"models": {name: model}})

@@ -64,7 +64,7 @@ class PageAccess:
         self._right = right
         self._lock = threading.Lock()
         self._token: str | None = None
-        # Browsers ignore ports: cookies of two homes on one machine must not replace each other.
+        # Cookies ignore ports: those of two homes on one machine must not replace each other.
         self.cookie = f"orch-{identity[:12]}-{port}"
 
     def new_link(self) -> str | None:

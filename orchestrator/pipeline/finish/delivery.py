@@ -29,7 +29,7 @@ PATIENCE = timedelta(hours=1)
 """How long a job waits, before its first row is asked, for an output whose fault may pass."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(minutes=15)
 OVERWRITE = "overwrite"
-"""Option of a job whose user allows overwriting what is in the place of its output."""
+"""Option of a job whose user allows overwriting a foreign file in the place of its output."""
 BY_HAND = ""
 """Series of what `-o` wrote: commands are unrelated to each other."""
 WRITING = "writing"

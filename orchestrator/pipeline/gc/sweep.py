@@ -76,7 +76,7 @@ class Swept:
 
 @contextmanager
 def gc_lock(home: Home) -> Iterator[None]:
-    """Exclude concurrent removing and copying. Raises RefusedError if another process is at it."""
+    """Lock out concurrent gc and backups. Raises RefusedError if another process runs one."""
     with locked(home.root / "house.lock", wait=False) as mine:
         if not mine:
             raise RefusedError(
@@ -275,7 +275,7 @@ def _holds_results(path: Path) -> bool:
 
 
 def _is_old(path: Path) -> bool:
-    # By the disk's own clock, which users cannot set.
+    # By the real clock, as the disk's times are, not by an injected `now`.
     with suppress(FileNotFoundError):
         return time.time() - path.stat().st_mtime > LEFT_SECONDS
     return False

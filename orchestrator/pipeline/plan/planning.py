@@ -282,7 +282,7 @@ class Planning:
         if self.lying.waiting:
             sends.append(Sending(self.lying.waiting, best.backend, (), reason))
         foreseen: tuple[Forecast, ...] = ()
-        # No forecast for rows paid by the hour, which cost more the fewer they are, nor for a part sent again.
+        # No forecast for rows paid by the hour, as a few cost more each, nor if only some are sent again.
         if not self.shards and not isinstance(self._config.backends[best.backend], TimedBackend):
             p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
             foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)

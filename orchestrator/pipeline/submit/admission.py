@@ -76,7 +76,7 @@ class AdmissionControl:
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
-        # In memory: the cause may have been fixed by a restart.
+        # In memory: whoever restarts may have fixed the cause.
         self._stopped: dict[tuple[str, CallKind], Stopped] = {}
         self._lost_inputs: dict[str, int] = {}
         self._most: dict[JobId, Decimal] = {}

@@ -26,7 +26,7 @@ from orchestrator.settings.backends import TimedBackend
 from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store
 
-# No more time passes between two polls of a batch and the last row that it still ends.
+# At most this passes from one poll of a batch until a stop decided at the next has ended its last row.
 REACTION_SECONDS = 2.0
 MARGIN = Decimal("1.5")
 """Factor on estimated prompts; no text that people write has half as many tokens again."""
