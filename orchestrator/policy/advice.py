@@ -1,6 +1,6 @@
-"""What to do about rows that have failed, by their error code: once a job is over, and nothing is tried again. Pure.
+"""Advice for failed rows, by error code, once a job is over and nothing is retried. Pure.
 
-`row_errors` says what becomes of a row while its job runs.
+`row_errors` decides what happens to a row while its job runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_ANSWERS = {
     "invalid_json": "use a model that is better at JSON, or set `retries`",
     "schema_mismatch": "simplify the schema, set `retries`, or use a stronger model",
 }
-# Rules whose own advice is to wait, which is over by now.
+# Rules whose own advice is to wait, which no longer applies.
 _OF_RULES = {
     "no_credit": "add credit or raise the spending limit at the provider, then `orch retry`",
     "bad_key": "set a valid key in the variable that `api_key_env` names, then `orch retry`",
@@ -58,5 +58,5 @@ ADVICE: dict[str, str] = {
 
 
 def advice_for(code: str) -> str:
-    """What to do about rows that failed with a code: ours, or a provider's own word."""
+    """Return what to do about rows that failed with a code: ours, or a provider's own."""
     return ADVICE.get(code) or ADVICE[classify(None, code, None, None).rule]

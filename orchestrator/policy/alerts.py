@@ -1,4 +1,4 @@
-"""When to tell people of a job that runs, and of what: each thing once, with what was done about it. Pure."""
+"""When to alert people to problems of a running job: once for each problem, with the action taken. Pure."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from orchestrator.settings.config import AlertSettings
 from orchestrator.settings.stored_spec import expires
 
 PATIENCE = 2 * MINUTE
-"""Seconds for which a backend may be away before anybody is alerted: most are back by then."""
+"""Seconds for which a backend may be unreachable before anyone is alerted: most recover by then."""
 HELD = 30 * MINUTE
-"""Seconds for which a batch may wait to be sent, found or answered for: quotas and budgets are waited for each night,
-and most backends are back by then."""
+"""Seconds for which a batch may wait to be sent, found or answered before an alert: waits for quotas and budgets
+occur every night, and most backends recover by then."""
 ENOUGH = 20
-"""Rows with an outcome from which on their failures say something."""
+"""Rows with an outcome from which on their failures are meaningful."""
 
 
 class AlertKind(StrEnum):
-    """What people are told of."""
+    """Subject of an alert."""
 
-    DEADLINE = "deadline"  # it is likely to be missed
-    BUDGET = "budget"  # one is past its mark, or has stopped the job
+    DEADLINE = "deadline"  # likely to be missed
+    BUDGET = "budget"  # past its warning mark, or has stopped the job
     BACKEND = "backend"  # nothing can be sent to it, or nothing runs there
-    STALL = "stall"  # a batch does not get on
+    STALL = "stall"  # a batch makes no progress
     QUALITY = "quality"  # too many answers are bad
-    OUTPUT = "output"  # the rows are done, and cannot be put where they belong
-    NIGHT = "night"  # one failed before it had a job
-    SETTINGS = "settings"  # the engine does not run under orch.toml as it is now
-    ENGINE = "engine"  # something went wrong that should not be able to
+    OUTPUT = "output"  # the rows are done, but cannot be delivered
+    NIGHT = "night"  # failed before it had a job
+    SETTINGS = "settings"  # the engine does not run under the current orch.toml
+    ENGINE = "engine"  # an error that should be impossible
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something to report: what it is, and what was done about it. It is reported once for a kind, job and `what`.
+    """A problem of a job and the action taken. It is reported once for each kind, job and `what`.
 
-    `code` says what keeps rows from running, None for other alerts.
+    `code` says what keeps rows from running; None for other alerts.
     """
 
     kind: AlertKind
@@ -55,13 +55,13 @@ class Alert:
 
     @property
     def key(self) -> str:
-        """By which it is known that it was told."""
+        """The key that records the alert as reported."""
         return f"{self.kind}:{self.job.id}:{self.what}"
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to report that concerns no job. It is reported once for a kind and `what`."""
+    """A problem that concerns no job. It is reported once for each kind and `what`."""
 
     kind: AlertKind
     what: str
@@ -70,13 +70,13 @@ class Notice:
 
     @property
     def key(self) -> str:
-        """By which it is known that it was told."""
+        """The key that records the notice as reported."""
         return f"{self.kind}::{self.what}"
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What keeps rows from running, and for how many seconds it has. It is reported once for a `code`."""
+    """A reason that keeps rows from running, and for how many seconds. It is reported once for each `code`."""
 
     code: str
     text: str
@@ -85,9 +85,9 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredJob:
-    """What is known of a job that runs. `chance` is P(done by the deadline), None where it is not known.
+    """The state of a running job. `chance` is P(done by the deadline), None if unknown.
 
-    `failing` says which of the failed rows that `counts` has are new.
+    `failing` says which of the failed rows in `counts` are new.
     """
 
     job: Job
@@ -100,7 +100,7 @@ class MonitoredJob:
 
 
 def due(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> list[Alert]:
-    """What there is to tell of a job now, whether or not it was told before."""
+    """Return a job's current alerts, whether or not they were reported before."""
     return [
         *_deadline(watched, settings, now),
         *_events(watched.job, watched.events),
@@ -112,9 +112,9 @@ def due(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> list[A
 
 
 def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None) -> list[Alert]:
-    """What there is to tell of a job that is over: it may have ended between two looks.
+    """Return the alerts of a job that is over, as it may have ended between two checks.
 
-    `withheld` is why its output was not delivered, None where it was.
+    `withheld` is why its output was not delivered, None if it was.
     """
     job, events = watched.job, watched.events
     found = [*_events(job, events), *_undelivered(job, events), *_quality(watched, settings)]
@@ -126,7 +126,7 @@ def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None)
 
 
 def _undelivered(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
-    """Rows that are done and not where they belong; and that they are, where they came there later."""
+    """Yield alerts on rows that are done but undelivered, and on their later delivery."""
     if job.is_undelivered and job.error_code is not None:
         again = f"deliver them with `orch retry {job.id}`, or write them with `orch fetch {job.id} -o FILE`"
         by_itself = "retried for a day" if OutputFault(job.error_code).may_pass else "mend it"
@@ -156,7 +156,7 @@ def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> 
 
 
 def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
-    """Budgets past their mark, what has stopped the job (a budget, or the rows that went first), and defects."""
+    """Yield alerts on budgets past their mark, on reasons that stopped the job, and on internal errors."""
     for event in events:
         if event.kind == EventKind.BUDGET:
             action = "nothing yet: the job continues up to the cap"
@@ -236,7 +236,7 @@ def _quality(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
 
 
 def _cut(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
-    """Accepted answers that ended at `max_tokens`: usually a bound that is too low."""
+    """Yield an alert on accepted answers that ended at `max_tokens`: usually its bound is too low."""
     counts, job = watched.counts, watched.job
     if counts.succeeded < ENOUGH or counts.cut <= settings.cut_share * counts.succeeded:
         return
@@ -248,5 +248,5 @@ def _cut(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
 
 
 def _failing(running: Sequence[Shard], kind: str) -> int:
-    """The `new` or `known` failures of batches that run."""
+    """Return the number of `new` or `known` failures in running batches."""
     return sum(sum((shard.failing or {}).get(kind, {}).values()) for shard in running)

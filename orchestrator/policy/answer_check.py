@@ -1,4 +1,5 @@
-"""Whether an answer is what its task asked for, and what it comes to: text, JSON of a schema, a label, a vector."""
+"""Checks whether an answer is what its task asked for, and returns its value: text, JSON of a schema, a label, a
+vector."""
 
 from __future__ import annotations
 
@@ -19,27 +20,27 @@ from orchestrator.settings.task_spec import Task
 
 
 class AnswerCheck(Protocol):
-    """What the answers to a task must be, and what a merged row says of one."""
+    """Requirements for the answers to a task, and the value that a merged row shows."""
 
     @property
     def takes_cut(self) -> bool:
         """True if an answer that ended at `max_tokens` is accepted although it may be incomplete."""
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
-        """`(code, message)` of what is wrong with an answer, or None; the codes are in `row_errors.BAD_ANSWERS`."""
+        """Return `(code, message)` of an answer's problem, or None; the codes are in `row_errors.BAD_ANSWERS`."""
 
     def is_repaired(self, answer: Answer) -> bool:
         """True for an answer without a problem whose JSON stood in other text."""
 
     def quotes(self, answer: Answer) -> list[Quote]:
-        """What an answer without a problem quotes from its document."""
+        """Return the quotes in an answer without a problem."""
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
-        """What an answer without a problem comes to."""
+        """Return the value of an answer without a problem."""
 
 
 def check_of(task: Task, calibration: ConfidenceCurve | None = None) -> AnswerCheck:
-    """The check of a task's answers; `calibration` is that of its labels, where known answers gave one."""
+    """Return the check of a task's answers; `calibration` is for its labels, if known answers gave one."""
     if task.kind == "embedding":
         return VectorCheck(task.dimensions)
     if task.logprobs and task.output_schema is not None:
@@ -48,13 +49,13 @@ def check_of(task: Task, calibration: ConfidenceCurve | None = None) -> AnswerCh
 
 
 def raw_output(answer: Answer, body: msgspec.Raw) -> Any:
-    """An answer as it came: its text, or its whole body where that has none."""
+    """Return an answer's text, or its whole body if it has no text."""
     return body if answer.text is None else answer.text
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a check makes of an answer: its value, or what is wrong with it. `repair` says how it was read."""
+    """An answer as read by a check: its value or its problem. `repair` is the mode in which it was read."""
 
     answer: Answer
     repair: bool
@@ -64,10 +65,10 @@ class _Reading:
 
 
 class OutputCheck:
-    """What the answers to a task must be: not empty, and where the task has a schema, JSON that fits it.
+    """Requirements for the answers to a task: not empty, and JSON that fits the schema, if any.
 
-    With `repair`, JSON that stands in other text is taken as well. `has_named_quotes`: properties are quotes by their
-    names, beside those that the schema marks.
+    With `repair`, JSON inside other text is accepted too. With `has_named_quotes`, properties also count as quotes by
+    their names, beside those that the schema marks.
     """
 
     def __init__(
@@ -81,13 +82,13 @@ class OutputCheck:
 
     @property
     def takes_cut(self) -> bool:
-        """True for text without a schema: JSON that fits its schema is complete wherever it ends."""
+        """True without a schema: JSON that fits its schema is complete wherever it ends."""
         return self._check is None
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
-        """`(code, message)` of what is wrong with an answer, or None; the codes are in `row_errors.BAD_ANSWERS`.
+        """Return `(code, message)` of an answer's problem, or None; the codes are in `row_errors.BAD_ANSWERS`.
 
-        Text without a schema that ended at `max_tokens` is an answer: its length may be just what was asked for.
+        Text without a schema that ended at `max_tokens` is accepted: its length may be what was asked for.
         """
         if answer.refusal:
             return "refusal", f"the model refused: {answer.refusal}"
@@ -110,7 +111,7 @@ class OutputCheck:
         return self._check is not None and bool(answer.text) and self._read(answer, repair=self._repair).repaired
 
     def quotes(self, answer: Answer) -> list[Quote]:
-        """Those that the schema marks, and those that are called so."""
+        """Return the quotes that the schema marks, and those with a quote's name."""
         if self._marks is None and not self._has_named_quotes:
             return []
         value = self._read(answer, repair=self._repair).value
@@ -119,12 +120,12 @@ class OutputCheck:
         return list({quote.path: quote for quote in (*marked, *named)}.values())
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
-        """The parsed answer where there is a schema, its text where there is none."""
+        """Return the parsed answer if there is a schema, else its text."""
         if self._check is not None and answer.text:
             if "null" not in answer.text:
                 with suppress(*wire.JSON_ERRORS):  # it fits: only nulls and other text make a difference
                     return msgspec.json.decode(answer.text)
-            # It was accepted, whatever the task says of repairs now.
+            # It was accepted, whatever the task now says about repairs.
             found = self._read(answer, repair=True)
             if found.problem is None:
                 return found.value
@@ -140,7 +141,7 @@ class OutputCheck:
 
     def _reading(self, answer: Answer, *, repair: bool) -> _Reading:
         text = answer.text or ""
-        # Of several messages the last that is JSON is the answer.
+        # Of several messages, the last that is JSON is the answer.
         for said in (text, *reversed(answer.messages)):
             try:
                 return self._fitted(answer, repair, msgspec.json.decode(said), len(said))
@@ -164,7 +165,7 @@ class OutputCheck:
 
 
 class LabelCheck(OutputCheck):
-    """A label, whose answer tells how sure the model was."""
+    """A label, with the model's certainty."""
 
     def __init__(
         self, schema: Mapping[str, Any], calibration: ConfidenceCurve | None = None, *, repair: bool = True
@@ -173,7 +174,7 @@ class LabelCheck(OutputCheck):
         self._calibration = calibration
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
-        """`label`, `probability` as the model has it, `confidence` as known answers have it; None is not known."""
+        """Return `label`, the model's `probability`, and the `confidence` from known answers; None if unknown."""
         found = super().output(answer, body)
         if not isinstance(found, dict):
             return found
@@ -184,18 +185,18 @@ class LabelCheck(OutputCheck):
 
 
 class VectorCheck:
-    """One vector, of `size` numbers where that many were asked for."""
+    """One vector, of `size` numbers if a size was requested."""
 
     def __init__(self, size: int | None) -> None:
         self._size = size
 
     @property
     def takes_cut(self) -> bool:
-        """Never: a vector has no end to lose."""
+        """False: a vector has no end to lose."""
         return False
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
-        """`invalid_vector`, or None."""
+        """Return `invalid_vector` with a message, or None."""
         try:
             vector_of(answer.data, self._size)
         except NoVector as error:
@@ -203,15 +204,15 @@ class VectorCheck:
         return None
 
     def is_repaired(self, answer: Answer) -> bool:
-        """Never: a vector is not text."""
+        """False: a vector is not text."""
         return False
 
     def quotes(self, answer: Answer) -> list[Quote]:
-        """None: a vector says nothing."""
+        """Return nothing: a vector has no quotes."""
         return []
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
-        """The numbers."""
+        """Return the numbers."""
         with suppress(NoVector):
             return vector_of(answer.data, self._size)
         return raw_output(answer, body)

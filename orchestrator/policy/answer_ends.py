@@ -1,4 +1,4 @@
-"""How answers ended: complete, at `max_tokens`, withheld, or where the context window was full. Pure."""
+"""How answers ended: complete, at `max_tokens`, withheld, or with a full context window. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KNOWN = _AT_BOUND | _WITHHELD | {
     "stop", "tool_calls", "function_call", "end_turn", "stop_sequence", "tool_use", "refusal", "complete",
     "completed",
 }  # fmt: skip
-"""Ends of answers that are complete, or are judged for what they are."""
+"""Ends of complete answers, or of answers that other rules judge."""
 
 CONTEXT_FULL = "context_full"
 """The code of an answer that ended because the model's context window was full."""
@@ -36,19 +36,19 @@ def is_cut(answer: Answer) -> bool:
 
 
 def is_withheld(answer: Answer) -> bool:
-    """True if a filter of the provider's stopped the answer."""
+    """True if a provider's filter stopped the answer."""
     return end_kind(answer.finish_reason) in _WITHHELD
 
 
 def is_odd(answer: Answer) -> bool:
-    """True if nobody knows the reason for which the answer ended, or there is none: `""`, null, `eos` were seen."""
+    """True if the answer's end has an unknown reason or no reason: `""`, null and `eos` occur."""
     return answer.data is None and end_kind(answer.finish_reason) not in _KNOWN
 
 
 def full_window(answer: Answer, output_tokens: int = 0, bound: int | None = None) -> tuple[str, str] | None:
-    """`(code, message)` if the answer ended because the context window was full, else None.
+    """Return `(code, message)` if the answer ended because the context window was full, else None.
 
-    One that ends for its length before it has the `bound` of tokens that it may have (None: not known) met another.
+    An answer that ended for its length before its `bound` of tokens (None: unknown) met the context window instead.
     """
     if end_kind(answer.finish_reason) in WINDOW_FULL:
         return FULL

@@ -1,6 +1,6 @@
-"""JSON in the text of an answer that has more than JSON: in a fence, behind a sentence or thoughts. Pure.
+"""JSON in answers that contain other text too: in a fence, after a sentence or thoughts. Pure.
 
-Nothing is completed and nothing is guessed: the text must hold exactly one whole value.
+Nothing is completed or guessed: the text must hold exactly one whole value.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def _finite(text: str) -> float:
     return number if isfinite(number) else _no_number(text)
 
 
-# Not strict: raw tabs and line breaks in strings are taken as they are.
+# Not strict: raw tabs and line breaks in strings are accepted.
 _decoder = json.JSONDecoder(strict=False, parse_constant=_no_number, parse_float=_finite)
 
 
 def value_in(text: str) -> Any:
-    """The one JSON value in a text. Raises NotOneValue."""
+    """Return the only JSON value in a text. Raises NotOneValue."""
     value = _around_marks(text)
     if value is _NONE:
         try:
@@ -48,14 +48,14 @@ def value_in(text: str) -> Any:
         except EndlessThoughts as error:
             raise NotOneValue(str(error)) from None
     try:
-        # As any other answer is decoded: the two readers take large numbers differently.
+        # Decoded like any other answer: the two readers differ for large numbers.
         return msgspec.json.decode(json.dumps(value))
     except (*JSON_ERRORS, ValueError):
         raise NotOneValue("the value cannot be represented") from None
 
 
 def _around_marks(text: str) -> Any:
-    """The value in whose texts all marks of thoughts stand, _NONE if there is none: a document may speak of them."""
+    """Return the value whose strings contain all marks of thoughts, as a document may mention them; else _NONE."""
     marks = marks_in(text)
     if not marks:
         return _NONE
@@ -87,7 +87,7 @@ def _whole(text: str) -> Any:
 
 
 def _only_one(text: str) -> tuple[Any, int, int]:
-    """The one object or list among other text, where it begins and where it ends."""
+    """Return the only object or list among other text, with its start and end."""
     found: list[tuple[Any, int, int]] = []
     at = _next(text, 0)
     while at < len(text):
@@ -109,12 +109,12 @@ def _only_one(text: str) -> tuple[Any, int, int]:
 
 
 def _next(text: str, start: int) -> int:
-    """Where the next object or list begins, or the end."""
+    """Return where the next object or list begins, or the end of the text."""
     return min((at for mark in _OPENS if (at := text.find(mark, start)) >= 0), default=len(text))
 
 
 def _behind(text: str, start: int) -> int:
-    """The place behind the bracket that closes the one at `start`. Raises NotOneValue if none does."""
+    """Return the place after the bracket that closes the bracket at `start`. Raises NotOneValue if none does."""
     depth = 0
     for at in range(start, len(text)):
         depth += (text[at] in _OPENS) - (text[at] in _CLOSES)

@@ -1,4 +1,4 @@
-"""Texts, refusals and calls in the parts of an answer, in whatever shape their server gives them. Pure."""
+"""Texts, refusals and calls in the parts of an answer, in the shapes of different servers. Pure."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ _OTHERS = frozenset(
         "file", "document", "reference", "citation", "document_url", "resource",
     }
 )  # fmt: skip
-"""Kinds of parts that are no text. An object of any other `type` is JSON that the model wrote."""
+"""Kinds of parts that are not text. An object of any other `type` is JSON that the model wrote."""
 _BESIDE = frozenset({"type", "text", "annotations", "logprobs", "citations"})
 WORDLESS = frozenset({"message", "reasoning"})
-"""Items of a response beside which it has nothing else."""
+"""Items of a response that count as nothing besides its text."""
 
 
 _LEVELS = 6
-"""Levels of lists and objects of which each member is read by itself."""
+"""Levels of lists and objects whose members are read one by one."""
 
 
 def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
-    """The value of a part. A member for which Python has no value is None, as a number beyond all floats."""
+    """Return the value of a part. A member that Python cannot represent, such as a number beyond all floats, is
+    None."""
     try:
         return msgspec.json.decode(raw)
     except JSON_ERRORS:
@@ -45,7 +46,8 @@ def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
 
 
 def content_text(content: Any) -> str | None:
-    """The text of a message's `content`: a text, a list of parts without the thoughts, or JSON that is no part.
+    """Return the text of a message's `content`: a text, a list of parts without the thoughts, or JSON that is not a
+    part.
 
     Cloudflare puts an answer to a schema there as an object.
     """
@@ -59,7 +61,7 @@ def content_text(content: Any) -> str | None:
 
 
 def refusal_text(refusal: Any, content: Any = None) -> str | None:
-    """What a model said in place of an answer, as its message marks it or one of the parts does."""
+    """Return the refusal that a message or one of its parts marks, or None."""
     if refusal:
         return refusal if isinstance(refusal, str) else msgspec.json.encode(refusal).decode()
     parts = content if isinstance(content, list) else ()
@@ -68,7 +70,7 @@ def refusal_text(refusal: Any, content: Any = None) -> str | None:
 
 
 def has_calls(message: Mapping[str, Any]) -> bool:
-    """True if a message calls tools, or has sound or pictures. An empty call is not a call (Snowflake)."""
+    """True if a message calls tools, or has sound or pictures. Snowflake's empty calls do not count."""
     call, audio = message.get("function_call"), message.get("audio")
     is_call = bool(call.get("name")) if isinstance(call, dict) else bool(call)
     is_audio = bool(audio.get("data")) if isinstance(audio, dict) else bool(audio)
@@ -76,9 +78,9 @@ def has_calls(message: Mapping[str, Any]) -> bool:
 
 
 def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """The messages of a response that answer: those of the final phase, or else all that are not commentary.
+    """Return the answering messages of a response: those of the final phase, or else all that are not commentary.
 
-    What the model thought is not among them, and neither is what the user said.
+    The model's reasoning and the user's messages are left out.
     """
     messages: list[Mapping[str, Any]] = [
         item
@@ -92,12 +94,12 @@ def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
 
 
 def is_other(item: Any) -> bool:
-    """True if an item of a response is more than a message or what the model thought."""
+    """True if an item of a response is neither a message nor reasoning."""
     return not isinstance(item, dict) or _word(item, "type", "message") not in WORDLESS
 
 
 def _word(fields: Mapping[str, Any], name: str, usual: str) -> str:
-    """A field's word; the usual one where there is none, or something odd: an odd field loses no text."""
+    """Return a field's word, or the usual word if it is missing or odd: an odd field must not lose text."""
     value = fields.get(name)
     return value if isinstance(value, str) and value else usual
 

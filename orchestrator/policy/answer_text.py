@@ -1,6 +1,7 @@
-"""What the body of an answer says: its text, how it ended, and whether the model refused.
+"""Reads the body of an answer: its text, how it ended, and whether the model refused.
 
-A body of the usual shape is decoded at once. Any other one is read part by part: an odd part loses no other part.
+A body of the usual shape is decoded in one step. Any other body is read part by part, so that an odd part affects no
+other part.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _QUOTE = ord('"')
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a body says.
+    """The content of a body.
 
-    `has_other`: it has tool calls, embeddings or the like, beside its text or in place of it. `refusal` is what the
-    model said in place of an answer, if it marked that as a refusal. `data` is what an embedding has in place of
-    choices. `messages` are the texts of a response that has several, which `text` joins.
+    `has_other`: it has tool calls, embeddings or the like, beside its text or instead of it. `refusal` is the model's
+    text instead of an answer, if marked as a refusal. `data` is an embedding's part instead of choices. `messages`
+    are the texts of a response with several messages, which `text` joins.
     """
 
     text: str | None
@@ -32,7 +33,7 @@ class Answer:
     data: msgspec.Raw | None = None
     messages: tuple[str, ...] = ()
     is_missing: bool = field(default=False, compare=False)
-    """True if the body has nothing in which any kind of answer stands."""
+    """True if the body has no part that could hold any kind of answer."""
 
 
 class _Message(msgspec.Struct):
@@ -74,7 +75,7 @@ class _Body(msgspec.Struct):
     data: msgspec.Raw = wire.NO_BODY
     output: msgspec.Raw = wire.NO_BODY
     incomplete_details: msgspec.Raw = wire.NO_BODY
-    # Ollama's and Cohere's own endpoints answer with the one choice itself.
+    # Ollama's and Cohere's own endpoints put their single choice at the top level.
     message: msgspec.Raw = wire.NO_BODY
     response: msgspec.Raw = wire.NO_BODY
     finish_reason: msgspec.Raw = wire.NO_BODY
@@ -98,7 +99,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def answer_of(body: msgspec.Raw) -> Answer:
-    """Text and end of an answer's body: chat completions, completions, responses, embeddings, anything else."""
+    """Return the answer in a body of chat completions, completions, responses, embeddings or any other kind."""
     try:
         choice = _decode_usual(body).choices[0]
     except (*wire.JSON_ERRORS, IndexError):
@@ -108,7 +109,7 @@ def answer_of(body: msgspec.Raw) -> Answer:
 
 
 def _response(body: msgspec.Raw) -> Answer | None:
-    """The answer of a response with one message of texts, None if it is anything else."""
+    """Return the answer of a response with one message of texts, None if it is anything else."""
     try:
         output = _decode_response(body).output
     except wire.JSON_ERRORS:
@@ -163,7 +164,7 @@ def _of_choice(choice: _OddChoice) -> Answer:
 
 
 def _fields(raw: msgspec.Raw) -> dict[str, Any]:
-    """The fields of an object, each read by itself; a text in place of the object is its content."""
+    """Return the fields of an object, each read separately; a text instead of the object is its content."""
     try:
         return {name: answer_parts.read(value) for name, value in _decode_fields(raw).items()}
     except wire.JSON_ERRORS:
@@ -183,18 +184,19 @@ def _of_response(output: list[Any], incomplete: Any) -> Answer:
 
 
 def text_of(line: wire.ResultLine) -> str | None:
-    """What a result line's answer says, None where it has no text."""
+    """Return the text of a result line's answer, None if it has none."""
     return None if line.response is None else answer_of(response_json(line.response)).text
 
 
 def _end_of(incomplete: Any) -> str | None:
-    """Why an answer of the Responses API is not whole, in the words of a chat completion; None where it is."""
+    """Return why an answer of the Responses API is incomplete, in the terms of a chat completion; None if it is
+    complete."""
     reason = unfinished.end_word(incomplete)
     return "length" if reason in ("max_output_tokens", "max_tokens") else reason or None
 
 
 def response_json(response: wire.ResultResponse) -> msgspec.Raw:
-    """The body of a response, also where it is JSON in a string (Mistral)."""
+    """Return the body of a response, also if it is JSON inside a string (Mistral)."""
     body = response.body
     if memoryview(body)[0] != _QUOTE:
         return body

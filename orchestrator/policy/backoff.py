@@ -1,4 +1,4 @@
-"""What goes wrong and should not be able to: one job's defect keeps no other, and is tried again ever more rarely."""
+"""Internal errors: a defect in one job does not affect others, and the job is retried at growing intervals."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from orchestrator.core.model import JobFault
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(hours=1)
 TRIES = 4
-"""So often a job of which nothing is at a backend is tried before it fails by name."""
+"""Number of tries after which a job with no rows at a backend fails by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedFault:
-    """The same job has failed so often, the last time `at` and for this reason; it is tried again at `next_at`.
+    """Repeated failures of the same job: the last one `at` and for this reason; the next try is at `next_at`.
 
-    `kind` is what was raised and where: the same of a defect, whatever its message says.
+    `kind` is the class of the error and where it was raised: the same for one defect, whatever the message.
     """
 
     code: str
@@ -28,12 +28,12 @@ class RepeatedFault:
 
     @property
     def told(self) -> str:
-        """For people: the code goes first."""
+        """The code and reason, for people."""
         return f"{self.code}: {self.reason}"
 
 
 def raised(error: Exception) -> str:
-    """The class of an error, and the function that raised it: `KeyError in orchestrator.store.rows.finished`."""
+    """Return an error's class and the function that raised it: `KeyError in orchestrator.store.rows.finished`."""
     last, trace = None, error.__traceback__
     while trace is not None:
         last, trace = trace.tb_frame, trace.tb_next
@@ -42,22 +42,22 @@ def raised(error: Exception) -> str:
 
 
 class Faults:
-    """The jobs and other things that fail in a way that nobody foresaw. In memory: a start tries all of them."""
+    """Jobs and other things that fail unexpectedly. Kept in memory, so a start retries all of them."""
 
     def __init__(self) -> None:
         self._known: dict[str, RepeatedFault] = {}
 
     def is_due(self, what: str, now: datetime, *, hurry: bool = False) -> bool:
-        """Whether something may be tried now; one that somebody waits for is tried at the shortest pace."""
+        """True if something may be tried now; with `hurry`, because someone waits for it, at the shortest pause."""
         fault = self._known.get(what)
         if fault is None:
             return True
         due = min(fault.next_at, fault.at + FIRST_PAUSE) if hurry else fault.next_at
-        # A clock that was set back keeps nothing waiting for longer than it would have.
+        # A clock that was set back must not lengthen a wait.
         return not fault.at <= now < due
 
     def caught(self, what: str, error: Exception, now: datetime, code: str = JobFault.INTERNAL) -> RepeatedFault:
-        """Something failed once more."""
+        """Record another failure and return it."""
         before = self._known.get(what)
         times = 1 if before is None else before.times + 1
         # 15 s, 1 min, 4 min, 16 min, then every hour.
@@ -70,5 +70,5 @@ class Faults:
         return what in self._known
 
     def cleared(self, what: str) -> None:
-        """It went well, or is over."""
+        """Forget a failure after a success, or once its subject is over."""
         self._known.pop(what, None)

@@ -1,4 +1,4 @@
-"""What a backend refused a batch for, and what becomes of its rows. Pure."""
+"""Why a backend refused a batch, and what happens to its rows. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from orchestrator.policy.row_errors import MOST_READ, Disposition, classify, pla
 
 
 class BatchFault(StrEnum):
-    """What a backend refused a batch for."""
+    """Reason why a backend refused a batch."""
 
-    LINE = "line"  # one line; the others go on without it
+    LINE = "line"  # one line; the batch continues without it
     QUOTA = "quota"  # no room now
     TOO_LARGE = "too_large"  # more rows, bytes or inputs than one batch may have
     ACCOUNT = "account"  # the key, the credit or a permission
@@ -22,9 +22,9 @@ class BatchFault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchVerdict:
-    """What a batch was refused for, and what becomes of the rows concerned: of that line, or of all.
+    """The reason why a batch was refused, and what happens to the rows concerned: of one line, or of all.
 
-    `limit` is how many tokens may be enqueued, where a refusal for want of room says so.
+    `limit` is the number of tokens that may be enqueued, if a refusal for lack of room states it.
     """
 
     kind: BatchFault
@@ -40,14 +40,14 @@ INPUT_LOST = "input_lost"
 
 
 NOT_SENT = "not_sent"
-"""The code of a batch that could not be made for too long."""
+"""The code of a batch that could not be created for too long."""
 
 
 _GONE = plain_all("batch_gone")
 
 
 STRAY_UPLOADS = "stray_uploads"
-"""The code of a batch whose input its backend kept answering with other files."""
+"""The code of a batch whose uploads its backend kept answering with other files."""
 
 
 _UNSENT = plain_all(NOT_SENT)
@@ -108,9 +108,9 @@ _UNIT = {None: 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 
 def classify_batch(code: str | None, message: str | None, line: int | None = None) -> BatchVerdict:
-    """The verdict on a batch that was refused, at its creation or by its validation, for this problem. Never raises.
+    """Return the verdict on a batch that was refused for this problem, at its creation or validation. Never raises.
 
-    All rows of our batches are for one model and endpoint, so a line that is refused for either speaks for all.
+    All rows of our batches are for one model and endpoint, so a line refused for either speaks for all.
     """
     word, text = plain(code), (message or "")[:MOST_READ]
     row = classify(None if line is None else 400, code, None, message)
@@ -145,12 +145,12 @@ def classify_batch(code: str | None, message: str | None, line: int | None = Non
 
 
 def input_is_missed(code: str | None, message: str | None) -> bool:
-    """Whether a create was refused because its input file is not there, or not ready: it may be a moment later."""
+    """True if a create was refused because its input file is missing or not ready: it may be there a moment later."""
     return bool(_MISSED.search(code or "") or _MISSED_SAYS.search((message or "")[:MOST_READ]))
 
 
 def _limit_in(message: str) -> int | None:
-    """The tokens in `Limit: 900,000 enqueued tokens` (OpenAI) or `limit of 30K for` (Azure); None without them."""
+    """Return the tokens in `Limit: 900,000 enqueued tokens` (OpenAI) or `limit of 30K for` (Azure), or None."""
     found = _LIMIT.search(message)
     if found is None:
         return None

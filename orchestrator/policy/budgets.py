@@ -1,8 +1,8 @@
-"""Budgets that several jobs share: what of them is spent in a night or a month, and whether a batch still fits.
+"""Budgets shared by several jobs: what is spent in a night or a month, and whether a batch still fits.
 
-A budget holds in every one of its periods: what is booked in it, and the most that batches in flight may cost, never
-come to more than its stop mark. A batch in flight counts in the period that is now, whenever it was sent: it is
-booked when it is collected. So nothing has to be carried over at a period's end.
+A budget holds in each of its periods: the sum of booked costs and the highest possible cost of batches in flight
+never exceeds its stop mark. A batch in flight counts in the current period, whenever it was sent: it is booked when
+it is collected. So nothing has to be carried over at a period's end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.settings.config import Budget
 
 
 class TooDear(RefusedError):
-    """A batch that may cost `wanted` dollars where no more than `left` may ever be spent: smaller ones may fit."""
+    """A batch that may cost `wanted` dollars when at most `left` may ever be spent: smaller batches may fit."""
 
     def __init__(self, message: str, *, hint: str, wanted: Decimal, left: Decimal) -> None:
         super().__init__(message, hint=hint)
@@ -27,16 +27,16 @@ class TooDear(RefusedError):
 
 
 class BudgetMark(StrEnum):
-    """How a budget stands."""
+    """State of a budget."""
 
     OK = "ok"
     WARNING = "warning"  # more than its warning mark is spent
-    STOPPED = "stopped"  # nothing is left that is neither spent nor in flight
+    STOPPED = "stopped"  # everything is spent or in flight
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """From `starts` to just before `ends`, in UTC; `renews` is the end as local clocks show it."""
+    """From `starts` to just before `ends`, in UTC; `renews` is the end by local clocks."""
 
     starts: datetime
     ends: datetime
@@ -44,10 +44,10 @@ class Period:
 
 
 def period_at(budget: Budget, now: datetime, zone: tzinfo | None = None) -> Period:
-    """The period of a budget that `now` (aware) lies in, by the clocks of `zone`, or of this machine.
+    """Return the period of a budget that contains `now` (aware), by the clocks of `zone`, or of this machine.
 
-    A start that the clocks skip is the moment after the gap as long as the start lies in it; one that they show twice
-    is the first of the two.
+    A start time that the clocks skip becomes the moment after the gap, as far into it; of a time that they show
+    twice, the first counts.
     """
     here = now.astimezone(zone)
     months = budget.period == "month"
@@ -58,7 +58,7 @@ def period_at(budget: Budget, now: datetime, zone: tzinfo | None = None) -> Peri
 
 def _start(budget: Budget, day: date, zone: tzinfo | None) -> datetime:
     at = time() if budget.period == "month" else budget.night_starts
-    # Without a zone, astimezone takes a naive time for this machine's.
+    # Without a zone, astimezone treats a naive time as local time.
     return datetime.combine(day, at, zone).astimezone(UTC)
 
 
@@ -75,10 +75,10 @@ def _months(today: date) -> Iterable[date]:
 
 @dataclass(frozen=True, slots=True)
 class BudgetStanding:
-    """How a budget stands in its period: dollars booked or run up, and what batches in flight may still cost at most.
+    """A budget in its period: dollars booked or accrued, and the most that batches in flight may still cost.
 
-    What is paid by the hour has run up what it has run, and may still cost what it does until it is stopped.
-    `unbounded` names a batch in flight of which nobody can say what it may cost: nothing is sent beside it.
+    Hourly costs count as accrued so far, and may still cost what they do until stopped. `unbounded` names a batch in
+    flight whose cost has no known bound: nothing is sent beside it.
     """
 
     budget: Budget
@@ -89,32 +89,29 @@ class BudgetStanding:
 
     @property
     def cap(self) -> Decimal:
-        """What may be spent: the amount up to the stop mark."""
+        """Dollars that may be spent: the amount up to the stop mark."""
         return self.budget.amount * self.budget.stop_at
 
     @property
     def left(self) -> Decimal:
-        """What is neither spent nor in flight."""
+        """Dollars neither spent nor in flight."""
         return Decimal(0) if self.unbounded else max(Decimal(0), self.cap - self.spent - self.in_flight)
 
     @property
     def share(self) -> Decimal:
-        """What is spent of the amount."""
+        """The spent part of the amount."""
         return self.spent / self.budget.amount
 
     @property
     def mark(self) -> BudgetMark:
-        """How it stands, in a word."""
+        """The state as a word."""
         if not self.left:
             return BudgetMark.STOPPED
         return BudgetMark.WARNING if self.share >= self.budget.warn_at else BudgetMark.OK
 
 
 def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
-    """Why a batch that may cost `wanted` dollars has to wait; None where it may be sent.
-
-    Raises TooDear where it never fits.
-    """
+    """Return why a batch that may cost `wanted` dollars has to wait, or None. Raises TooDear if it never fits."""
     if not wanted:
         return None
     if wanted > standing.cap:
@@ -135,19 +132,19 @@ def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
 
 
 def no_time(standing: BudgetStanding, more: Decimal) -> str | None:
-    """Why upstreams paid by the hour, which cost `more` dollars to stop, must not start; None where they may."""
+    """Return why upstreams paid by the hour, which cost `more` dollars to stop, must not start, or None."""
     return _waits(standing) if standing.unbounded else used_up(standing, more)
 
 
 def used_up(standing: BudgetStanding, more: Decimal = Decimal(0)) -> str | None:
-    """Why what is paid by the hour has to stop now; None where it may go on."""
+    """Return why hourly costs have to stop now, or None."""
     if standing.spent + standing.in_flight + more < standing.cap:
         return None
     return f"budget {standing.budget.name} reached: {_spent(standing)}; it renews at {standing.period.renews}"
 
 
 def warning(standing: BudgetStanding) -> str | None:
-    """What to tell once the warning mark is passed."""
+    """Return the warning once the warning mark is passed, or None."""
     if standing.share < standing.budget.warn_at:
         return None
     which = f"budget {standing.budget.name}, {standing.budget.period} until {standing.period.renews}"
@@ -155,7 +152,7 @@ def warning(standing: BudgetStanding) -> str | None:
 
 
 def warning_code(standing: BudgetStanding) -> str:
-    """A budget and its period, for programs: by this it is known that a warning was told."""
+    """Return a budget and its period, for programs, to record that a warning was reported."""
     return f"{standing.budget.name}/{standing.budget.period}/{standing.period.renews}"
 
 

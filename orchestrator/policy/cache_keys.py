@@ -1,4 +1,4 @@
-"""Cache keys: which requests have one answer in common, so that a job may take it from an earlier one."""
+"""Cache keys: which requests share an answer, so that a job may reuse an earlier job's answer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import msgspec
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.policy.request_limits import WITHOUT_OUTPUT
 
-# What an answer then depends on lies elsewhere, and may be another tomorrow.
+# With these fields, an answer depends on state elsewhere, which may change.
 _CHANGING = frozenset({"conversation", "previous_response_id", "tools", "web_search_options"})
 
 
 def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
-    """The same for all requests that one answer would do for; None for those that are asked each by itself.
+    """Return the same key for all requests that one answer would suit; None for requests that need their own.
 
-    It is made of the endpoint and the body without its model. The order of the body's own fields does not count; that
-    within them does, since a schema's properties are answered in their order. A body that asks for sampling, by a
-    temperature above 0 and no seed, asks for an answer of its own; so does one with tools, or that goes on with what
-    the provider keeps.
+    The key covers the endpoint and the body without its model. The order of the body's own fields does not count; the
+    order within them does, since a schema's properties are answered in their order. A body that samples, with a
+    temperature above 0 and no seed, needs its own answer; so does a body with tools, or one that continues a
+    conversation stored by the provider.
     """
     temperature = body.get("temperature")
     samples = isinstance(temperature, int | float) and temperature > 0 and body.get("seed") is None
@@ -32,10 +32,10 @@ def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
 
 
 def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
-    """The cache key of a ready request line: None where it does not itself say that it has one answer.
+    """Return the cache key of a ready request line; None unless the line itself says that it has only one answer.
 
-    Who writes the same line twice into a file may want two answers; with `temperature` 0, with a `seed`, or where
-    nothing is sampled, there is but one.
+    A line written twice into a file may be meant to get two answers. With `temperature` 0, a `seed`, or an endpoint
+    without sampling, there is only one answer.
     """
     try:
         told = _decode_object(body)
@@ -47,7 +47,7 @@ def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
 
 
 def has_one_answer(line: bytes) -> bool:
-    """True if a ready request line asks for no sampling, so that its own answer under way will do for it.
+    """True if a ready request line asks for no sampling, so that its own pending answer will do for it.
 
     Lines that may want two answers (`line_cache_key`) have two `custom_id`s.
     """

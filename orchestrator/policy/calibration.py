@@ -1,7 +1,7 @@
-"""Whether forecasts can be trusted: what was forecast, held against what came. Pure.
+"""Whether forecasts can be trusted: forecasts compared with actual values. Pure.
 
-Of what came, half should be below its p50 and 95 % below its p95. How far a share may be off by chance is told by the
-binomial distribution: what would come about less than one time in twenty is called wrong.
+Half of the actual values should be below their p50 and 95 % below their p95. The binomial distribution gives the
+deviation allowed by chance: a result with a probability below one in twenty counts as wrong.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from orchestrator.core.model import Forecast
 
 IN_TIME = "in_time"
-"""The kind of forecast that is a chance: its p50 is P(in time), and what came is 1 or 0."""
+"""Kind of forecast whose p50 is the chance P(in time), and whose actual value is 1 or 0."""
 ENOUGH = 10
-"""With fewer that are known, nothing is said of them."""
+"""Known values needed before a verdict."""
 CHANCE = 0.05
 
 
@@ -26,11 +26,11 @@ CHANCE = 0.05
 class Calibration:
     """The forecasts of one kind, backend, model and task.
 
-    `known` counts those of which it is known what came, `open` the others. `below_p50` and `below_p95` are shares of
-    the known ones (one that was hit exactly counts half at the p50, and whole at the p95), `ratio` is the median of
-    what came by its p50; None where nothing is known. What was cut short counts where it is known to be above. Of
-    chances (`in_time`) there are no shares, and the ratio is that of jobs in time to those foreseen. `trusted` is
-    None while it is too early to tell. The oldest of them was made at `first_at`, the newest at `last_at`.
+    `known` counts those with a known actual value, `open` the others. `below_p50` and `below_p95` are shares of the
+    known ones (an exact hit counts half at the p50, and whole at the p95), `ratio` is the median of actual value by
+    p50; None if nothing is known. A censored value counts only if it is known to be above. Chances (`in_time`) have
+    no shares, and their ratio is jobs in time by jobs foreseen. `trusted` is None while it is too early to tell. The
+    forecasts were made from `first_at` to `last_at`.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Calibration:
     last_at: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         shares = {"below_p50": self.below_p50, "below_p95": self.below_p95, "ratio": self.ratio}
         return {
             "kind": self.kind,
@@ -66,7 +66,7 @@ class Calibration:
 
 
 def calibrate(forecasts: Iterable[Forecast]) -> list[Calibration]:
-    """Hold forecasts against what came, by kind, backend, model and task, sorted by these."""
+    """Compare forecasts with actual values, by kind, backend, model and task, sorted by these."""
     groups: dict[tuple[str, str, str, str], list[Forecast]] = {}
     for one in forecasts:
         groups.setdefault((one.kind, one.backend, one.model, one.task), []).append(one)
@@ -94,12 +94,12 @@ def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Ca
 
 
 def _is_told(one: Forecast, mark: float) -> bool:
-    """Whether it is known on which side of a mark what came is: what was cut short is above it, or nobody knows."""
+    """True if the actual value is known to be above or below a mark; a censored value only if it is already above."""
     return not one.censored or (one.actual or 0.0) > mark
 
 
 def _of_chances(known: Sequence[tuple[float, float, float]]) -> tuple[float | None, bool | None, str]:
-    """Ratio and verdict of chances, as (what came, what was told, the same)."""
+    """Return ratio, trust and verdict of chances, given as (actual value, p50, p95)."""
     number, came = len(known), round(sum(actual for actual, _, _ in known))
     share = sum(told for _, told, _ in known) / number
     ratio = came / number / share if share else None
@@ -113,8 +113,8 @@ def _of_chances(known: Sequence[tuple[float, float, float]]) -> tuple[float | No
 def _verdict(
     number: int, below: int, unlike: int, kept: tuple[int, int], ratio: float | None
 ) -> tuple[bool | None, str]:
-    """`unlike` counts those that were not hit exactly: only these say whether the p50 is too high or too low. `kept`
-    has how many stayed within the p95, and of how many that is known."""
+    """Return trust and verdict. `unlike` counts values that were not hit exactly: only these show whether the p50 is
+    too high or too low. `kept` has the number within the p95, and the number for which that is known."""
     if number < ENOUGH:
         return None, _too_few(number)
     held, told = kept
@@ -134,7 +134,7 @@ def _too_few(number: int) -> str:
 
 
 def at_most(hits: int, tries: int, share: float) -> float:
-    """How likely it is that so many tries, each a hit with this chance, give no more hits than these."""
+    """Return the probability of at most `hits` hits in `tries` tries, each a hit with chance `share`."""
     return min(1.0, fsum(exp(_log_chance(each, tries, share)) for each in range(hits + 1)))
 
 

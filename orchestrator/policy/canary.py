@@ -1,4 +1,4 @@
-"""The canary: a few rows of a job go first, and the others only where these come back well. Pure."""
+"""The canary: a few rows of a job go first, and the others follow only if these succeed. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from decimal import Decimal
 from orchestrator.core.money import money
 
 KIND = "canary"
-"""The kind of forecast that says what its rows are to cost."""
+"""Kind of forecast for the cost of the canary's rows."""
 PART = 4
-"""The canary may take a quarter of the time that a job has until its deadline."""
+"""The canary may take this fraction (a quarter) of the time until the job's deadline."""
 MOST_CODES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryLimits:
-    """What the canary must keep: the share of its rows that may fail, and what they may cost, times the forecast."""
+    """Limits for the canary: the share of its rows that may fail, and its cost as a multiple of the forecast."""
 
     max_failed: float
     max_cost: float
@@ -26,9 +26,9 @@ class CanaryLimits:
 
 @dataclass(frozen=True, slots=True)
 class CanaryFigures:
-    """What came of the canary's rows: how many there are, how many failed by code, and their cost in dollars.
+    """Results of the canary's rows: their number, failures by code, and cost in dollars.
 
-    `foreseen` is what they were to cost, None where nothing says so.
+    `foreseen` is the forecast cost, None without a forecast.
     """
 
     rows: int
@@ -46,17 +46,17 @@ class CanaryVerdict:
 
 
 def places(rows: int, wanted: int) -> list[int]:
-    """The places, from 1, of so many rows of `rows` that are in order: evenly spread, the middle of each part."""
+    """Return the places, from 1, of `wanted` rows among `rows` in order: evenly spread, the middle of each part."""
     return [(2 * part + 1) * rows // (2 * wanted) + 1 for part in range(wanted)]
 
 
 def until(built_at: datetime, deadline: datetime | None) -> datetime | None:
-    """By when the canary must be back, or the others go without it; None: there is time."""
+    """Return when the others go without the canary's results; None if there is no deadline."""
     return None if deadline is None else built_at + (deadline - built_at) / PART
 
 
 def judge(seen: CanaryFigures, limits: CanaryLimits) -> CanaryVerdict:
-    """What becomes of the job now that all rows of its canary have an outcome."""
+    """Decide about the job once all rows of its canary have an outcome."""
     failed = sum(seen.failed.values())
     told = f"{failed:,} of {seen.rows:,} rows that went first failed{_codes(seen.failed)}"
     if failed > limits.max_failed * seen.rows:
@@ -71,7 +71,7 @@ def judge(seen: CanaryFigures, limits: CanaryLimits) -> CanaryVerdict:
 
 
 def _codes(failed: Mapping[str, int]) -> str:
-    """The commonest codes, most first."""
+    """Return the commonest codes as text, most first."""
     if not failed:
         return ""
     common = sorted(failed.items(), key=lambda one: (-one[1], one[0]))[:MOST_CODES]

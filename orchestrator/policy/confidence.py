@@ -1,9 +1,9 @@
-"""How sure a label is: the probability that the model gave it, and how often such a label was right. Pure.
+"""Confidence in a label: the model's probability, and how often such labels were right. Pure.
 
-A model's probability is that of the tokens that the label is made of, by their log probabilities. Models are too sure
-of themselves, each in its own way; where known answers say which labels were right, a logistic curve through them
-turns the model's probability into the share that is right (Platt, Probabilistic Outputs for Support Vector Machines,
-1999, with its priors, so that no finite number of known answers makes a label certain).
+A model's probability is that of the label's tokens, from their log probabilities. Models are too sure of themselves,
+each in its own way. If known answers show which labels were right, a logistic curve through them turns the model's
+probability into the share that is right (Platt, Probabilistic Outputs for Support Vector Machines, 1999, with its
+priors, so that no finite number of known answers makes a label certain).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from orchestrator.core.wire import JSON_ERRORS
 
 ENOUGH = 20
-"""Known answers below which nothing is said of the others."""
+"""Known answers needed to calibrate."""
 _MOST_SURE = 1 - 1e-6
 _STEPS = 50
 _SMALL = 1e-9
@@ -34,7 +34,7 @@ class _Token(msgspec.Struct):
 
     @property
     def raw(self) -> bytes:
-        """What it stands for in UTF-8; a part of a character has bytes and no text."""
+        """Its UTF-8 bytes; a part of a character has bytes but no text."""
         try:
             return bytes(self.utf8) if self.utf8 else self.token.encode("utf-8", "replace")
         except ValueError:
@@ -66,13 +66,13 @@ _decode_body = msgspec.json.Decoder(_Body).decode
 
 
 def label_probability(body: msgspec.Raw, text: str) -> float | None:
-    """The probability, up to 1, that a model gave to the label in its answer `text`; None where it tells none.
+    """Return the probability, up to 1, that a model gave to the label in its answer `text`; None if it states none.
 
-    The quote behind the label counts: it tells `bill` from `billing`.
+    The quote after the label counts: it distinguishes `bill` from `billing`.
     """
     tokens = _tokens(body)
     whole = b"".join(token.raw for token in tokens)
-    # A server may cut white space off around the text that it gives.
+    # A server may strip white space around the text.
     shift = whole.find(text.encode())
     found = _LABEL.search(text.encode())
     if not tokens or shift < 0 or found is None:
@@ -106,14 +106,15 @@ class ConfidenceCurve:
     known: int
 
     def confidence(self, probability: float) -> float:
-        """The share of labels of such a probability that are right, from 0 to 1."""
+        """Return the share of labels of such a probability that are right, from 0 to 1."""
         return _logistic(self.slope * _logit(probability) + self.offset)
 
 
 def calibration(known: Sequence[tuple[float, bool]]) -> ConfidenceCurve | None:
-    """The curve through labels whose probability is known, and whether they are right; None where they are too few.
+    """Return the curve through labels with known probability and correctness; None if there are too few.
 
-    A model that is right less often the surer it is says nothing: then all have the share that is right.
+    If a model is right less often the surer it is, its probability says nothing: then all labels have the overall
+    share.
     """
     if len(known) < ENOUGH:
         return None
@@ -129,7 +130,7 @@ def calibration(known: Sequence[tuple[float, bool]]) -> ConfidenceCurve | None:
 
 
 def _fitted(points: Sequence[tuple[float, float]], base: float) -> tuple[float, float]:
-    """The most likely slope and offset, by Newton's method with steps that are halved until they help."""
+    """Return the most likely slope and offset, by Newton's method with steps that are halved until they help."""
     here, loss = (0.0, base), _loss(points, 0.0, base)
     for _ in range(_STEPS):
         step = _newton(points, *here)
@@ -149,7 +150,7 @@ def _fitted(points: Sequence[tuple[float, float]], base: float) -> tuple[float, 
 
 
 def _newton(points: Sequence[tuple[float, float]], slope: float, offset: float) -> tuple[float, float]:
-    """Gradient by the inverse of the Hessian, which a ridge keeps from being singular."""
+    """Return the gradient times the inverse Hessian; a ridge keeps the Hessian from being singular."""
     gradient_slope = gradient_offset = 0.0
     slopes, both, offsets = _SMALL, 0.0, _SMALL
     for at, target in points:
@@ -188,6 +189,6 @@ def _logistic(value: float) -> float:
 
 
 def is_right(expected: Any, label: str) -> bool | None:
-    """Whether a label is the expected one; None where the known answer says nothing of it."""
+    """True if a label is the expected one; None if the known answer has no label."""
     wanted = expected.get("label") if isinstance(expected, dict) else expected
     return wanted == label if isinstance(wanted, str) else None

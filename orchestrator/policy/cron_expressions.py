@@ -1,4 +1,4 @@
-"""Cron expressions, time zones and lengths of time as schedules have them: which can be meant, and their trigger."""
+"""Cron expressions, time zones and durations of schedules: their validity and triggers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """A time zone by its name. Raises InputError."""
+    """Return a time zone by name. Raises InputError."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -31,7 +31,7 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def length(text: str) -> timedelta:
-    """A length of time such as 90m or 6h. Raises InputError."""
+    """Return a duration such as 90m or 6h. Raises InputError."""
     seconds = seconds_of(text) or 0.0
     if not 0 < seconds <= LONGEST.total_seconds():
         raise InputError(f"{text!r} is not a length of time up to {LONGEST.days}d; write 90m, 6h or 2d")
@@ -39,14 +39,14 @@ def length(text: str) -> timedelta:
 
 
 def check_cron(cron: str) -> None:
-    """Whether a cron expression can mean nights. Raises InputError."""
+    """Raise InputError unless a cron expression is valid and occurs at all."""
     if trigger(cron).get_next_fire_time(None, datetime(2024, 1, 1, tzinfo=UTC)) is None:
         raise InputError(f"{cron!r} never comes: no month has that day")
 
 
 @lru_cache(maxsize=256)
 def comes_often(cron: str) -> bool:
-    """Whether a cron expression comes more than once on some day."""
+    """True if a cron expression occurs more than once on some day."""
     dates: set[date] = set()
     at, fires = datetime(2024, 1, 1, tzinfo=UTC), trigger(cron)
     for _ in range(_SAMPLE):
@@ -61,7 +61,7 @@ def comes_often(cron: str) -> bool:
 
 
 def trigger(cron: str) -> CronTrigger:
-    """When a cron expression comes, by the hands of a clock. Raises InputError."""
+    """Return the trigger of a cron expression, in wall-clock time. Raises InputError."""
     fields = cron.split()
     if len(fields) != 5:
         raise InputError(
@@ -82,7 +82,7 @@ def trigger(cron: str) -> CronTrigger:
 
 
 def _weekdays(field: str) -> str:
-    """The names of the weekdays that a field means: to cron 0 and 7 are Sunday, to the trigger 0 is Monday."""
+    """Return the names of a field's weekdays: to cron 0 and 7 are Sunday, to the trigger 0 is Monday."""
     if field == "*":
         return field
     names: list[str] = []

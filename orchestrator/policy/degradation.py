@@ -1,6 +1,6 @@
-"""Whether an engine has become slower than it was itself, with as many rows at once. Pure.
+"""Detects an engine that has become slower than it used to be with as many rows at once. Pure.
 
-An engine that is slow from the start is a slow engine; one that does far less than it did an hour ago leaks,
+An engine that is slow from the start is a slow engine; one that does far less than an hour ago leaks memory,
 throttles or shares its GPU, and a restart helps.
 """
 
@@ -10,20 +10,20 @@ from collections import deque
 from dataclasses import dataclass, field
 
 WINDOW_SECONDS = 60.0
-"""What is done is measured over so long."""
+"""Length of a measured window."""
 SLOW_SECONDS = 300.0
-"""So long it must have been slow."""
+"""Time for which an engine must have been slow."""
 SLOW_SHARE = 0.6
-"""Slow is below this part of its own best."""
+"""Below this part of its own best rate, an engine is slow."""
 REST_SECONDS = 3600.0
-"""An engine is started again for this at most once in so long."""
+"""Least time between two restarts for slowness."""
 
 
 @dataclass(slots=True)
 class SpeedWatch:
-    """What an engine does, window by window. Times are seconds of one clock.
+    """An engine's work, window by window. Times are seconds of one clock.
 
-    Windows compare with the best one of about as many rows at once: within a factor of two.
+    A window is compared with the best window with about as many rows at once: within a factor of two.
     """
 
     best: dict[int, float] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class SpeedWatch:
     _restarted: float = float("-inf")
 
     def observe(self, at: float, done: float, rows: int) -> str | None:
-        """Take in that so much work was done by now, with so many rows out; why it is to start again, if it is."""
+        """Record the work done so far and the rows in flight; return a reason to restart, or None."""
         if self._begin is None or done < self._begin[1] or rows == 0:
-            # Nothing is out: what it could do cannot be seen.
+            # Without rows in flight, its speed cannot be seen.
             self._begin, self._rows = (at, done), []
             return None
         self._rows.append(rows)
@@ -48,13 +48,13 @@ class SpeedWatch:
         return self._judge(at, rate, size) if is_level else None
 
     def too_large(self, at: float, size: int, most: int | None) -> str | None:
-        """Why it is to start again for what it takes of its machine's memory, in bytes; None while it may go on."""
+        """Return why an engine must restart for its use of host memory, in bytes, or None."""
         if most is None or size <= most or at - self._restarted < REST_SECONDS:
             return None
         return f"it takes {size:,} bytes of the machine's memory, and may take {most:,}"
 
     def restarted(self, at: float) -> None:
-        """It was started anew: it is measured against what it does from now on."""
+        """Note a restart: the engine is compared with its work from now on."""
         self._restarted, self._begin = at, None
         self._slow.clear()
         self.best.clear()

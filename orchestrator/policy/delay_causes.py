@@ -1,4 +1,4 @@
-"""Why a job was late: what took the most time of those things that need not have, told by its events. Pure."""
+"""Why a job was late: the avoidable delay that took the most time, by its events. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
 
 WORTH_TELLING = 5 * MINUTE
-"""A delay of fewer seconds is not named as a cause."""
+"""A shorter delay, in seconds, is not named as a cause."""
 BEGINS = (
     EventKind.ROUTED, EventKind.SUBMITTED, EventKind.WAITING, EventKind.HELD, EventKind.STOPPED, EventKind.CANCEL,
 )  # fmt: skip
@@ -23,13 +23,13 @@ MOST_TEXT = 160
 
 
 class Cause(StrEnum):
-    """What made a job late."""
+    """Cause of a job's delay."""
 
-    NO_ENGINE = "no_engine"  # it was queued, and nobody ran it
-    STOOD_STILL = "stood_still"  # something kept the whole job from going on
+    NO_ENGINE = "no_engine"  # it was queued without a running engine
+    STOOD_STILL = "stood_still"  # something blocked the whole job
     HELD = "held"  # batches waited for a quota, a limit or a budget
     SLOW_BATCH = "slow_batch"  # a batch took longer than was forecast
-    TOO_LITTLE_TIME = "too_little_time"  # nothing of these: what was asked takes longer
+    TOO_LITTLE_TIME = "too_little_time"  # none of these: the work itself takes longer
 
 
 _ADVICE = {
@@ -43,7 +43,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """A cause, the seconds that it took, and what it was, for people."""
+    """A cause, its seconds, and a description for people."""
 
     cause: Cause
     seconds: float
@@ -51,14 +51,13 @@ class Delay:
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
         return _ADVICE[self.cause]
 
 
 def main_delay(
     job: Job, events: Sequence[Happened], shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetime
 ) -> Delay:
-    """What made a job late most; `ended` is when it was over, or now."""
+    """Return the main cause of a job's delay; `ended` is when it was over, or now."""
     slow = _slow(shards, forecasts, ended)
     found = [*_queued(job, events, ended), *_standstills(events, ended), *_held(events, ended), *slow]
     worth = [delay for delay in found if delay.seconds >= WORTH_TELLING]
@@ -77,7 +76,7 @@ def _queued(job: Job, events: Sequence[Happened], ended: datetime) -> Iterator[D
 
 
 def _standstills(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
-    """What kept the whole job from going on, by what it was: from there to what happened next."""
+    """Yield reasons that blocked the whole job, each with its total time until the next event."""
     spent: dict[str, float] = {}
     for place, event in enumerate(events):
         if event.kind == EventKind.WAITING:
@@ -89,7 +88,7 @@ def _standstills(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]
 
 
 def _held(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
-    """The batch that waited longest."""
+    """Yield the time for which each batch was held."""
     waits: dict[str, tuple[float, str]] = {}
     since: dict[str, tuple[datetime, str]] = {}
     for event in events:
@@ -106,7 +105,7 @@ def _held(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
 
 
 def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetime) -> Iterator[Delay]:
-    """Batches that took longer than foreseen, or were rerouted for that."""
+    """Yield batches that took longer than forecast, or were rerouted for that."""
     foreseen = {one.shard_id: one for one in forecasts if one.kind == "turnaround"}
     for shard in shards:
         known = foreseen.get(shard.id)

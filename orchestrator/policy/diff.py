@@ -1,4 +1,4 @@
-"""What is different between the answers of two runs, field by field. Pure; rows come one after the other."""
+"""Differences between the answers of two runs, field by field. Pure; rows are processed one at a time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any
 
 MOST_FIELDS = 100
-"""Fields that changes are counted by; of answers that are objects without a schema, each may have others."""
+"""Most fields by which changes are counted; object answers without a schema may each have different ones."""
 WHOLE, STATUS, OTHERS = "answer", "status", "(others)"
 MAX_TEXT = 200
 
 
 class _Missing:
-    """What a field holds that an answer does not have."""
+    """The value of a field that an answer does not have."""
 
     def __repr__(self) -> str:
         return "—"
@@ -25,24 +25,24 @@ MISSING = _Missing()
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """A row by what it asks: a task, of a document."""
+    """A row by what it asks: a task about a document."""
 
     custom_id: str
     document: str
     task: str
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {"custom_id": self.custom_id, "document": self.document, "task": self.task}
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentRun:
-    """A document in a run, beside the run before; all but the texts count rows.
+    """A document in a run, compared with the run before; all but the texts count rows.
 
-    `known` had the same task before, `changed` are asked otherwise than then: `asked` by other words, settings or
-    schema, `other_model` of another model. `code` and `message` are of a failure among them; `old` of the failed ones
-    are known from an earlier run or acknowledged, and the oldest began at `since`.
+    `known` had the same task before, `changed` are asked differently now: `asked` with other words, settings or
+    schema, `other_model` with another model. `code` and `message` are of one of its failures; `old` failures are
+    known from an earlier run or acknowledged, the oldest since `since`.
     """
 
     name: str
@@ -62,7 +62,7 @@ class DocumentRun:
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A field of an answer before and after; MISSING where the answer had none. `field` names nested ones as `a.b`.
+    """A field of an answer before and after; MISSING if the answer lacked it. `field` names nested fields as `a.b`.
 
     `answer` stands for an answer that is not an object, `status` for the outcome.
     """
@@ -72,26 +72,26 @@ class FieldChange:
     after: Any
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form. A side that has no such field is left out."""
+        """Return the stable form, without a side that lacks the field."""
         sides = {"before": self.before, "after": self.after}
         return {"field": self.field, **{name: value for name, value in sides.items() if value is not MISSING}}
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A row whose answer is another one."""
+    """A row whose answer changed."""
 
     asked: ComparedRow
     fields: tuple[FieldChange, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form."""
+        """Return the stable form."""
         return {**self.asked.to_json(), "fields": [change.to_json() for change in self.fields]}
 
 
 @dataclass(slots=True)
 class CountedRows:
-    """How many rows there are, and the first of them."""
+    """A number of rows, and the first of them."""
 
     number: int = 0
     first: list[ComparedRow] = field(default_factory=list)
@@ -99,10 +99,10 @@ class CountedRows:
 
 @dataclass(slots=True)
 class Difference:
-    """Two runs: rows that only the later has, that only the earlier had, and whose answer is another one.
+    """Differences between two runs: rows only in the later, rows only in the earlier, and changed answers.
 
-    `by_field` counts changes by `TASK.FIELD`. `unread` rows have an answer in a file that is gone, or that is too
-    deep to be read.
+    `by_field` counts changes by `TASK.FIELD`. `unread` rows have an answer that is in a deleted file or too deep to
+    read.
     """
 
     before: str
@@ -116,11 +116,11 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the runs say the same."""
+        """True if the runs have the same answers."""
         return not (self.added.number or self.removed.number or self.changed or self.unread)
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {
             "before": self.before,
             "after": self.after,
@@ -137,7 +137,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a row came to: its state, and its answer or the code of its failure."""
+    """A row's outcome: its state, and its answer or the code of its failure."""
 
     state: str
     output: Any
@@ -151,9 +151,9 @@ def difference(
     moved: Iterable[tuple[ComparedRow, Said | None, Said | None]],
     most: int,
 ) -> Difference:
-    """Compare two runs. `moved` are rows that both have, before and after, None where it cannot be read.
+    """Compare two runs. `moved` are rows in both runs, before and after, None if unreadable.
 
-    All are counted, the first `most` of each kind are kept.
+    All are counted; the first `most` of each kind are kept.
     """
     found = Difference(before, after, _counted(added, most), _counted(removed, most))
     for asked, old, new in moved:
@@ -185,7 +185,7 @@ def _counted(rows: Iterable[ComparedRow], most: int) -> CountedRows:
 
 
 def changes_between(before: Said, after: Said) -> tuple[FieldChange, ...]:
-    """What is different between two outcomes; an answer that came or went is told by its status alone."""
+    """Return the differences between two outcomes; if the state differs, only the status."""
     if before.state != after.state:
         return (FieldChange(STATUS, _outcome(before), _outcome(after)),)
     if before.state != "succeeded":
@@ -199,7 +199,7 @@ def changes_between(before: Said, after: Said) -> tuple[FieldChange, ...]:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    # To Python, true is 1.
+    # Python treats true as equal to 1.
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
@@ -208,7 +208,7 @@ def _outcome(said: Said) -> str:
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of an answer; a list is one field, and so is what is empty within."""
+    """Yield the fields of an answer; a list, or an empty object inside, counts as one field."""
     if isinstance(value, dict) and (value or not name):
         for key, inner in value.items():
             yield from _flat(f"{name}.{key}" if name else key, inner)
@@ -217,7 +217,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def shown(value: Any) -> str:
-    """A value of a field for people, on one line."""
+    """Return a field's value for people, on one line."""
     if value is MISSING or value is None:
         return "—"
     if isinstance(value, bool):

@@ -1,10 +1,9 @@
-"""When a schedule's nights are due, which one a moment belongs to, and what deadline a night has.
+"""When a schedule's nights are due, which night a moment belongs to, and a night's deadline.
 
-A night is named by a date, as clocks in the schedule's time zone have it, and there is one a date; of a schedule that
-comes several times a day, by the date and the time. Cron gives the hands of that clock; which instant they stand for
-is decided here: a time that the clocks skip is the moment after the gap as long as the time lies in it, and one that
-they show twice is the first of the two. Where cron names every hour, hours that are skipped do not come, and those
-that come twice do so: what runs every hour goes on doing that.
+A night is named by a date in the schedule's time zone, one per date; if a schedule comes several times a day, by date
+and time. Cron gives wall-clock times; this module maps them to instants. A time that the clocks skip becomes the
+moment after the gap, as far into it; of a time that they show twice, the first counts. If cron names every hour,
+skipped hours do not come and repeated hours come twice, so that hourly schedules stay hourly.
 """
 
 from __future__ import annotations
@@ -21,24 +20,23 @@ from orchestrator.core.schedules import Schedule
 from orchestrator.policy.cron_expressions import LONGEST, comes_often, trigger, zone_of
 
 LOOK_BACK = LONGEST
-"""Nights that nobody was there for longer ago are not recorded."""
+"""Missed nights longer ago than this are not recorded."""
 MOST_MISSED = 100
-"""So many of several runs a day that nobody was there for are recorded, the newest."""
+"""At most this many missed runs of a several-times-a-day schedule are recorded, the newest."""
 OFTEN_BACK = timedelta(days=1)
-"""Runs of a schedule that comes several times a day are not recorded where nobody was there for them longer ago than
-this, and than their grace."""
+"""Missed runs of a several-times-a-day schedule are recorded only if they are newer than this, or than its grace."""
 _DAY, _HOURS = timedelta(days=1), timedelta(hours=4)
 _AGAIN = "+"
-"""Behind the time of a run that comes when clocks show that time for the second time."""
+"""Follows the time of a run that comes when clocks show that time for the second time."""
 
 
 Key = tuple[date, str]
-"""What a schedule has one run of: a date, and of several runs a date the time of day, else ""."""
+"""Identifies a run: a date, and the time of day for several runs a date, else ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueNight:
-    """A night whose time has come; of several runs a date, `slot` is the time of day."""
+    """A night that is due; `slot` is the time of day if there are several runs a date."""
 
     night: date
     at: datetime
@@ -46,19 +44,19 @@ class DueNight:
 
     @property
     def key(self) -> Key:
-        """Which one it is."""
+        """The key that identifies the night."""
         return self.night, self.slot
 
     @property
     def name(self) -> str:
-        """What it is called: 2026-11-20, or 2026-11-20 14:00."""
+        """Its name: 2026-11-20, or 2026-11-20 14:00."""
         return f"{self.night} {self.slot}".rstrip()
 
 
 def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
-    """The instant (UTC) that a deadline means for a night: `8h` and `06:00` count from when the night is due.
+    """Return the instant (UTC) of a night's deadline: `8h` and `06:00` count from when the night is due.
 
-    An ISO time is itself, in `zone` where it names none. Raises InputError.
+    An ISO time stands for itself, in `zone` if it names no zone. Raises InputError.
     """
     if (seconds := seconds_of(text)) is not None:
         try:
@@ -78,26 +76,26 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
 
 
 def check_deadline(text: str) -> None:
-    """Whether a deadline can hold for every night. Raises InputError."""
+    """Raise InputError unless a deadline can hold for every night."""
     if seconds_of(text) is None and not re.fullmatch(r"\d{1,2}:\d{2}", text):
         raise InputError(f"{text!r} is not a deadline for every night; write 06:00, or 8h from when the night is due")
     deadline_at(text, datetime(2026, 1, 1, tzinfo=UTC), ZoneInfo("UTC"))
 
 
 def look_back(schedule: Schedule) -> timedelta:
-    """How far back nights are recorded that nobody was there for."""
+    """Return how far back missed nights are recorded."""
     return min(LOOK_BACK, max(OFTEN_BACK, schedule.grace)) if comes_often(schedule.cron) else LOOK_BACK
 
 
 def due(schedule: Schedule, now: datetime, known: Collection[Key]) -> list[DueNight]:
-    """The nights whose time has come since the schedule began, oldest first, without those that are `known`."""
+    """Return the nights due since the schedule began, oldest first, without those that are `known`."""
     began = max(schedule.since, now - look_back(schedule))
     found = [one for one in _between(schedule, began, now) if one.key not in known]
     return found[-MOST_MISSED:] if comes_often(schedule.cron) else found
 
 
 def next_due(schedule: Schedule, now: datetime) -> DueNight | None:
-    """The first night after `now`; None where none comes in the next years, or it follows another schedule's."""
+    """Return the first night after `now`; None if none comes in the next years, or it follows another schedule."""
     if schedule.after is not None:
         return None
     for days in (2, 40, 400, 3000):
@@ -107,7 +105,7 @@ def next_due(schedule: Schedule, now: datetime) -> DueNight | None:
 
 
 def last_due(schedule: Schedule, moment: datetime) -> DueNight | None:
-    """The night that a moment belongs to: the last one whose time had come. None where none had in over a year."""
+    """Return the night that a moment belongs to: the last one due before it, or None within over a year."""
     for days in (0.1, 2, 40, 400):
         if found := list(_between(schedule, moment - timedelta(days=days), moment)):
             return found[-1]
@@ -115,29 +113,29 @@ def last_due(schedule: Schedule, moment: datetime) -> DueNight | None:
 
 
 def local(schedule: Schedule, at: datetime) -> str:
-    """An instant as the schedule's clocks show it, for people."""
+    """Return an instant by the schedule's clocks, for people."""
     return at.astimezone(zone_of(schedule.tz)).strftime("%a %Y-%m-%d %H:%M")
 
 
 def ahead(schedule: Schedule, at: datetime, now: datetime) -> str:
-    """An instant to come, for people."""
+    """Return a future instant, for people."""
     return f"{local(schedule, at)}, in {_told(at - now)}"
 
 
 def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[DueNight]:
-    """The nights due in `(after, until]`, in order."""
+    """Yield the nights due in `(after, until]`, in order."""
     often = comes_often(schedule.cron)
     found = (one for one in _all_around(schedule, after, until) if after < one.at <= until)
     return iter(sorted(found, key=lambda one: one.at)) if often else found
 
 
 def _all_around(schedule: Schedule, after: datetime, until: datetime) -> Iterator[DueNight]:
-    """The nights between two moments and some around them, by the hands of the clock."""
+    """Yield the nights between two moments and some around them, in wall-clock order."""
     zone, fires = zone_of(schedule.tz), trigger(schedule.cron)
     often = comes_often(schedule.cron)
     every_hour = often and schedule.cron.split()[1].startswith("*")
     around = _HOURS if often else _DAY
-    # The hands of the clock, as if it stood in UTC: they never jump, so no fire is lost or doubled by the trigger.
+    # Wall-clock time as if it were UTC: it never jumps, so the trigger neither loses nor doubles a fire.
     hands = (after.astimezone(zone) - around).replace(tzinfo=UTC)
     end = (until.astimezone(zone) + around).replace(tzinfo=UTC)
     while (fire := fires.get_next_fire_time(None, hands)) is not None and fire <= end:

@@ -1,8 +1,8 @@
-"""Which settings of an engine are best: runs seen so far → the next one, or the winner, by successive halving.
+"""The search for an engine's best settings, by successive halving: runs so far → the next run, or the winner.
 
 All settings are tried for a short time, the better half for twice as long, and so on. The engine's defaults are tried
-in every round, whatever they gave, so that the winner is always held against them. The winner is then repeated until
-it has three runs of the longest length. Settings with which the engine does not start, or fails, are out.
+in every round, whatever their result, so that the winner is always compared with them. The winner is then repeated
+until it has three runs of the longest length. Settings with which the engine fails or does not start are out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULTS = ""
 REPEATS = 3
 SEED = 13
 FULL = 24
-"""How many settings a full contest tries."""
+"""Number of settings that a full contest tries."""
 SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
     "max_num_seqs": (("--max-num-seqs", "64"), ("--max-num-seqs", "512"), ("--max-num-seqs", "1024")),
     "max_num_batched_tokens": (
@@ -30,12 +30,12 @@ SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
     "prefix_caching": (("--enable-prefix-caching",), ("--no-enable-prefix-caching",)),
     "chunked_prefill": (("--enable-chunked-prefill",), ("--no-enable-chunked-prefill",)),
 }
-"""What is tried of each of vLLM's settings beside its default."""
+"""Values to try for each of vLLM's settings beside its default."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuneRun:
-    """A run: `options` for vLLM (none: its defaults), in which `round`, and rows a second; None where it failed."""
+    """A run: `options` for vLLM (empty: its defaults), its `round`, and rows a second; None if it failed."""
 
     options: tuple[str, ...]
     round: int
@@ -44,7 +44,7 @@ class TuneRun:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Try these options next, in this round, for about so many seconds; so many runs are still to come in all."""
+    """The next options to try, with their round and seconds; `left` counts the runs still to come."""
 
     options: tuple[str, ...]
     round: int
@@ -54,9 +54,9 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The best settings, by the median of their runs in the last round, and what the defaults gave there.
+    """The best settings, by the median of their runs in the last round, and the defaults' rate there.
 
-    None where every one failed.
+    None if all settings failed.
     """
 
     options: tuple[str, ...] | None
@@ -65,10 +65,10 @@ class Winner:
 
 
 def tunings(effort: str, *, on_gpu: bool) -> list[tuple[str, ...]]:
-    """The settings that a `quick` or `full` contest tries, the defaults first.
+    """Return the settings that a `quick` or `full` contest tries, the defaults first.
 
-    `quick` changes one setting at a time; `full` adds combinations of several, the same ones each time. Without a
-    GPU there is no GPU memory to give out.
+    `quick` changes one setting at a time; `full` adds combinations of several, always the same ones. GPU memory is
+    left out without a GPU.
     """
     space = {name: values for name, values in SPACE.items() if on_gpu or name != "gpu_memory_utilization"}
     found: list[tuple[str, ...]] = [(), *(value for values in space.values() for value in values)]
@@ -86,9 +86,9 @@ def tunings(effort: str, *, on_gpu: bool) -> list[tuple[str, ...]]:
 def contest_of(
     candidates: Sequence[tuple[str, ...]], runs: Sequence[TuneRun], first_seconds: float = 10.0
 ) -> Contest | Winner:
-    """What to try after these runs, in whatever order they were made. The defaults are the candidate ().
+    """Return what to try after these runs, in any order. The defaults are the candidate ().
 
-    Runs of the first round take `first_seconds`, and those of each later one twice as long.
+    Runs of the first round take `first_seconds`, runs of each later round twice as long.
     """
     entered = list(dict.fromkeys([(), *candidates]))
     number = 0
@@ -114,7 +114,7 @@ def contest_of(
 
 
 def _coming(entered: int) -> int:
-    """About how many runs follow the round that so many are in."""
+    """Estimate the number of runs after a round with this many candidates."""
     total = 0
     while entered > 2:
         entered = max(2, ceil(entered / 2))
@@ -123,7 +123,7 @@ def _coming(entered: int) -> int:
 
 
 def _final(options: tuple[str, ...], number: int, runs: Sequence[TuneRun], first_seconds: float) -> Contest | Winner:
-    """The winner once it has its repeats, in the rounds behind the last."""
+    """Return the winner once it has its repeats, in the rounds after the last."""
     last = [run for run in runs if run.options == options and run.round >= number]
     rates = [run.rows_per_second for run in last if run.rows_per_second is not None]
     if len(last) < REPEATS:

@@ -1,13 +1,13 @@
-"""From two measurements of an engine to its rates of tokens: prompts apart from answers."""
+"""Token rates of an engine from two measurements: prompts apart from answers."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 ASSUMED_WEIGHT = 8.0
-"""How much more work a token of an answer is than one of a prompt, where nobody measured it."""
+"""Assumed work of an answer token relative to a prompt token, if not measured."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.98
-"""Bounds of the part of an engine's time that answers take: measurements differ by more than the rest."""
+"""Bounds of the part of an engine's time that answers take: measurement errors exceed anything beyond."""
 
 
 class TokenSpeeds(NamedTuple):
@@ -20,13 +20,13 @@ class TokenSpeeds(NamedTuple):
 def token_rates(
     rows_per_second: float, input_tokens: float, output_tokens: float, prefill_rows_per_second: float | None
 ) -> TokenSpeeds:
-    """The rates of an engine that does so many rows a second, each with so many tokens.
+    """Return the rates of an engine that does this many rows a second, each with these tokens.
 
-    `prefill_rows_per_second` is what it did of the same rows with answers of one token, None where nobody knows. What
-    whole answers take beyond that is the time of the answers' other tokens.
+    `prefill_rows_per_second` is its rate for the same rows with answers of one token, None if unknown. The extra time
+    of whole answers is the time of their other tokens.
     """
     if input_tokens <= 0 and output_tokens <= 0:
-        return TokenSpeeds(rows_per_second, None)  # it counts no tokens: a row is one
+        return TokenSpeeds(rows_per_second, None)  # without token counts, a row counts as one token
     if output_tokens <= 0:
         return TokenSpeeds(rows_per_second * input_tokens, None)
     if input_tokens <= 0:

@@ -1,9 +1,9 @@
-"""How many rows at once an engine is worth: the points seen so far → the next one to measure, or the knee.
+"""The search for an engine's best concurrency: points so far → the next one to measure, or the knee.
 
 Concurrency doubles while throughput grows. Then the interval between the last point that is too low and the first
 that reaches the plateau is halved until it is narrow. A point at which the engine falls over (errors, or less
-throughput than with fewer rows) bounds the search: nothing above it is asked, and the knee is sought below. What ends
-the growth without an error may be something else on the machine: it counts once it was seen twice.
+throughput than with fewer rows) bounds the search: the knee is sought below it. If growth ends without an error,
+other load on the machine may be the cause: this counts only once it was seen twice.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ GAIN = 1.05
 KNEE = 0.97
 """The knee is the lowest concurrency that reaches this part of the best throughput."""
 WIDTH = 0.10
-"""How narrow the interval around the knee has to be, as a part of the knee."""
+"""Largest width of the interval around the knee, as a part of the knee."""
 MOST_ERRORS = 0.02
-"""An engine has fallen over where more than this part of its attempts failed."""
+"""An engine has fallen over if more than this part of its attempts failed."""
 COLLAPSE = 0.8
-"""... or where it does less than this part of what it did with fewer rows at once."""
+"""... or if its throughput is below this part of that with fewer rows at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """What was measured at a concurrency: rows a second, and which part of the attempts failed, 0 to 1."""
+    """A measurement at a concurrency: rows a second, and the failed part of the attempts, 0 to 1."""
 
     concurrency: int
     rows_per_second: float
@@ -43,7 +43,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The lowest concurrency that gives the plateau, between `above` (exclusive; too low) and itself.
+    """The lowest concurrency that gives the plateau; `above` is too low.
 
     `rows_per_second` is the throughput at it. `falls_over_at` is the lowest concurrency at which the engine failed.
     """
@@ -56,7 +56,7 @@ class Knee:
 
     @property
     def within(self) -> float:
-        """How far off it may be, as a part of it."""
+        """Its uncertainty, as a part of it."""
         return (self.concurrency - self.above) / self.concurrency if self.above else 0.0
 
 
@@ -68,10 +68,10 @@ class NoKnee:
 
 
 def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) -> Measure | Knee | NoKnee:
-    """What to do after these points, in whatever order they were measured; `most` is the highest concurrency.
+    """Return the next step after these points, in any order; `most` is the highest concurrency.
 
-    Of a concurrency that was measured twice, the later counts. With `settle`, the time is over: the knee is told as
-    well as it is known.
+    The later of two measurements of a concurrency counts. With `settle`, time is over: the knee is returned as well
+    as it is known.
     """
     latest = {point.concurrency: point for point in points}
     seen = [latest[concurrency] for concurrency in sorted(latest)]
@@ -86,13 +86,13 @@ def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) 
     if disputed is not None and not settle:
         return Measure(disputed, f"throughput grew no more at {disputed}, without an error: once more")
     if disputed is not None and disputed == ceiling:
-        ceiling = None  # the time was over before it was seen again: nobody knows
+        ceiling = None  # time ended before a second measurement, so the end of growth is unconfirmed
     further = None if settle else _further(good, ceiling, most)
     return further if further is not None else _narrower(good, best, ceiling, settle=settle)
 
 
 def _standing(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | None]:
-    """The points below the first failure, and where that is."""
+    """Return the points below the first failure, and the concurrency of that failure."""
     good: list[SweepPoint] = []
     best = 0.0
     for point in seen:
@@ -105,7 +105,7 @@ def _standing(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | None]
 
 
 def _disputed(points: Sequence[SweepPoint], good: Sequence[SweepPoint], ceiling: int | None) -> int | None:
-    """Where growth ended without an error, as long as it was seen but once."""
+    """Return where growth ended without an error, if it was measured only once."""
     ends = good[-1].concurrency if ceiling is None and not _grows(good) else ceiling
     seen = [point for point in points if point.concurrency == ends]
     once = len(seen) == 1 and seen[0].error_share <= MOST_ERRORS and seen[0].rows_per_second > 0
@@ -113,14 +113,14 @@ def _disputed(points: Sequence[SweepPoint], good: Sequence[SweepPoint], ceiling:
 
 
 def _grows(good: Sequence[SweepPoint]) -> bool:
-    """Whether the last doubling still gave more."""
+    """True if the last doubling still raised throughput."""
     highest = good[-1]
     lower = [point for point in good if 2 * point.concurrency <= highest.concurrency]
     return highest.rows_per_second >= GAIN * max((point.rows_per_second for point in lower), default=0.0)
 
 
 def _further(good: Sequence[SweepPoint], ceiling: int | None, most: int) -> Measure | None:
-    """A higher concurrency, while more of it still gives more; None where the plateau is reached."""
+    """Return a higher concurrency to measure while throughput grows; None once the plateau is reached."""
     if not _grows(good):
         return None
     highest = good[-1]
@@ -137,7 +137,7 @@ def _further(good: Sequence[SweepPoint], ceiling: int | None, most: int) -> Meas
 
 
 def _narrower(good: Sequence[SweepPoint], best: SweepPoint, ceiling: int | None, *, settle: bool) -> Measure | Knee:
-    """A concurrency between the last that is too low and the first that is not; the knee where they are close."""
+    """Return a concurrency between the last that is too low and the first that is not; the knee if they are close."""
     place = next(place for place, one in enumerate(good) if one.rows_per_second >= KNEE * best.rows_per_second)
     knee, above = good[place], good[place - 1].concurrency if place else 0
     middle = (above + knee.concurrency) // 2

@@ -1,4 +1,4 @@
-"""What measured throughput means for a night: rows an hour, dollars, the hour of the end, and what hosted costs."""
+"""Meaning of a measured throughput for a night: rows an hour, dollars, the time of the end, and the hosted price."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NIGHT = timedelta(hours=20)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`at` is when it was given. `per_1000_usd` is what 1,000 rows cost on this engine while it works,
-    `hosted_per_1000_usd` what they cost at the `hosted` model; None where nothing is compared.
+    """The verdict of a bench, given `at`.
 
-    `overhead_seconds` are paid each night beside the work: the engine's start, and idle time until it stops.
-    `cheaper_from_hours` is how many hours of work a night make the engine the cheaper one: 0 always, None never (or
-    nothing to compare with).
+    `per_1000_usd` is the cost of 1,000 rows on this engine while it works, `hosted_per_1000_usd` at the `hosted`
+    model; None without a comparison. `overhead_seconds` are paid each night beside the work: the engine's start, and
+    idle time until it stops. `cheaper_from_hours` is the hours of work a night from which on the engine is cheaper: 0
+    always, None never (or no comparison).
     """
 
     at: datetime
@@ -38,7 +38,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The verdict as a sentence for people."""
         what = f"{self.documents:,} documents" if self.documents else f"{self.rows:,} rows"
         told = [f"{self.rows_per_hour:,.0f} rows an hour", f"{what} done by {_clock(self.done_at, self.at)}"]
         local = f"{money(self.per_1000_usd)} per 1,000 rows"
@@ -55,7 +55,7 @@ class Verdict:
         return "; ".join(told) + "."
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         hosted = self.hosted_per_1000_usd
         return {
             "sentence": self.sentence,
@@ -73,7 +73,7 @@ class Verdict:
 
 
 def _clock(at: datetime, now: datetime) -> str:
-    """A moment by this machine's clock, with its day where the hour alone could be another day's."""
+    """Return a moment by this machine's clock, with its day if the time alone would be ambiguous."""
     local = at.astimezone()
     return f"{local:%H:%M}" if at - now < NIGHT else f"{local:%a %Y-%m-%d %H:%M}"
 
@@ -89,10 +89,11 @@ def verdict(
     hosted: tuple[str, Decimal, bool] | None,
     now: datetime,
 ) -> Verdict:
-    """`cost_per_hour` is that of all engines together that give `rows_per_second`; `hosted` names a model with what
-    a row costs there in dollars, and whether that is an estimate.
+    """Return the verdict on a measured throughput.
 
-    Of each night's hours, the start and the idle time until the engine stops are paid as well.
+    `cost_per_hour` is for all engines together that give `rows_per_second`. `hosted` is a model, its cost of a row in
+    dollars, and whether that is an estimate. Each night, the start and the idle time until the engine stops are paid
+    too.
     """
     per_hour = rows_per_second * HOUR
     per_row = cost_per_hour / Decimal(repr(per_hour))

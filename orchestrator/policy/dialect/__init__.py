@@ -1,7 +1,7 @@
-"""What a model at a provider takes of a request, and how it is spelled there. Pure.
+"""Which fields a model at a provider accepts in a request, and how they are spelled there. Pure.
 
 A request is built once, in the spelling of its task, and keeps that as its identity. The dialect acts on the line
-that is written for a route: it renames, transforms or names what cannot be said there.
+that is written for a route: it renames, transforms or reports what cannot be expressed there.
 """
 
 from orchestrator.policy.dialect.description import describe

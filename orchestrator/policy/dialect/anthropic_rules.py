@@ -1,6 +1,6 @@
-"""What Anthropic's models take of a chat completion's fields, as far as it takes more than a line. Pure.
+"""Anthropic's rules for fields of a chat completion that need more than a table line. Pure.
 
-The fields are those of a chat completion; they become Anthropic's Messages behind this.
+Afterwards the fields become Anthropic's Messages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from orchestrator.policy.dialect.families import LATEST, Claude, claude_efforts,
 _UNKNOWN = Claude("", LATEST)
 _NO_SAMPLING_SINCE = (4, 7)
 LEAST_BUDGET = 1_024
-"""Tokens that a budget of thinking has at least."""
+"""Fewest tokens of a thinking budget."""
 _BOUNDS = ("max_completion_tokens", "max_tokens")
 
 
@@ -25,32 +25,32 @@ def _always_thinks(model: Claude) -> bool:
 
 
 def takes_no_sampling(draft: Draft) -> bool:
-    """True for the models that take no temperature, top_p and top_k. A name without a version may take them."""
+    """True for models that take no temperature, top_p and top_k. A name without a version may take them."""
     model = _model(draft)
     return model is not None and model.version >= _NO_SAMPLING_SINCE
 
 
 def leave_out_default_top_p(draft: Draft) -> None:
-    """Leave out a `top_p` or temperature of 1, which says what holds without it."""
+    """Drop a `top_p` or temperature of 1, which is the default."""
     for name in ("temperature", "top_p"):
         if draft.fields.get(name) == 1:
             del draft.fields[name]
 
 
 def takes_one_of_temperature_and_top_p(draft: Draft) -> bool:
-    """True for the models that refuse a temperature beside `top_p`."""
+    """True for models that refuse a temperature beside `top_p`."""
     model = _model(draft)
     return model is not None and model.since(opus=(4, 1), other=(4, 5))
 
 
 def takes_no_schema(draft: Draft) -> bool:
-    """True for the models without structured outputs."""
+    """True for models without structured outputs."""
     model = _model(draft)
     return model is not None and not model.since(opus=(4, 1), other=(4, 5))
 
 
 def check_effort(draft: Draft) -> None:
-    """Refuse an effort that the model does not take; `none` asks for no thinking, which most of them take."""
+    """Refuse an effort that the model does not take; `none` asks for no thinking, which most models allow."""
     effort, model = draft.fields.get("reasoning_effort"), _model(draft)
     if effort is None or model is None:
         return
@@ -69,7 +69,7 @@ def check_effort(draft: Draft) -> None:
 
 
 def bound_answer(draft: Draft) -> None:
-    """Lower a bound to the most that the model may be asked for: it answers in no more tokens in any case."""
+    """Lower a bound to the model's maximum: it never answers in more tokens."""
     most = claude_most_tokens(_model(draft) or _UNKNOWN) if _model(draft) else None
     for name in _BOUNDS:
         value = draft.fields.get(name)
@@ -78,7 +78,7 @@ def bound_answer(draft: Draft) -> None:
 
 
 def check_thinking(draft: Draft) -> None:
-    """Refuse thinking that the model does not take so, and a temperature beside it."""
+    """Refuse a kind of thinking that the model does not take, and a temperature beside thinking."""
     thinking, model = draft.fields.get("thinking"), _model(draft)
     if not isinstance(thinking, dict) or model is None:
         return
@@ -108,7 +108,7 @@ def _check_budget(draft: Draft, thinking: dict[str, object], model: Claude) -> N
 
 
 def check_tool_choice(draft: Draft) -> None:
-    """Refuse to force a tool where the model may not be forced, or thinks."""
+    """Refuse a forced tool call if the model always thinks, or thinks in this request."""
     choice, model = draft.fields.get("tool_choice"), _model(draft)
     is_forced = choice == "required" or isinstance(choice, dict)
     if not is_forced or model is None:
@@ -119,7 +119,7 @@ def check_tool_choice(draft: Draft) -> None:
 
 
 def check_stops(draft: Draft) -> None:
-    """Refuse stops of nothing but white space; under `drop` the others stay."""
+    """Refuse stops of white space alone; with `drop` the others stay."""
     stop = draft.fields.get("stop")
     stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
     kept = [one for one in stops if not isinstance(one, str) or one.strip()]

@@ -1,4 +1,4 @@
-"""JSON Schemas as Anthropic's structured outputs take them. Pure."""
+"""JSON Schemas in the form for Anthropic's structured outputs. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ DEEPEST = 100
 
 
 def fitted(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
-    """A schema with its objects closed and its limits told in words: they are not taken there, and answers are
-    checked for them here.
+    """Return a schema with closed objects and its limits in words; answers are checked against those limits here.
 
-    What else is not accepted (recursion, `oneOf`), the answer to the row says. Raises InputError for what is not a
-    schema, for more `levels`, and for objects with keys that are not listed, which would be empty there.
+    The provider reports other unsupported features (recursion, `oneOf`) in the row's answer. Raises InputError for
+    anything but a schema, for more `levels`, and for objects with unlisted keys, which would be empty there.
     """
     if not isinstance(schema, dict):
         raise InputError("must be a schema object", field=where)
@@ -56,11 +55,11 @@ _NOT_TAKEN = frozenset(
      "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
 )  # fmt: skip
 MOST_OPTIONAL = 24
-"""Optional properties that a schema may have there."""
+"""Most optional properties of a schema there."""
 
 
 def is_taken(schema: Any) -> bool:
-    """True if structured outputs take a fitted schema: no recursion, no empty object, none of what is refused."""
+    """True if structured outputs take a fitted schema: no recursion, no empty object, no unsupported keyword."""
     nodes = [*_nodes(schema)]
     optional = sum(len(node["properties"].keys() - set(node.get("required") or ())) for node in nodes if _has(node))
     return (
@@ -76,7 +75,7 @@ def _has(node: Mapping[str, Any]) -> bool:
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every schema object in a schema, itself first."""
+    """Yield every schema object in a schema, itself first."""
     if isinstance(schema, list):
         for inner in schema:
             yield from _nodes(inner)
@@ -91,7 +90,7 @@ def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_recursive(schema: Any) -> bool:
-    """True if a definition leads back to itself, or a reference is to anything but a definition."""
+    """True if a definition leads back to itself, or a reference leads to anything but a definition."""
     definitions = {
         f"#/{place}/{name}": inner
         for place in ("$defs", "definitions")

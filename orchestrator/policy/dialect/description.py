@@ -1,4 +1,4 @@
-"""What a model takes otherwise than a task spells it, in words for people. Pure."""
+"""Describes in words how a model's accepted fields differ from a task's spelling. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from orchestrator.policy.dialect.writing import dialect_of
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 _FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}}
-# A setting of a task each, with a value that no model takes for its default.
+# One value for each of a task's settings that is not any model's default.
 _SETTINGS: dict[str, Any] = {"temperature": 0.5, "top_p": 0.5, "seed": 7, "stop": ["."], "logprobs": True}
 
 
 def describe(recipient: Recipient, model: str) -> str | None:
-    """Tell in one line what a model takes otherwise than tasks spell it; None where it takes all as it is."""
+    """Describe in one line how a model differs from a task's spelling; None if it takes all as it is."""
     dialect = dialect_of(recipient, model, CHAT)
     said = [] if dialect.endpoint == CHAT else [f"asked at {dialect.endpoint}"]
     lost = [name for name, value in _SETTINGS.items() if dialect.losses({name: value})]

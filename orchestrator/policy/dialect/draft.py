@@ -1,4 +1,4 @@
-"""A request body on its way to the spelling of its recipient, and what could not be said on the way. Pure."""
+"""A request body while it is adapted to its recipient, and what could not be expressed. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NEVER_DROPPED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A field of a request that its recipient does not take, and why. `field` is its name as the task spells it."""
+    """A field of a request that its recipient does not take, and why. `field` is its name in the task's spelling."""
 
     field: str
     reason: str
 
     @property
     def may_be_dropped(self) -> bool:
-        """True if the request may go without the field where its task says so."""
+        """True if the request may go without the field, if its task allows that."""
         return self.field not in NEVER_DROPPED
 
 
@@ -34,7 +34,7 @@ class Draft:
     """The fields of one body besides its messages, while the rules of `model` at `recipient` change them.
 
     `name` is what the recipient calls the model. `edits` change the messages. With `drop`, a field that is not taken
-    is left out where that is allowed; its loss is noted all the same.
+    is left out if allowed; its loss is noted anyway.
     """
 
     fields: dict[str, Any]
@@ -47,7 +47,7 @@ class Draft:
     edits: list[Callable[[Messages], Messages]] = field(default_factory=list)
 
     def lose(self, name: str, why: str) -> None:
-        """Note that a field is not taken, and leave it out where that is allowed."""
+        """Note that a field is not taken, and leave it out if allowed."""
         loss = Loss(name, f"{self.name or self.model} {why}")
         if loss not in self.losses:
             self.losses.append(loss)
@@ -55,17 +55,16 @@ class Draft:
             self.fields.pop(name, None)
 
     def rename(self, name: str, to: str) -> None:
-        """Give a field its name there; one of that name that is set already wins."""
+        """Rename a field; a field that already has the new name wins."""
         if name in self.fields:
             value = self.fields.pop(name)
             self.fields.setdefault(to, value)
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """True for a JSON number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def named(value: Any, name: str) -> Any:
-    """A member of an object, None where there is no such."""
+    """Return a member of an object, or None."""
     return value.get(name) if isinstance(value, Mapping) else None

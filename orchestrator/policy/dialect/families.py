@@ -1,4 +1,4 @@
-"""What the names of models say of them: which reason, which efforts they take, and how old they are. Pure."""
+"""Facts from models' names: which reason, which efforts they take, and their versions. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ _VENDOR = re.compile(r"^(?:ft:)?(?:[a-z0-9_.-]+/)*", re.IGNORECASE)
 
 
 def plain_name(model: str) -> str:
-    """A model's name in lower case, without a vendor before it, a variant behind a colon or the mark of a tuning."""
+    """Return a model's name in lower case, without vendor, without variant after a colon, without the mark of a
+    tuning."""
     return _VENDOR.sub("", model.strip(), count=1).split(":")[0].lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """How a family reasons: by default, and with which efforts. Without efforts it does not."""
+    """How a family reasons: by default, and with which efforts. A family without efforts does not reason."""
 
     by_default: bool
     efforts: frozenset[str]
@@ -34,8 +35,8 @@ def _efforts(words: str) -> frozenset[str]:
 
 _NEVER = Reasoning(False, frozenset())
 _CLASSIC = _efforts("low medium high")
-# The first that fits holds, so a narrower name stands before a wider one. Read on 2026-11-26: OpenAI's model pages,
-# what pydantic-ai 2026-11 verified against the Responses API, and recorded answers.
+# The first match holds, so a narrower name stands before a wider one. Read on 2026-11-26: OpenAI's model pages, what
+# pydantic-ai 2026-11 verified against the Responses API, and recorded answers.
 _OPENAI: tuple[tuple[str, Reasoning], ...] = tuple(
     (pattern, Reasoning(by_default, _efforts(efforts)))
     for pattern, by_default, efforts in (
@@ -60,7 +61,7 @@ _OPENAI: tuple[tuple[str, Reasoning], ...] = tuple(
 
 
 def openai_reasoning(model: str) -> Reasoning:
-    """How an OpenAI model reasons; one whose name is unknown does not."""
+    """Return how an OpenAI model reasons; a model with an unknown name does not."""
     name = plain_name(model)
     return next((found for pattern, found in _OPENAI if re.match(pattern, name)), _NEVER)
 
@@ -82,7 +83,7 @@ _OPENAI_MOST = tuple(
 
 
 def openai_most_tokens(model: str) -> int | None:
-    """The most tokens that an answer of an OpenAI model may be asked for, None where that is not known."""
+    """Return the most tokens that may be requested for an OpenAI model's answer, None if unknown."""
     name = plain_name(model)
     return next((most for fits, most in _OPENAI_MOST if fits(name)), None)
 
@@ -95,7 +96,7 @@ _CLAUDE_PREVIEW = re.compile(r"claude-(mythos|fable)")
 
 @dataclass(frozen=True, slots=True)
 class Claude:
-    """A Claude model: its line (`opus`, `sonnet`, `haiku`, …) and version. A name that says none is `LATEST`."""
+    """A Claude model: its line (`opus`, `sonnet`, `haiku`, …) and version; without a version it is `LATEST`."""
 
     line: str
     version: tuple[int, int]
@@ -107,7 +108,7 @@ class Claude:
 
 
 def claude_of(model: str) -> Claude | None:
-    """The Claude model of a name; None for other models, and for a name without version of a known line."""
+    """Return the Claude model of a name; None for other models, and for a name without version of a known line."""
     name = plain_name(model)
     if found := _CLAUDE.search(name):
         line = found["before"] or found["after"] or ""
@@ -118,7 +119,7 @@ def claude_of(model: str) -> Claude | None:
 
 
 def claude_efforts(claude: Claude) -> frozenset[str]:
-    """The levels of effort that a model takes; none where it takes no effort."""
+    """Return the levels of effort that a model takes; empty if it takes no effort."""
     if claude.since(opus=(4, 7), sonnet=(5, 0), other=(5, 0)):
         return _CLASSIC | {"xhigh", "max"}
     if claude.since(opus=(4, 6), sonnet=(4, 6)):
@@ -126,8 +127,8 @@ def claude_efforts(claude: Claude) -> frozenset[str]:
     return _CLASSIC if claude.since(opus=(4, 5)) else frozenset()
 
 
-# Anthropic's model pages, read on 2026-11-26; a recorded refusal names 64,000 for haiku-4-5. Later models than these
-# take twice as much; of earlier ones that are not listed nothing is known here.
+# Anthropic's model pages, read on 2026-11-26; a recorded refusal names 64,000 for haiku-4-5. Later models take twice
+# as much; earlier models that are not listed are unknown here.
 _CLAUDE_MOST: Mapping[tuple[str, tuple[int, int]], int] = {
     ("opus", (3, 0)): 4_096,
     ("sonnet", (3, 0)): 4_096,
@@ -147,6 +148,6 @@ _NEWER_MOST = 128_000
 
 
 def claude_most_tokens(claude: Claude) -> int | None:
-    """The most tokens that an answer may be asked for, None where that is not known."""
+    """Return the most tokens that may be requested for an answer, None if unknown."""
     known = _CLAUDE_MOST.get((claude.line, claude.version))
     return _NEWER_MOST if known is None and claude.version >= (4, 6) else known

@@ -1,4 +1,4 @@
-"""What OpenAI's families of models take, as far as it takes more than a line of a table. Pure."""
+"""Rules of OpenAI's model families that need more than a table line. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_effort(draft: Draft) -> None:
 
 
 def bound_answer(draft: Draft) -> None:
-    """Lower a bound to the most that the model may be asked for: it answers in no more tokens in any case."""
+    """Lower a bound to the model's maximum: it never answers in more tokens."""
     most = openai_most_tokens(draft.model)
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         value = draft.fields.get(name)
@@ -49,7 +49,7 @@ def bound_answer(draft: Draft) -> None:
 
 
 def check_included_logprobs(draft: Draft) -> None:
-    """Refuse the probabilities of tokens, which the Responses API is asked for by `include`."""
+    """Refuse token probabilities, which the Responses API requests through `include`."""
     included = draft.fields.get("include")
     if not isinstance(included, list) or _LOGPROBS not in included:
         return

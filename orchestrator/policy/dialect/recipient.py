@@ -1,4 +1,4 @@
-"""Where a request goes, as far as its spelling depends on that: the provider, and the user's own rules."""
+"""The recipient of a request, as far as its spelling depends on it: the provider, and the user's own rules."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _HOSTS = {
     "api.moonshot.cn": "moonshot",
     "openrouter.ai": "openrouter",
 }
-# What the price table calls providers that have another name here.
+# Names in the price table of providers that have another name here.
 _PRICED_AS = {"xai": "x-ai", "moonshot": "moonshotai"}
 _CALLED = {listed: name for name, listed in _PRICED_AS.items()}
 
 
 class Structured(StrEnum):
-    """How a server can be asked for JSON. Answers are checked against the task's schema in each case."""
+    """How a server can be asked for JSON. In each case answers are checked against the task's schema."""
 
     JSON_SCHEMA = "json_schema"  # it takes the schema, and answers by it
     JSON_OBJECT = "json_object"  # it answers in JSON; the schema is in the prompt
@@ -40,8 +40,8 @@ class Structured(StrEnum):
 class OwnRule:
     """One entry under `dialect` of a backend in orch.toml: what its `models` (a glob) do with a field.
 
-    One of the others is set: `like` names the model whose rules hold; `endpoint` the only one that there is;
-    `structured` how JSON is asked for; or, of `field`, `rename`, `at_least`, `at_most` or `refuse`.
+    Exactly one other setting is given: `like` names the model whose rules hold; `endpoint` the only available
+    endpoint; `structured` how JSON is requested; or, for `field`, `rename`, `at_least`, `at_most` or `refuse`.
     """
 
     models: str = "*"
@@ -61,7 +61,8 @@ class OwnRule:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """A backend as the dialect sees it: its provider, how it can be asked for JSON if that is set, and own rules."""
+    """A backend as the dialect sees it: its provider, how to ask it for JSON if that is set, and the user's own
+    rules."""
 
     provider: str = OTHER
     structured: Structured | None = None
@@ -69,11 +70,11 @@ class Recipient:
 
 
 UNKNOWN = Recipient()
-"""A server of which nothing is known."""
+"""A server about which nothing is known."""
 
 
 def provider_at(base_url: str, named: str | None = None) -> str:
-    """The provider of an address; `named` is what orch.toml calls it, which goes first."""
+    """Return the provider of an address; `named`, its name in orch.toml, has priority."""
     if named is not None:
         return _CALLED.get(named, named)
     host = urlsplit(base_url).hostname or ""
@@ -81,6 +82,6 @@ def provider_at(base_url: str, named: str | None = None) -> str:
 
 
 def priced_as(base_url: str) -> str | None:
-    """What the price table calls the provider of an address, None where nobody knows whose it is."""
+    """Return the price table's name for the provider of an address, None if the provider is unknown."""
     name = provider_at(base_url)
     return None if name == OTHER else _PRICED_AS.get(name, name)

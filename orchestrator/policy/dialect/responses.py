@@ -1,4 +1,4 @@
-"""A chat completion's body as one of the Responses API, for models that exist only there. Pure."""
+"""Converts a chat completion's body to the Responses API, for models that exist only there. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NO_COUNTERPART = (
 
 
 def to_responses(draft: Draft) -> None:
-    """Move a body to the Responses API, under its names of fields."""
+    """Move a body to the Responses API, with its field names."""
     draft.endpoint = RESPONSES
     respell(draft)
-    draft.fields.setdefault("store", False)  # nobody asks for these answers by their id
+    draft.fields.setdefault("store", False)  # these answers are never fetched by id
     draft.edits.append(input_of)
 
 
 def respell(draft: Draft) -> None:
-    """Say what has the name of a chat completion's field as the Responses API says it."""
+    """Respell the fields of a chat completion for the Responses API."""
     fields = draft.fields
     for name in _NO_COUNTERPART:
         if name in fields and fields[name] == NEUTRAL.get(name):

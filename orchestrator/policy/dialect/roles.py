@@ -1,4 +1,4 @@
-"""Messages of roles that a model does not take. Pure."""
+"""Messages with roles that a model does not take. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.policy.dialect.draft import Draft, Messages
 
 
 def system_into_question(draft: Draft) -> None:
-    """Put what the system says before the first question of the user."""
+    """Move system messages into the user's first question."""
     draft.edits.append(_joined)
 
 

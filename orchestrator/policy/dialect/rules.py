@@ -1,4 +1,4 @@
-"""The kinds of rules that the tables are made of; each changes a draft. Pure."""
+"""The kinds of rules in the tables; each changes a draft. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NEUTRAL: Mapping[str, Any] = {
     "top_logprobs": 0,
     "n": 1,
 }
-"""Values that say what holds without their field."""
+"""Values that equal the default."""
 
 
 class Change(Protocol):
-    """What a rule does with a draft."""
+    """The action of a rule on a draft."""
 
     def apply(self, draft: Draft) -> None:
         """Change the draft, or note what is lost."""
@@ -36,9 +36,9 @@ class Change(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """One line of the tables: what `models` (a regular expression) at `providers` do, `source` says who told so.
+    """One line of the tables: what `models` (a regular expression) at `providers` do, with its `source`.
 
-    It holds at `endpoints`, all of them where none is named, and if `when` does. `read` is the day of the source.
+    It holds at `endpoints`, all if none is named, and only if `when` holds. `read` is the date of the source.
     """
 
     providers: Collection[str]
@@ -54,7 +54,7 @@ class TableRule:
         return provider in self.providers and re.match(self.models, plain_name(model)) is not None
 
     def apply(self, draft: Draft) -> None:
-        """Apply the change to a draft for such a model, where the rest of the rule holds."""
+        """Apply the change to a draft of such a model, if the rule's other conditions hold."""
         if self.endpoints and draft.endpoint not in self.endpoints:
             return
         if self.when is None or self.when(draft):
@@ -74,7 +74,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class NotTaken:
-    """Fields are refused there; a value that says what holds without the field is left out in silence."""
+    """Fields are refused there; a value equal to the default is left out silently."""
 
     fields: tuple[str, ...]
     why: str = ""
@@ -92,7 +92,7 @@ class NotTaken:
 
 @dataclass(frozen=True, slots=True)
 class OnlyValues:
-    """A field takes these values alone; where it is left out the first of them holds."""
+    """A field takes only these values; the first is the default."""
 
     field: str
     values: tuple[Any, ...]
@@ -105,7 +105,7 @@ class OnlyValues:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A number below `least` or above `most` becomes that; it bounds what an answer may cost, and stays a bound."""
+    """Raise a number below `least`, or lower one above `most`: it bounds an answer's cost, and stays a bound."""
 
     field: str
     least: float | None = None
@@ -123,7 +123,7 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True)
 class NotAbove:
-    """A number above `most` is refused: a lower one would ask for something else."""
+    """Refuse a number above `most`: a lower one would ask for something else."""
 
     field: str
     most: float
@@ -148,7 +148,7 @@ class NotTogether:
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """A change that a function makes."""
+    """A change made by a function."""
 
     function: Callable[[Draft], None]
 

@@ -1,7 +1,7 @@
-"""A user's JSON Schema as strict structured outputs take it: closed objects, every property required. Pure.
+"""A user's JSON Schema in the form for strict structured outputs: closed objects, every property required. Pure.
 
-The strict schema allows more or less what the user's does, and answers are always checked against the user's. What
-cannot be said strictly (open objects, untyped lists) gives no strict schema.
+The strict schema allows roughly what the user's does, and answers are always checked against the user's. What cannot
+be expressed strictly (open objects, untyped lists) has no strict schema.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-# OpenAI's guide to structured outputs and what pydantic-ai 2026-11 found to be refused.
+# OpenAI's guide to structured outputs, and refusals that pydantic-ai 2026-11 found.
 _LEFT_OUT = frozenset(
     {"$schema", "$id", "$comment", "$anchor", "default", "examples", "example", "deprecated", "readOnly", "writeOnly",
      "discriminator", "nullable", "contentMediaType", "contentEncoding", "xml", "externalDocs"}
@@ -37,11 +37,11 @@ DEEPEST = 10
 MOST_PROPERTIES = 5_000
 MOST_VALUES = 1_000
 MOST_TEXT = 120_000
-"""OpenAI's limits to a strict schema: levels, properties, values of enums, characters of names and values."""
+"""OpenAI's limits on a strict schema: levels, properties, values of enums, characters of names and values."""
 
 
 class _NotStrictError(Exception):
-    """Something of a schema has no strict form."""
+    """A part of a schema has no strict form."""
 
 
 @dataclass(slots=True)
@@ -56,10 +56,10 @@ class _Size:
 
 
 def strict_schema(schema: Mapping[str, Any], *, limits: bool = True) -> Schema | None:
-    """The strict form of a schema, None where it has none.
+    """Return the strict form of a schema, or None.
 
-    Optional properties become nullable ones. `limits` says whether the recipient takes bounds of numbers and lists,
-    patterns and formats; what it does not take is told in the descriptions, and checked here.
+    Optional properties become nullable. `limits` says whether the recipient takes bounds of numbers and lists,
+    patterns and formats; the descriptions state what it does not take, which is checked here.
     """
     try:
         return _Strict(limits).root(schema)
@@ -68,7 +68,7 @@ def strict_schema(schema: Mapping[str, Any], *, limits: bool = True) -> Schema |
 
 
 class _Strict:
-    """One schema on its way."""
+    """One schema during its conversion."""
 
     def __init__(self, limits: bool) -> None:
         self._limits = limits
@@ -100,7 +100,7 @@ class _Strict:
         return found
 
     def _leave_out_limits(self, found: Schema) -> str:
-        """Take out what is checked here instead; the limits among it in words."""
+        """Remove the keywords that are checked here instead; return the limits among them in words."""
         said = []
         for name in [*found]:
             if name in _CHECKED_HERE or (name in _NUMBER_AND_LIST_LIMITS and not self._is_taken(name, found[name])):
@@ -192,7 +192,7 @@ class _Strict:
 
 
 def _definition(schema: Mapping[str, Any], reference: Any) -> Schema:
-    """The definition that a whole schema refers to; a schema that says more than that has no strict form."""
+    """Return the definition that a whole schema refers to; a schema that says more has no strict form."""
     found = _DEFINITION.fullmatch(reference) if isinstance(reference, str) else None
     if found is None or reference == "#" or schema.keys() - {"$ref", "$defs", "definitions", "$schema", "title"}:
         raise _NotStrictError
@@ -204,7 +204,7 @@ def _definition(schema: Mapping[str, Any], reference: Any) -> Schema:
 
 
 def _nullable(schema: Schema) -> Schema:
-    """The same schema, which allows null as well."""
+    """Return the same schema, which also allows null."""
     if "anyOf" in schema:
         if _allows_null(schema["anyOf"]):
             return schema

@@ -1,6 +1,6 @@
-"""How a recipient is asked for JSON: by its schema, as any JSON, or in the prompt alone. Pure.
+"""Ways to ask a recipient for JSON: by its schema, as any JSON, or in the prompt alone. Pure.
 
-The prompt names the word JSON, since servers refuse `json_object` where no message does.
+The prompt contains the word JSON, since servers refuse `json_object` without it in a message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIELDS = frozenset({FIELD, "text"})
 
 
 def schema_of(draft: Draft) -> Mapping[str, Any] | None:
-    """The named schema that a chat completion's body asks for, None where it asks for none."""
+    """Return the named schema that a chat completion's body asks for, or None."""
     asked = draft.fields.get(FIELD)
     if not isinstance(asked, dict) or asked.get("type") != "json_schema":
         return None
@@ -41,7 +41,7 @@ def ask_for(way: Structured, draft: Draft) -> None:
     if way is Structured.NONE or not _is_object(asked["schema"]):
         del draft.fields[FIELD]
     elif draft.recipient.provider == LOCAL:
-        # llama.cpp answers by the schema that stands here; who does not know it passes it over.
+        # llama.cpp answers by the schema here; other servers ignore it.
         draft.fields[FIELD] = {"type": "json_object", "schema": asked["schema"]}
     else:
         draft.fields[FIELD] = {"type": "json_object"}
@@ -70,9 +70,9 @@ def ask_for_an_object(draft: Draft) -> None:
 
 
 def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
-    """Give the schema its strict form; where it has none, the model is shown it and not held to it.
+    """Give the schema its strict form; without one, the schema is sent but not enforced.
 
-    A schema of anything but an object is refused there in either form, and is asked for in the prompt.
+    A schema of anything but an object is refused there in either form, and is requested in the prompt.
     """
     asked = schema_of(draft)
     if asked is None or asked.get("strict") is not True:
@@ -86,19 +86,19 @@ def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
 
 
 def ask_strictly_without_limits(draft: Draft) -> None:
-    """The same where bounds of numbers and lists are refused."""
+    """Give the schema its strict form for a recipient that refuses bounds of numbers and lists."""
     ask_strictly(draft, limits=False)
 
 
 def ask_loosely(draft: Draft) -> None:
-    """Show the model the schema, and do not hold it to it."""
+    """Send the schema without enforcing it."""
     asked = schema_of(draft)
     if asked is not None:
         draft.fields[FIELD] = {"type": "json_schema", "json_schema": {**asked, "strict": False}}
 
 
 def ask_anthropic(draft: Draft) -> None:
-    """Give the schema the form that Anthropic takes; where it has none, ask for it in the prompt."""
+    """Give the schema Anthropic's form; without one, ask for it in the prompt."""
     asked = schema_of(draft)
     if asked is None:
         return
@@ -117,7 +117,7 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def _with_instruction(messages: Messages, schema: Mapping[str, Any]) -> Messages:
-    """The messages with what the answer must be below the last question."""
+    """Append the required form of the answer to the last message."""
     told = json.dumps(schema, ensure_ascii=False)
     said = f"Answer with JSON that fits this JSON Schema, and with nothing else:\n{told}"
     *before, last = messages

@@ -1,4 +1,4 @@
-"""What models of providers do not take as it is asked for, a line each, with its source. Pure data.
+"""Fields that models of providers do not take as requested, a line each, with its source. Pure data.
 
 Sources: providers' pages and SDKs as of 2026-11, what pydantic-ai 2026-11 verified, and refusals that users posted or
 that were recorded (a name like `owner/repo#1` is an issue on GitHub). Rules apply in this order.
@@ -31,12 +31,12 @@ from orchestrator.policy.dialect.structured import (
     ask_strictly_without_limits,
 )
 
-# A server that nobody knows takes what OpenAI's models take if it has one of their names: a proxy.
+# An unknown server is treated as a proxy: it takes what OpenAI's models take if its model has such a name.
 _OPENAI = ("openai", "azure", "other")
 _ANTHROPIC = ("anthropic",)
 _ANY = ""
 _KNOWN_AS_OPENAIS = r"gpt-(3\.5|35|4|5|6)|o\d|chatgpt|codex|computer-use"
-# Some rules hold for every model there is at OpenAI and Azure, whose deployments have names of their owners' own.
+# Some rules hold for every model at OpenAI and Azure, whose deployments have names chosen by their owners.
 _EVERY_OPENAI_MODEL = ((("openai", "azure"), _ANY), (("other",), _KNOWN_AS_OPENAIS))
 _SAMPLING = (
     "temperature",
@@ -229,7 +229,7 @@ _ANTHROPIC_RULES = (
 )
 
 _OTHER_RULES = (
-    # It leaves out settings that a model does not take, and passes schemas on as they are.
+    # It leaves out settings that a model does not take, and passes schemas on unchanged.
     TableRule(
         ("openrouter",),
         _KNOWN_AS_OPENAIS,

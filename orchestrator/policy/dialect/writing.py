@@ -1,6 +1,6 @@
-"""Request lines as one model at one recipient takes them. Pure.
+"""Request lines in the dialect of one model at one recipient. Pure.
 
-Lines of one task differ in their messages alone, so what becomes of the other fields is found once for all of them.
+Lines of one task differ only in their messages, so the other fields are converted once for all lines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orchestrator.policy.dialect.tables import RULES
 _ASKED = ("messages", "input", "prompt")
 _BOUNDS = frozenset({"max_completion_tokens", "max_output_tokens"})
 MOST_KEPT = 256
-"""How many sets of fields a dialect remembers."""
+"""Number of sets of fields that a dialect remembers."""
 
 
 class _Line(msgspec.Struct):
@@ -39,7 +39,7 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What becomes of one set of fields: None for `fields` if they stay as they are."""
+    """The result for one set of fields; `fields` is None if they stay unchanged."""
 
     endpoint: str
     fields: Mapping[str, msgspec.Raw] | None
@@ -47,9 +47,9 @@ class _Written:
 
 
 class Dialect:
-    """How requests to `asked_at` are written for a model at a recipient; `refused` are fields that it has refused.
+    """Writes requests to `asked_at` for a model at a recipient; `refused` are fields that it has refused.
 
-    `name` is the model's own. A model of a deployment may be like another one, whose rules hold then.
+    `name` is the model's own. A deployment's model may be like another model, whose rules then hold.
     """
 
     def __init__(self, recipient: Recipient, name: str, asked_at: str, refused: frozenset[str] = frozenset()) -> None:
@@ -66,15 +66,15 @@ class Dialect:
 
     @property
     def endpoint(self) -> str:
-        """The path that the requests are sent to in the end."""
+        """The path that the requests are finally sent to."""
         return self._draft({}, drop=True, is_ready=False).endpoint
 
     def losses(self, body: Mapping[str, Any]) -> tuple[Loss, ...]:
-        """What a body asks for that cannot be said there. Of a body as its task spells it, without its messages."""
+        """Return what cannot be expressed there of a body in its task's spelling, without its messages."""
         return tuple(self._draft(body, drop=False, is_ready=False).losses)
 
     def body(self, body: Mapping[str, Any], *, drop: bool = False) -> dict[str, Any]:
-        """A whole body as it is sent; with `drop`, without what is not taken and may be left out."""
+        """Return a whole body as it is sent; with `drop`, without fields that are not taken and may be left out."""
         asked = next((name for name in _ASKED if name in body), None)
         draft = self._draft({name: value for name, value in body.items() if name != asked}, drop=drop, is_ready=False)
         if asked is None:
@@ -82,7 +82,8 @@ class Dialect:
         return {**draft.fields, **_asked_again(asked, body[asked], draft.endpoint, draft.edits)}
 
     def line(self, line: bytes, *, drop: bool = False, is_ready: bool = False) -> bytes:
-        """A request line as it is sent. `is_ready` says that a person wrote it: then only names of fields change."""
+        """Return a request line as it is sent. `is_ready` says that a person wrote it: then only field names
+        change."""
         parsed = _decode_line(line)
         body: dict[str, Any] = parsed.body
         if self._is_plain and ("max_tokens" not in body or _BOUNDS.isdisjoint(body)):
@@ -100,7 +101,7 @@ class Dialect:
         return _encode(parsed)
 
     def _with_name(self, line: bytes, parsed: _Line) -> bytes:
-        """The line under the model's own name; the very same one where it has that already."""
+        """Return the line with the model's own name; unchanged if it has that name already."""
         if bytes(parsed.body.get("model", b"")) == bytes(self._model):
             return line
         parsed.body["model"] = self._model
@@ -132,7 +133,7 @@ class Dialect:
         fields = {name: value for name, value in body.items() if name != "model"}
         draft = Draft(fields, self._like, self.recipient, self.asked_at, self.name, drop)
         if not _BOUNDS.isdisjoint(fields):
-            fields.pop("max_tokens", None)  # what `extra` names stands in place of ours
+            fields.pop("max_tokens", None)  # a bound in `extra` replaces ours
         if is_ready:
             for rule in self._rules:
                 if isinstance(rule.change, Renamed):
@@ -148,9 +149,9 @@ class Dialect:
 
 
 def dialect_of(recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()) -> Dialect:
-    """How requests to `endpoint` are written for a model at a recipient.
+    """Return the dialect of requests to `endpoint` for a model at a recipient.
 
-    `refused` are the names of fields that this model has refused there; a part of one is named with a dot.
+    `refused` are the names of fields that this model has refused there; a part of a field is named with a dot.
     """
     return Dialect(recipient, model, endpoint, frozenset(refused))
 
@@ -158,7 +159,7 @@ def dialect_of(recipient: Recipient, model: str, endpoint: str, refused: Collect
 def _asked_again(
     name: str, asked: Any, endpoint: str, edits: Sequence[Callable[[Messages], Messages]]
 ) -> dict[str, Any]:
-    """What is asked, with its edits, under the name that its endpoint has for it."""
+    """Return the edited messages under the name that their endpoint uses."""
     if not edits or not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
         return {name: asked}
     for edit in edits:
@@ -167,7 +168,7 @@ def _asked_again(
 
 
 def _apply_own(rule: OwnRule, draft: Draft) -> None:
-    """Apply a rule of orch.toml; the reason says where it stands."""
+    """Apply a rule of orch.toml; the reason names orch.toml."""
     if rule.endpoint == RESPONSES and draft.endpoint == CHAT:
         to_responses(draft)
     name = rule.field
@@ -185,7 +186,7 @@ def _apply_own(rule: OwnRule, draft: Draft) -> None:
 
 
 def _ask_in_a_known_way(draft: Draft, own: Sequence[OwnRule], refused: frozenset[str]) -> None:
-    """Ask for JSON as orch.toml says, or as the server has been found to take it."""
+    """Ask for JSON as orch.toml says, or as the server is known to accept it."""
     said = next((rule.structured for rule in own if rule.structured is not None), draft.recipient.structured)
     if said is None and any(name.split(".")[0] in structured.FIELDS for name in refused):
         said = Structured.JSON_OBJECT
@@ -196,7 +197,7 @@ def _ask_in_a_known_way(draft: Draft, own: Sequence[OwnRule], refused: frozenset
 
 
 def _leave_out_refused(draft: Draft, refused: frozenset[str]) -> None:
-    """Say fields that were refused in another way, where there is one, or name them as lost."""
+    """Express refused fields in another way if possible, else note them as lost."""
     if SYSTEM in refused:
         system_into_question(draft)
     for name in sorted(refused):
