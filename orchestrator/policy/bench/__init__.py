@@ -1,9 +1,9 @@
 """Decides what to measure on an engine next, and what the measurements mean. Pure.
 
-    sweep    the next concurrency, until the knee is known
-    halving  the next settings of an engine, until the best are known
-    rates    tokens a second of prompts and of answers
-    verdict  rows an hour, money and the time of the end
+sweep    the next concurrency, until the knee is known
+halving  the next settings of an engine, until the best are known
+rates    tokens a second of prompts and of answers
+verdict  rows an hour, money and the time of the end
 """
 
 from __future__ import annotations
