@@ -1,4 +1,4 @@
-"""Which backends may take a job's rows: a filter in front of the planner, which chooses among them. Pure."""
+"""The backends that may take a job's rows: a filter before the planner, which chooses among them. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOT_AT_ONCE = "it does not answer at once"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A backend before the filter; `objection` is what speaks against it for this job, if anything does."""
+    """A backend before the filter; `objection` is the reason against it for this job, if any."""
 
     name: str
     kind: str
@@ -21,9 +21,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
-    """The backends that may take a job's rows, in the order of orch.toml, and what speaks against each of the others.
+    """The backends that may take a job's rows, in the order of orch.toml, and the objections to the others.
 
-    `wanted` is the backend that was asked for by name, if any.
+    `wanted` is the backend that was requested by name, if any.
     """
 
     eligible: Mapping[str, Candidate]
@@ -31,7 +31,7 @@ class Eligibility:
     wanted: str | None = None
 
     def reason(self, backend: str) -> str:
-        """Why an eligible backend takes the rows where no other may."""
+        """Return why an eligible backend takes the rows when no other may."""
         why = "asked for" if self.wanted else "the only one that fits"
         return f"{why}; {self.eligible[backend].location}, {self.eligible[backend].price}"
 
@@ -45,10 +45,10 @@ def eligibility(
     models: Mapping[str, Mapping[str, str | None]],
     at_once: Collection[str] | None = None,
 ) -> Eligibility:
-    """The backends that the job allows and that know every model of it.
+    """Return the backends that the job allows and that know all of its models.
 
-    `models` gives for each backend what each alias is called there, None where it has no name. `at_once` names the
-    backends that answer at once, where only those may be asked.
+    `models` maps each backend to its names for the aliases, None if an alias has no name there. `at_once` names the
+    backends that answer at once, if only those may be asked.
     """
     objections = {
         candidate.name: _objection(candidate, allowed, local_only, wanted, models.get(candidate.name, {}))

@@ -1,6 +1,6 @@
-"""A task's question as the body of a request: chat completions, responses or embeddings. Pure.
+"""A task's question as a request body: chat completions, responses or embeddings. Pure.
 
-A task's question begins as the messages of a chat; what other endpoints call it is known here, and nowhere else.
+A task's question begins as the messages of a chat; only this module knows the other endpoints' names for it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Message = Mapping[str, Any]
 
 
 def url_of(task: Task) -> str:
-    """The path that a task's requests go to."""
+    """Return the path for a task's requests."""
     if task.kind == "embedding":
         return EMBEDDINGS
     return RESPONSES if task.endpoint == "responses" else CHAT
 
 
 def question_of(task: Task) -> str:
-    """A task's prompt as a template; below that of a classification, its labels."""
+    """Return a task's prompt as a template, followed by the labels of a classification."""
     if not task.labels:
         return task.prompt
     lines = (f"- {label}: {said}" if said else f"- {label}" for label, said in task.labels.items())
@@ -33,10 +33,10 @@ def question_of(task: Task) -> str:
 
 
 def fixed_fields(task: Task) -> dict[str, Any]:
-    """The body's fields that are the same for every document, but for the model; the bound is as it is written."""
+    """Return the body's fields that are the same for every document, except the model; the bound is as written."""
     match url_of(task):
         case "/v1/embeddings":
-            # A shorter text than the vector itself; `encoding_format` of `extra` goes before it.
+            # The default `encoding_format` is shorter than a list of numbers; `extra` overrides it.
             size = {} if task.dimensions is None else {"dimensions": task.dimensions}
             return {**size, **task.extra}
         case "/v1/responses":
@@ -56,7 +56,7 @@ def _chat_fields(task: Task) -> dict[str, Any]:
 
 
 def _responses_fields(task: Task) -> dict[str, Any]:
-    # Nobody asks for these answers by their id: the provider need not keep them.
+    # These answers are never fetched by id: the provider need not keep them.
     body: dict[str, Any] = {"max_output_tokens": task.max_tokens, **_sampling(task), "store": False}
     text = {}
     if task.output_schema is not None:
@@ -75,7 +75,7 @@ def _sampling(task: Task) -> dict[str, Any]:
 
 
 def bound_field(url: str, bound: int) -> dict[str, int]:
-    """The field that bounds an answer to so many tokens; none where it has none."""
+    """Return the field that bounds an answer to this many tokens; empty if the endpoint has no bound."""
     match url:
         case "/v1/embeddings":
             return {}
@@ -86,7 +86,7 @@ def bound_field(url: str, bound: int) -> dict[str, int]:
 
 
 def asked_fields(url: str, messages: Sequence[Message]) -> dict[str, Any]:
-    """The body's fields that hold what is asked; an embedding is of the text of the last message."""
+    """Return the body's fields that hold the question; an embedding is of the last message's text."""
     match url:
         case "/v1/embeddings":
             return {"input": messages[-1]["content"]}
@@ -97,12 +97,12 @@ def asked_fields(url: str, messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def input_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages of a chat as the `input` of the Responses API."""
+    """Return chat messages as the `input` of the Responses API."""
     return [{**message, "content": _parts(message["content"])} for message in messages]
 
 
 def _parts(content: Any) -> Any:
-    """A message's content as the Responses API spells it."""
+    """Return a message's content in the Responses API's spelling."""
     return content if isinstance(content, str) else [_part(part) for part in content]
 
 
@@ -113,7 +113,7 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def messages_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of any request body, for people: a text by itself is one of `input`."""
+    """Return the messages of any request body, for people; a text by itself becomes a message of role `input`."""
     asked = body.get("messages", body.get("input", body.get("prompt")))
     told = [] if body.get("instructions") is None else [{"role": "instructions", "content": body["instructions"]}]
     if isinstance(asked, list) and asked and all(isinstance(one, dict) for one in asked):

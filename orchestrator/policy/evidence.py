@@ -1,8 +1,8 @@
-"""What may be believed of a batch that was acknowledged: that it is gone, that its answers exist, that its files are
-whole. Pure.
+"""Evidence about an acknowledged batch: whether it is gone, whether answers exist, whether its files are complete.
+Pure.
 
-One answer is not proof. A provider's replicas lag, its gateways answer for it, its files are written while they are
-read. What is taken for gone or missing is asked for again and paid twice if it turns up after all; so each claim
+One answer is not proof. A provider's replicas lag, its gateways answer for it, and its files are read while they are
+written. What counts as gone or missing is requested again, and paid twice if it turns up after all. So each claim
 needs several answers over some time, and each wait has an end.
 """
 
@@ -16,51 +16,51 @@ from orchestrator.core.wire import BatchStatus
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 DENIALS = 4
-"""So often a backend must say that it does not know a batch, or show a list without it."""
+"""How often a backend must deny that it knows a batch, or show a list without it."""
 DENIED_FOR = 30 * MINUTE
 UNLISTED_FOR = 6 * HOUR
-"""Where its list cannot be read, its denials must last for so long instead."""
+"""How long denials must last instead if the backend's list cannot be read."""
 HURRIED_DENIALS, HURRIED_FOR = 2, 5 * MINUTE
 """The same for a batch whose rows are needed elsewhere in time."""
 
 FILES_APPEAR = 15 * MINUTE
-"""A batch may be told as over before its files are named, and a file be named before it can be read."""
+"""A batch may be reported as over before its files are named, and a file may be named before it can be read."""
 SETTLES = MINUTE
 ANSWERS_KEPT = DAY
-"""Answers that exist are waited for no longer than this, however far the deadline is."""
+"""Longest wait for answers that exist, however far the deadline is."""
 ASSUMED_REASK_SHARE = 2 * HOUR
-"""How long it takes to ask rows again, where no batch has shown it."""
+"""Time to ask rows again, if no batch has shown it."""
 
 LISTED_AFTER = 15 * MINUTE
-"""Where a batch cannot be retrieved for so long, its backend's list may show how it is."""
+"""After failing to retrieve a batch for this long, consult its backend's list."""
 
 OVERDUE = DAY
 OVERRUN = 6 * DAY
-"""So long behind its window a batch is asked to end, at a provider that lets batches run on behind it."""
+"""How long after its window a batch is asked to end, at a provider that lets batches overrun."""
 LONG = DAY
 NO_ANSWER = 10 * MINUTE
-"""Rows that are rerouted from a backend that has not answered for so long are let go after `LAST_CALL`."""
+"""Rows rerouted from a backend that has not answered for this long are released after `LAST_CALL`."""
 LAST_CALL = MINUTE
-"""A backend that is silent has so long to say what became of rows that are needed elsewhere."""
+"""Time for a silent backend to report on rows that are needed elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceVerdict:
-    """What a claim comes to. `why` is what is waited for, for people; None where nothing has to be waited for."""
+    """The verdict on a claim. `why` is what is still awaited, for people; None if nothing is."""
 
     why: str | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether there is evidence enough."""
+        """True if there is enough evidence."""
         return self.why is None
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """How often a backend has said that it does not know a batch, and since when.
+    """How often a backend has denied that it knows a batch, and since when.
 
-    `is_unlisted` says that its list was read to the end without it; None where the list could not be read.
+    `is_unlisted` says that its whole list lacks the batch; None if the list could not be read.
     """
 
     since: datetime
@@ -69,7 +69,8 @@ class Denied:
 
 
 def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> EvidenceVerdict:
-    """Whether a batch is gone that a backend does not know: `is_needed` where its rows have to go on in time."""
+    """Judge if a batch that its backend does not know is gone; `is_needed` if its rows are needed elsewhere in
+    time."""
     times, least = (HURRIED_DENIALS, HURRIED_FOR) if is_needed else (DENIALS, DENIED_FOR)
     if denied.is_unlisted is None:
         least = FILES_APPEAR if is_needed else UNLISTED_FOR
@@ -86,10 +87,10 @@ def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Evi
 class BatchLife:
     """A batch between its creation and its end, as far as it is known.
 
-    `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it, `failing_since`
-    since when every look has failed (None: the last one did not). `ends_from` is when its end was decided, `asked`
-    when it was first asked for. Times of looks are those of this process: who was away for days has asked nobody.
-    `is_needed` says that its rows have to go on elsewhere in time.
+    `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it. `failing_since`
+    is when polls began to fail (None: the last one did not). `ends_from` is when its end was decided, `asked` when it
+    was first requested. Times of polls are this process's own: a process that was down for days has asked nothing.
+    `is_needed` says that its rows are needed elsewhere in time.
     """
 
     made: datetime
@@ -103,11 +104,11 @@ class BatchLife:
 
     @property
     def overdue(self) -> datetime:
-        """From then on it is asked to end."""
+        """The time from which on it is asked to end."""
         return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
 
     def lost(self, now: datetime) -> str | None:
-        """Why nobody waits for it any longer; None while somebody does."""
+        """Return why it is no longer awaited, or None."""
         failing = None if self.failing_since is None else now - self.failing_since
         if failing is not None:
             needed = self.is_needed and self.ends_from is not None and now >= self.ends_from + LAST_CALL
@@ -123,7 +124,8 @@ class BatchLife:
 
 
 def _is_long(seen: timedelta, told: timedelta) -> bool:
-    """Whether something has lasted: for a day under our eyes, or for an hour and, by what is told, for days."""
+    """True if something has lasted long enough: for a day as observed, or for an hour as observed and days as
+    reported."""
     return seen >= LONG or (seen >= HOUR and told >= 3 * LONG)
 
 
@@ -133,9 +135,9 @@ def _days(span: timedelta) -> str:
 
 
 def answers_until(ended: datetime, deadline: datetime | None, again: timedelta | None) -> datetime:
-    """Until when answers that exist are waited for: as long as asking again could still be in time; a day at most.
+    """Return until when to wait for answers that exist: as long as asking again could be in time, a day at most.
 
-    `again` is how long that usually takes. Where it could not be in time any more there is nothing to hurry for.
+    `again` is how long asking usually takes. If it could not be in time any more, there is no hurry.
     """
     last = ended + ANSWERS_KEPT
     if deadline is None:
@@ -146,9 +148,9 @@ def answers_until(ended: datetime, deadline: datetime | None, again: timedelta |
 
 @dataclass(frozen=True, slots=True)
 class EndedBatch:
-    """What an ended batch tells of its rows and files. `is_counted`: its counts are told, and not left out.
+    """An ended batch's report on its rows and files. `is_counted`: its counts are stated, not missing.
 
-    `has_begun`: a row of it may have run.
+    `has_begun`: one of its rows may have run.
     """
 
     status: BatchStatus
@@ -161,22 +163,23 @@ class EndedBatch:
 
 
 def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
-    """Until when the files of a batch are looked at that did nothing by its provider's own word.
+    """Return until when to look for files of a batch that did nothing by its provider's own word.
 
-    Its provider says three times that there is nothing: counts of zero, no usage, empty files. `late` is the longest
-    that its files have ever come after the end, None where no batch has shown it: then, and at most, an hour.
+    The provider says three times that there is nothing: counts of zero, no usage, empty files. `late` is the longest
+    that its files have ever come after the end, None if no batch has shown it. The wait is at most an hour, also
+    without `late`.
     """
     return ended + (HOUR if late is None else min(HOUR, max(FILES_APPEAR, late)))
 
 
 def nothing(backend: str, rows: int, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Whether the rows of a batch go back that did nothing by its provider's own word; see `nothing_until`."""
+    """Judge if the rows of a batch that did nothing by its provider's own word return; see `nothing_until`."""
     told = f"{backend} says that the batch is completed and did nothing: 0 of {rows:,} rows, no usage, empty files"
     return EvidenceVerdict() if now >= until else EvidenceVerdict(f"{told}; its rows go back at {until:%a %H:%M} UTC")
 
 
 def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Whether all files are named that a batch has; `until` is when answers that exist are given up."""
+    """Judge if all files of a batch are named; `until` is when answers that exist are given up."""
     if batch.status is BatchStatus.FAILED:
         return EvidenceVerdict()
     if batch.completed and not batch.has_output:
@@ -189,16 +192,16 @@ def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) ->
     told = f"the batch is {batch.status}; its output or error file is not named yet"
     if batch.status is BatchStatus.COMPLETED or (not batch.is_counted and batch.has_begun):
         return _until(told, since + FILES_APPEAR, now)
-    # Counts of zero are an answer. Rows that ran a moment before the end may not be in them yet.
+    # Counts of zero are an answer. Rows that ran a moment before the end may not be counted yet.
     return _until(told, since + SETTLES, now) if batch.has_begun else EvidenceVerdict()
 
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """What a reading of a batch's files brought: `rows` that have a line, `bytes` as they came.
+    """The result of reading a batch's files: `rows` with a line, and `bytes` received.
 
-    `told` is the size that the backend says, None where it does not; `has_grown`: it has said a smaller one before.
-    `cut` is why a transfer broke off, `absent` are the files that are named and not there.
+    `told` is the size that the backend states, or None; `has_grown`: it stated a smaller size before. `cut` is why a
+    transfer broke off, `absent` are the files that are named but missing.
     """
 
     rows: int = 0
@@ -210,11 +213,11 @@ class FileReading:
 
     @property
     def is_empty(self) -> bool:
-        """True if each file that is named is there and holds no byte."""
+        """True if each named file exists and is empty."""
         return not (self.rows or self.bytes or self.told or self.absent or self.cut)
 
     def is_more_than(self, other: FileReading | None) -> bool:
-        """Whether something has come since that one."""
+        """True if more has arrived since the other reading."""
         if other is None:
             return True
         return (self.rows, self.bytes, -len(self.absent)) > (other.rows, other.bytes, -len(other.absent))
@@ -223,11 +226,11 @@ class FileReading:
 def whole(
     reading: FileReading, expected: int, unchanged_since: datetime, until: datetime, now: datetime
 ) -> EvidenceVerdict:
-    """Whether a batch's files are all there: rows as many as `expected`, or nothing more comes.
+    """Judge if a batch's files are complete: as many rows as `expected`, or nothing more to come.
 
-    What is exactly as long as its backend says is believed once it has not grown for a while, unless the backend has
-    said otherwise before: then its size is that of what is written by now. What is of another or no known length,
-    broken off, not there or of something else is waited for while that makes sense.
+    Files that are exactly as long as stated are believed once they have not grown for a while, unless the stated size
+    has grown before: then it only covers what is written so far. Files of another or unknown length, broken off,
+    missing or unrelated are awaited while that makes sense.
     """
     if reading.rows >= expected and (expected or not (reading.absent or reading.cut)):
         return EvidenceVerdict()

@@ -1,8 +1,8 @@
-"""Which engines run where, by what the rows that wait ask for. Pure: all is an argument.
+"""Decides which engines run where, by the demand of waiting rows. Pure: everything is an argument.
 
-Models share the slots (GPUs) of a fleet. A switch costs minutes, so a slot keeps its model until none of its rows
-waits any more, and switches earlier only where another model's deadline would be missed otherwise. Outside its hours
-a fleet runs nothing.
+Models share the slots (GPUs) of a fleet. A switch costs minutes, so a slot keeps its model until no row of the model
+waits, and switches earlier only if another model would otherwise miss its deadline. Outside its hours a fleet runs
+nothing.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from orchestrator.core.hours import Hours, Opening
 from orchestrator.policy.fleet_size import MARGIN, due_of, engines_for
 
 SETTLE_SECONDS = 5.0
-"""So long no row of a model may wait before its engine goes: a job's next rows may be on their way."""
+"""How long no row of a model may wait before its engine stops: a job's next rows may be on their way."""
 RETRY_SECONDS = 600.0
-"""After so long one that was given up is tried again."""
+"""Pause before an engine that was given up is tried again."""
 STOP_SECONDS = 40.0
-"""What the end of a process may take: it is gone when the hours end."""
+"""Time for a process to end, so that it is gone when the hours end."""
 ASSUMED_RATE = 1.0
-"""Rows a second of an engine of which nothing is known."""
+"""Rows a second of an engine with an unknown rate."""
 RUNNING = (EngineState.PENDING, EngineState.STARTING, EngineState.WARM, EngineState.DRAINING)
 
 Slots = tuple[int, ...]
 
 
 class StepKind(StrEnum):
-    """What is to be done with an engine."""
+    """Action on an engine."""
 
     START = "start"
     STOP = "stop"
@@ -40,20 +40,20 @@ class StepKind(StrEnum):
 
 
 class StepCause(StrEnum):
-    """Why it is to be done."""
+    """Reason for an action on an engine."""
 
     ROWS = "rows"  # rows wait for it
     SWAP = "swap"  # no row of its model waits, and another model's rows do
-    DEADLINE = "deadline"  # another model's deadline would be missed otherwise
+    DEADLINE = "deadline"  # another model would otherwise miss its deadline
     HOURS = "hours"  # the hours of the fleet end
-    IDLE = "idle"  # nothing was asked of it for a while
-    ASKED = "asked"  # a person wants it
-    WORN = "worn"  # it has become slower than it was, or larger than it may
+    IDLE = "idle"  # it had no rows for a while
+    ASKED = "asked"  # a person requested it
+    WORN = "worn"  # it has become slower than it was, or uses more memory than allowed
     RETRY = "retry"  # it was given up a while ago
 
 
 class EngineWish(StrEnum):
-    """What a person wants of a model."""
+    """A person's request for a model."""
 
     START = "start"
     STOP = "stop"
@@ -62,10 +62,10 @@ class EngineWish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelTerms:
-    """A model of a fleet. Each engine of it takes `size` slots; `rate` is what one engine does in rows a second.
+    """A model of a fleet. Each engine takes `size` slots; `rate` is the rows a second of one engine.
 
-    With `own` slots it shares none with other models, and its engines are paid for as long as they are there: there
-    are `least`, or the fewest that keep the deadlines.
+    With `own` slots it shares none with other models, and its engines are paid for while they exist: there are at
+    least `least`, or the fewest that meet the deadlines.
     """
 
     name: str
@@ -79,7 +79,8 @@ class ModelTerms:
 
 @dataclass(frozen=True, slots=True)
 class FleetTerms:
-    """What a fleet is. `drain_seconds` is what rows in flight, and the end of a process, may take at the longest."""
+    """The settings of a fleet. `drain_seconds` is the longest time for rows in flight, and for the end of a
+    process."""
 
     slots: Slots
     models: tuple[ModelTerms, ...]
@@ -88,14 +89,14 @@ class FleetTerms:
     drain_seconds: float = 120.0
 
     def groups(self, model: ModelTerms) -> list[Slots]:
-        """The slots of each engine that a model may have."""
+        """Return the slots of each engine that a model may have."""
         slots = self.slots if model.own is None else model.own
         return [slots[at : at + model.size] for at in range(0, len(slots) - model.size + 1, model.size)]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """An engine as it is now: `seconds` in its state, and no row of its model has waited for `idle_seconds`."""
+    """An engine as it is now: `seconds` in its state, and `idle_seconds` without waiting rows of its model."""
 
     model: str
     slots: Slots
@@ -106,7 +107,7 @@ class EngineView:
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """What to do with the engine of a model on these slots. Rows in flight may go on for `drain` seconds."""
+    """An action on a model's engine on these slots. Rows in flight may take `drain` seconds more."""
 
     kind: StepKind
     model: str
@@ -118,7 +119,7 @@ class EngineStep:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a model's rows ask for: rows that wait, the time all of them take, and by when."""
+    """The demand of a model's rows: waiting rows, wanted engines, the seconds they need, and the deadline."""
 
     terms: ModelTerms
     waiting: int
@@ -134,7 +135,7 @@ def steps(
     now: datetime,
     wishes: Mapping[str, EngineWish] | None = None,
 ) -> list[EngineStep]:
-    """What to do now; nothing that is under way is asked for twice."""
+    """Return the actions to take now, without repeating any under way."""
     wishes = wishes or {}
     span = None if terms.hours is None else terms.hours.span(now)
     drain = timedelta(seconds=terms.drain_seconds)
@@ -150,7 +151,7 @@ def steps(
 
 
 def _closed(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
-    """Outside the hours, or so near to their end that rows in flight just have the time to come back."""
+    """Return the stops outside the hours, or so near to their end that rows in flight can just come back."""
     left = max(0.0, (span.closes - now).total_seconds() - STOP_SECONDS) if now >= span.opens else 0.0
     at = span.closes if now >= span.opens else span.opens
     told = f"the hours of the fleet {'end' if now >= span.opens else 'begin'} at {at.astimezone():%H:%M}"
@@ -165,7 +166,7 @@ def _asked(
     now: datetime,
     wishes: Mapping[str, EngineWish],
 ) -> list[_Asked]:
-    """What is asked of each model; those that nobody asks for are left out."""
+    """Return the demand for each model, without models that nothing asks for."""
     running = [one.model for one in engines if one.state in RUNNING]
     anyone = next(iter(running), terms.models[0].name)
     found = []
@@ -192,7 +193,7 @@ def _engines_wanted(
 ) -> int:  # fmt: skip
     waiting = sum(one.waiting for one in demands)
     if model.own is None:
-        # One more engine is worth its start where the others need longer than that.
+        # A further engine is worth its start if the others need longer than that.
         return min(most, max(1, math.ceil(waiting / (rate * max(1.0, model.start_seconds)))))
     running = sum(one.model == model.name and one.state in (*RUNNING, EngineState.GIVEN_UP) for one in engines)
     start, at = model.start_seconds, now.timestamp()
@@ -205,12 +206,12 @@ def _moment(seconds: float, now: datetime) -> datetime:
 
 
 def _ordered(asked: Sequence[_Asked], engines: Sequence[EngineView], now: datetime) -> list[_Asked]:
-    """Who goes first: by deadline, but what is loaded goes on as long as the others can wait for its end."""
+    """Return the demands by deadline; loaded models continue as long as the others can wait for their end."""
     loaded = {one.model for one in engines if one.state in (EngineState.STARTING, EngineState.WARM)}
     rivals = [one for one in asked if one.terms.name in loaded and one.waiting]
 
     def is_urgent(one: _Asked) -> bool:
-        """Whether it would be late if it waited for what is loaded."""
+        """True if it would be late after waiting for the loaded models."""
         needs = one.seconds + one.terms.start_seconds
         return any(
             one.deadline < rival.deadline and _late(now, rival.seconds + needs, one.deadline) for rival in rivals
@@ -228,7 +229,7 @@ def _late(now: datetime, seconds: float, deadline: datetime) -> bool:
 
 
 def _claims(terms: FleetTerms, ordered: Sequence[_Asked], engines: Sequence[EngineView]) -> dict[Slots, str]:
-    """Which model is to have which slots. What is loaded, or sleeps, there comes first."""
+    """Assign slots to models. Models that are loaded or asleep there come first."""
     claims: dict[Slots, str] = {}
     taken: set[int] = set()
     for asked in ordered:
@@ -274,7 +275,7 @@ def _end_of(
     asked: Mapping[str, _Asked],
     wish: EngineWish | None,
 ) -> EngineStep | None:
-    """How an engine ends that has no claim to its slots; None while it may stay."""
+    """Return how an engine without a claim to its slots ends, or None if it may stay."""
     if model is None:
         return EngineStep(
             StepKind.STOP, one.model, one.slots, StepCause.ASKED, f"{one.model} is no longer in orch.toml"

@@ -1,4 +1,4 @@
-"""Whether an answer's quotes stand in its document as that was sent, and where. Pure."""
+"""Checks whether an answer's quotes stand in its document as sent, and where. Pure."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from orchestrator.policy.quote_folding import folded
 from orchestrator.policy.quote_search import find_quotes
 
 FEWEST_CHARACTERS, FEWEST_WORDS = 12, 3
-"""A quote has at least one of the two: less stands anywhere."""
+"""A quote needs at least one of the two: a shorter quote could stand anywhere."""
 NOT_FOUND, TOO_SHORT = "quote_not_found", "quote_too_short"
 _SHOWN = 80
 _MOST_TOLD = 5
-"""Quotes that a message names."""
+"""Most quotes that a message names."""
 _WORD = re.compile(r"\w+")
 
 
 class QuoteStatus(StrEnum):
-    """Whether a quote is proven."""
+    """Result of a quote's check."""
 
     FOUND = "found"
-    NOT_FOUND = "not_found"  # the whole document was sent as text, and has no such place
+    NOT_FOUND = "not_found"  # the whole document was sent as text, and does not contain it
     TOO_SHORT = "too_short"
     UNVERIFIABLE = "unverifiable"  # a picture was sent, or the text is gone
 
 
 @dataclass(frozen=True, slots=True)
 class SentText:
-    """A text that a request had of its document, or of a part of it; `page` is that of its begin, if it has pages."""
+    """A text that a request contained from its document, or a part of it; `page` is its first page, if it has
+    pages."""
 
     text: str
     page: int | None = None
@@ -43,7 +44,7 @@ class SentText:
 
 @dataclass(frozen=True, slots=True)
 class SentDocument:
-    """What was sent of a document: its texts, and whether pages of it went as pictures or were read by OCR."""
+    """The sent texts of a document, and whether pages of it went as pictures or were read by OCR."""
 
     texts: tuple[SentText, ...]
     has_pictures: bool = False
@@ -53,7 +54,7 @@ class SentDocument:
 class QuotePlace(msgspec.Struct, frozen=True, omit_defaults=True):
     """Characters of the text as sent, from `start` up to `end`, counted from 0.
 
-    `part` is the part of a long document, `distance` how many characters OCR has wrong.
+    `part` is the part of a long document, `distance` the number of characters that OCR has wrong.
     """
 
     start: int
@@ -84,7 +85,7 @@ class Grounding:
         return any(quote.status is QuoteStatus.UNVERIFIABLE for quote in self.quotes)
 
     def to_json(self) -> str:
-        """As a row keeps it."""
+        """Return the form in which a row stores them."""
         return msgspec.json.encode(self.quotes).decode()
 
 
@@ -92,12 +93,12 @@ _decode_quotes = msgspec.json.Decoder(tuple[GroundedQuote, ...]).decode
 
 
 def read_quotes(stored: str) -> tuple[GroundedQuote, ...]:
-    """The quotes that a row keeps."""
+    """Parse the quotes that a row stores."""
     return _decode_quotes(stored)
 
 
 def check_quotes(quotes: Sequence[Quote], sent: SentDocument | None) -> Grounding:
-    """Look for quotes in what was sent; None: that is gone."""
+    """Look for quotes in what was sent; None if that is gone."""
     wanted = {quote.text for quote in quotes if not is_too_short(quote.text)}
     places: dict[str, list[QuotePlace]] = {text: [] for text in wanted}
     is_whole = sent is not None and not sent.has_pictures
@@ -114,14 +115,14 @@ def check_quotes(quotes: Sequence[Quote], sent: SentDocument | None) -> Groundin
 
 
 def is_too_short(quote: str) -> bool:
-    """True if a quote has too little to prove anything."""
+    """True if a quote is too short to prove anything."""
     text = " ".join(quote.split())
     is_short = len(text) < FEWEST_CHARACTERS and len(_WORD.findall(text)) < FEWEST_WORDS
     return is_short or not any(map(str.isalnum, folded(text).text))
 
 
 class _Pages:
-    """Page numbers of places, which are asked for in any order."""
+    """Page numbers of places, in any order."""
 
     def __init__(self, sent: SentText) -> None:
         self._first = sent.page
@@ -152,7 +153,7 @@ def _problem(quotes: Sequence[Quote], grounded: Sequence[GroundedQuote]) -> tupl
 
 
 def _told(quotes: Sequence[Quote], fault: str) -> str:
-    """Which quotes fail, and why: for people, and for the model that is asked again."""
+    """Return which quotes fail, and why: for people, and for the model's re-ask."""
     shown = [f"{quote.path or 'the answer'}: {_shown(quote.text)!r}" for quote in quotes[:_MOST_TOLD]]
     rest = len(quotes) - len(shown)
     more = f", and {rest:,} more" if rest else ""

@@ -1,4 +1,4 @@
-"""The `max_tokens` of a task: as it is written, or found from earlier answers where it is `auto`."""
+"""The `max_tokens` of a task: as written, or learned from earlier answers if `auto`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ BoundOf = Callable[[Task, str], int]
 
 
 def written_bound(task: Task, prompt_version: str) -> int:
-    """The most tokens that an answer to a task may have, where nothing is known of earlier ones."""
+    """Return the most tokens of an answer to a task, without knowledge of earlier answers."""
     return DEFAULT_MAX_TOKENS if task.max_tokens == AUTO else task.max_tokens
 
 
 def most_tokens(task: Task, bound: int) -> int:
-    """The most tokens that an answer to a task may have; a bound under `extra` stands in place of the task's own."""
+    """Return the most tokens of an answer to a task; a bound under `extra` overrides the task's own."""
     own = task.extra.get("max_completion_tokens")
     return own if isinstance(own, int) and not isinstance(own, bool) and own > 0 and bound else bound
 
@@ -26,14 +26,14 @@ _MOST = 0.999
 _MARGIN = 1.25
 _STEP = 64
 AUTO_AT_MOST = 4096
-"""No bound that is found by itself is higher, in tokens."""
+"""Highest learned bound, in tokens."""
 
 
 def bound_from(seen: Mapping[int, int], cut_at: int | None) -> int:
-    """The most tokens that an answer may have, from how many earlier ones had so many.
+    """Return the most tokens of an answer, from the lengths of earlier answers (length → number of answers).
 
-    `cut_at` is the highest bound at which one of them was cut off: then the bound is twice that at least. Few answers
-    say nothing. It is a multiple of 64, up to AUTO_AT_MOST.
+    `cut_at` is the highest bound at which an answer was cut off: the new bound is at least twice that. Few answers
+    prove nothing. The result is at most AUTO_AT_MOST, and a learned length is rounded up to a multiple of 64.
     """
     total = sum(seen.values())
     bound = DEFAULT_MAX_TOKENS

@@ -1,4 +1,4 @@
-"""Finished rows -> lines of the merged result, and of OpenAI's output and error files."""
+"""Finished rows → lines of the merged result, and of OpenAI's output and error files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
 def _encode_line(value: Any) -> bytes:
-    """A value as one line of JSON."""
     return single_line(msgspec.json.encode(value))
 
 
 def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -> bytes:
-    """One line of the merged result: identity, outcome, parsed output, and where it all comes from."""
+    """Return one line of the merged result: identity, outcome, parsed output and provenance."""
     output, finish_reason = output_of(row, line, check)
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
     return _encode_line(
@@ -45,9 +44,9 @@ def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) 
 
 
 def output_of(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -> tuple[Any, str | None]:
-    """What a row's result line answers, as its check reads it, and why that ended.
+    """Return the answer in a row's result line, as its check reads it, and why it ended.
 
-    Of an answer without text that nobody checked it is the whole body, as raw JSON.
+    An unchecked answer without text is returned as the whole body, as raw JSON.
     """
     response = None if line is None else _decode_line(line).response
     if response is None or not 200 <= response.status_code < 300:
@@ -67,7 +66,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "batch_id": row.batch_id,
         "tier": row.tier,
         "attempt": row.attempt + 1,
-        # Which model of its alias's list answered; what another job answered says nothing of this one's list.
+        # Which model of its alias's list answered; unknown if another job, with its own list, answered.
         "rung": rung_of(row.model)[1] if row.carried_from is None else None,
         "tokens": {
             "input": row.usage.input_tokens,
@@ -91,12 +90,12 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
 
 
 def _quotes(row: FinishedRow) -> dict[str, Any]:
-    """The quotes of an answer with their places; none are named if its task asks for none."""
+    """Return the quotes of an answer with their places; empty if its task asks for none."""
     return {} if row.quotes is None else {"quotes": read_quotes(row.quotes)}
 
 
 def _unpriced(line: bytes | None) -> dict[str, Any]:
-    """What an answer used beside what its cost covers: it is named only if there is some of it."""
+    """Return what an answer used that its cost does not cover; empty if nothing."""
     if line is None or not may_have_unpriced(line):
         return {}
     response = _decode_line(line).response
@@ -105,7 +104,7 @@ def _unpriced(line: bytes | None) -> dict[str, Any]:
 
 
 def _rare_counts(usage: Usage) -> dict[str, int]:
-    """What few answers use: it is named only if there is some of it."""
+    """Return rarely used counts, without zeros."""
     counts = {
         "cache_write_1h": usage.cache_write_1h_tokens,
         "input_audio": usage.input_audio_tokens,
@@ -118,7 +117,7 @@ def _rare_counts(usage: Usage) -> dict[str, int]:
 
 
 class _Plain(msgspec.Struct):
-    """A result line as OpenAI writes it: what else our own server put there falls away."""
+    """A result line in OpenAI's form, without our own server's additions."""
 
     id: msgspec.Raw = msgspec.Raw(b"null")
     custom_id: msgspec.Raw = msgspec.Raw(b"null")
@@ -130,7 +129,7 @@ _decode_plain = msgspec.json.Decoder(_Plain).decode
 
 
 def batch_row(row: FinishedRow, line: bytes | None) -> bytes:
-    """One line as OpenAI's output and error files have it."""
+    """Return one line in the form of OpenAI's output and error files."""
     if line is not None:
         plain = _decode_plain(line)
         # The answer may have been another row's, with the same body.

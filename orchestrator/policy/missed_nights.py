@@ -1,4 +1,4 @@
-"""What becomes of a night that is due: it begins, it waits, or it is missed or skipped, by the schedule's rules."""
+"""Decides about a due night, by the schedule's rules: it begins, waits, or is missed or skipped."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
 from orchestrator.policy.due_nights import DueNight
 
 ON_TIME = timedelta(minutes=15)
-"""A night that is found so late is not late: an engine that builds another job looks up when that is done."""
+"""A night found this late still counts as on time: an engine that is building another job checks only afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class NightVerdict:
-    """What becomes of a night that is due: `running` (begin it now), `due` (it waits), or how it ends; and why."""
+    """The verdict on a due night: `running` (begin it now), `due` (it waits), or how it ends; and why."""
 
     state: NightState
     reason: str
@@ -31,10 +31,9 @@ def verdict(
     deadline: datetime | None,
     running: str | None,
 ) -> NightVerdict:
-    """What becomes of a night that was found due at `found_at`, and has not begun.
+    """Judge a night that was found due at `found_at` and has not begun.
 
-    `newest` is the schedule's latest night whose time has come; `running` names a job of the same file that is
-    unfinished.
+    `newest` is the schedule's latest due night; `running` names an unfinished job of the same file.
     """
     late, found_late = now - one.at, found_at - one.at
     if one.key != newest.key and one.at < newest.at:

@@ -1,4 +1,4 @@
-"""Aliases and the names that backends know models by, and request lines for another model."""
+"""Aliases and the names that backends use for models, and request lines for another model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class _Line(msgspec.Struct):
-    """A request line whose body's fields are kept as they are."""
+    """A request line whose body fields keep their bytes."""
 
     custom_id: str
     method: str
@@ -20,14 +20,14 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def with_model(line: bytes, model: str) -> bytes:
-    """The same request line for another model."""
+    """Return the same request line for another model."""
     parsed = _decode_line(line)
     parsed.body["model"] = msgspec.Raw(msgspec.json.encode(model))
     return msgspec.json.encode(parsed)
 
 
 def resolve_model(alias: str, backend: str, models: Mapping[str, str | Mapping[str, str]]) -> str | None:
-    """The name that a backend knows a model by; None where the alias has no name there."""
+    """Return a backend's name for a model; None if the alias has no name there."""
     found = models.get(alias)
     if found is None:
         return None

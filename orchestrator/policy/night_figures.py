@@ -1,4 +1,4 @@
-"""The figures of a job's night: what it cost by backend, how long batches took, how its deadline was kept. Pure."""
+"""The figures of a job's night: cost by backend, durations of batches, and the deadline's result. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from orchestrator.core.model import Forecast
 
 
 class BookedLine(Protocol):
-    """What was booked for a job at one backend."""
+    """Costs booked for a job at one backend."""
 
     @property
     def backend(self) -> str:
-        """Where."""
+        """The backend's name."""
 
     @property
     def rows(self) -> int:
@@ -24,20 +24,20 @@ class BookedLine(Protocol):
 
     @property
     def cost(self) -> Decimal:
-        """What they cost, in dollars."""
+        """Their cost, in dollars."""
 
     @property
     def wasted(self) -> Decimal:
-        """How much of that brought no answer that is used."""
+        """The part of the cost that brought no used answer."""
 
     @property
     def estimated(self) -> bool:
-        """Whether some of it is an estimate."""
+        """True if some of the cost is an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendSpending:
-    """What ran at a backend, and what it cost, in dollars; `wasted` is a part of `cost`."""
+    """What ran at a backend, and its cost in dollars; `wasted` is a part of `cost`."""
 
     backend: str
     rows: int
@@ -48,7 +48,7 @@ class BackendSpending:
 
 @dataclass(frozen=True, slots=True)
 class SlowestBatch:
-    """How long batches at a backend took: the slowest, beside what was forecast of it; seconds."""
+    """Durations of batches at a backend: the slowest, beside its forecast, in seconds."""
 
     backend: str
     batches: int
@@ -60,9 +60,9 @@ class SlowestBatch:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineResult:
-    """How a deadline was kept. `spare` are the seconds that were left, below zero where it was missed.
+    """How a deadline was met. `spare` is the seconds that were left, below zero if it was missed.
 
-    Of a job that is not over, `met` is None, and `spare` is counted from now.
+    For an unfinished job `met` is None, and `spare` counts from now.
     """
 
     at: datetime
@@ -85,7 +85,7 @@ def routes(lines: Iterable[BookedLine]) -> list[BackendSpending]:
 
 
 def foreseen(forecasts: Iterable[Forecast]) -> tuple[Decimal, Decimal] | None:
-    """What the plan said that the job would cost: p50 and p95, in dollars."""
+    """Return the cost of the job by its plan: p50 and p95, in dollars."""
     return next(
         ((Decimal(repr(one.p50)), Decimal(repr(one.p95))) for one in forecasts if one.kind == "cost"),
         None,

@@ -1,4 +1,4 @@
-"""When to look at a batch again, and whether it takes longer than batches do. Pure."""
+"""When to poll a batch again, and whether it takes longer than usual. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROWTH = 1.5
 LONGEST_FACTOR = 5
 LONGEST = 10.0 * MINUTE
 ENOUGH = 5
-"""From this many batches on, what is usual is learned from our own; with fewer, it is assumed."""
+"""From this number of batches on, the usual times are learned from our own; before, they are assumed."""
 
 _OVER = frozenset(status for status in BatchStatus if status.is_final)
 _BRIEF = frozenset({BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING})
@@ -25,9 +25,9 @@ _QUIET = 30.0 * MINUTE
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """How long batches of a backend take, in seconds from their submission: until the first row, and until the end.
+    """How long a backend's batches take, in seconds from submission: until the first row, and until the end.
 
-    `samples` counts the batches that say so; of too few of them nothing is believed.
+    `samples` counts the observed batches; too few of them prove nothing.
     """
 
     validating_p90: float = 0.0
@@ -37,31 +37,31 @@ class Usual:
 
     @property
     def is_known(self) -> bool:
-        """Whether there are batches enough."""
+        """True if enough batches were observed."""
         return self.samples >= ENOUGH
 
 
 def usual_of(batches: Sequence[tuple[float, float]]) -> Usual:
-    """What is usual, by the seconds that batches took from their submission to the first row, and to the end."""
+    """Return the usual times, from the seconds that batches took from submission to the first row, and to the end."""
     began = sorted(first for first, _ in batches)
     ended = sorted(end for _, end in batches)
     return Usual(_part(began, 0.9), _part(ended, 0.5), _part(ended, 0.9), len(batches))
 
 
 def _part(values: Sequence[float], part: float) -> float:
-    """The value that this part of sorted ones does not exceed."""
+    """Return the value that this part of the sorted values does not exceed."""
     return values[math.ceil(len(values) * part) - 1] if values else 0.0
 
 
 def next_look(base: float, looks: int, *, seed: str, ends_in: float | None = None) -> float:
-    """Seconds until a batch is polled again, after so many polls that showed nothing new.
+    """Return the seconds until the next poll of a batch, after this many polls without news.
 
-    `base` is the shortest pause; each is half as long again as the one before, up to five times `base` and ten
-    minutes. When batches usually end (`ends_in` seconds from now) it is `base` again. A fifth is left to chance.
+    `base` is the shortest pause; each pause is 1.5 times the one before, up to five times `base` and ten minutes.
+    When batches usually end (`ends_in` seconds from now) it is `base` again. A fifth is random.
     """
     longest = max(base, min(LONGEST_FACTOR * base, LONGEST))
     pause = min(longest, base * GROWTH ** min(looks, 10))
-    # What is overdue by more than the longest pause is late for a reason of its own: looking often does not help.
+    # A batch overdue by more than the longest pause is late for its own reason: polling often does not help.
     if ends_in is not None and ends_in > -longest:
         pause = min(pause, max(base, ends_in))
     return min(longest, spread(pause, seed))
@@ -77,10 +77,10 @@ def stall(
     overruns: bool,
     usual: Usual,
 ) -> str | None:
-    """What is unusual about how long a batch takes, for people; None where nothing is, or it is over.
+    """Describe for people what is unusual about a batch's duration; None if nothing is, or it is over.
 
-    All times in seconds: in this status, since the batch was made, since a row more was done (None where none was, or
-    the provider does not count them), and the window. `overruns`: the provider lets batches go on behind that.
+    All times in seconds: in this status, since the batch was made, since the last new row (None if there was none, or
+    the provider does not count them), and the window. `overruns`: the provider lets batches run past the window.
     """
     if status in _OVER:
         return None

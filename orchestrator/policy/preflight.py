@@ -13,29 +13,29 @@ from orchestrator.core import wire
 from orchestrator.core.refused_fields import ProviderError, refused_field
 
 FEW_ROWS = 20
-"""A batch of so many rows is its own preflight."""
+"""A batch with at most this many rows is its own preflight."""
 REFUSED = "preflight_refused"
-"""The code of a refusal that names neither a code nor a type of its own."""
+"""The code of a refusal that states neither a code nor a type."""
 _REQUEST_STATUSES = frozenset({400, 422})
 _NOT_FOUND = 404
 _KINDS = ("response_format", "text")
-"""Fields whose kind counts beside their name: a model may take the one kind and refuse the other."""
+"""Fields whose kind counts beside their name: a model may take one kind and refuse another."""
 
 
 class PreflightFinding(StrEnum):
-    """What the preflight row showed."""
+    """Result of the preflight row."""
 
-    ANSWERED = "answered"  # the provider takes such requests
-    REFUSED = "refused"  # it refuses a field, a schema or the model: it would refuse every row of the batch alike
-    UNCLEAR = "unclear"  # it said nothing about the requests of a batch
+    ANSWERED = "answered"  # the provider accepts such requests
+    REFUSED = "refused"  # it refuses a field, a schema or the model: it would refuse every row of the batch
+    UNCLEAR = "unclear"  # it says nothing about the requests of a batch
 
 
 @dataclass(frozen=True, slots=True)
 class DirectAnswer:
-    """What a provider's synchronous endpoint said of one row.
+    """A provider's synchronous answer to one row.
 
-    `status` is HTTP's, None where no answer came. `body` is the answer as JSON, None where it is not JSON. `error` is
-    what it refuses, None for an answer. `may_be_billed` says that the row may cost money though no answer is here.
+    `status` is HTTP's, None without an answer. `body` is the answer as JSON, None if it is not JSON. `error` is a
+    refusal, None for an answer. `may_be_billed` says that the row may cost money although its answer is missing.
     """
 
     status: int | None
@@ -50,10 +50,8 @@ class DirectAnswer:
 
 
 def fields_of(line: bytes) -> str:
-    """The names of the body's fields of a request line, with the kind of its schema: `max_tokens messages model`.
-
-    Raises ValueError for what is not a request line.
-    """
+    """Return a body's field names, with the kind of its schema: `max_tokens messages model`. Raises ValueError for
+    anything but a request line."""
     return " ".join(sorted(_names(body_of(line))))
 
 
@@ -78,7 +76,7 @@ def _names(body: Mapping[str, Any]) -> list[str]:
 
 
 def _kind(value: Any) -> str:
-    """The kind of a format: `json_object`, `json_schema`, or `json_schema!` where it is strict."""
+    """Return the kind of a format: `json_object`, `json_schema`, or `json_schema!` if strict."""
     found = value.get("format", value) if isinstance(value, dict) else {}
     if not isinstance(found, dict):
         return "other"
@@ -88,16 +86,17 @@ def _kind(value: Any) -> str:
 
 
 def is_about_model(answer: DirectAnswer) -> bool:
-    """True if a refusal may mean that the provider has no such model, which its list of models then shows."""
+    """True if a refusal may mean that the provider lacks the model, which its list of models then shows."""
     error = answer.error
     if answer.status != _NOT_FOUND or error is None:
         return False
-    # A path that does not exist is a 404 as well.
+    # An unknown path is a 404 too.
     return "model" in f"{error.code} {error.kind} {error.param} {error.message}".lower()
 
 
 def judge(answer: DirectAnswer, sent: Mapping[str, Any], *, is_unlisted: bool) -> PreflightFinding:
-    """Return what an answer to the body `sent` shows; `is_unlisted`: the list of models there lacks its model."""
+    """Return what an answer to the body `sent` shows; `is_unlisted`: the provider's list of models lacks its
+    model."""
     if answer.is_answer:
         return PreflightFinding.ANSWERED
     if answer.error is None:

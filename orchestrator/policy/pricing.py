@@ -1,7 +1,7 @@
-"""What rows cost, in Decimal dollars, each figure with its source. Pure, but for the price table that it reads.
+"""What rows cost, in Decimal dollars, each figure with its source. Pure, except that it reads the price table.
 
-A price that is not known is an error or marked `estimated`; it is never zero, and never one tier's price taken for
-another's. Hosted prices are those of genai-prices; what orch.toml says of a model goes before them.
+An unknown price is an error or marked `estimated`; it is never zero, and never replaced silently by another tier's
+price. Hosted prices are those of genai-prices; prices of a model in orch.toml come first.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _HOUR = Decimal(3600)
 _QUARTER = 900
-"""No listed price begins within a quarter of an hour; rows that were answered in the same one share a look."""
+"""No listed price begins within a quarter of an hour; rows answered in the same quarter share a look-up."""
 _OLDEST = 30 * 86_400
-"""Seconds. Servers that fill the place of the time with a constant name an older one."""
+"""Seconds. Servers that fill in a constant for the time state an older one."""
 _KEYS = {
     "input": "input_mtok",
     "output": "output_mtok",
@@ -41,12 +41,12 @@ _KEYS = {
     "request": "requests_kcount",
     "search": "web_searches_kcount",
 }
-"""What genai-prices calls the rates."""
+"""The rates' names in genai-prices."""
 _BY_THOUSAND = frozenset({"request", "search"})
 
 
 class Tier(StrEnum):
-    """How a row is served, which decides what its tokens cost."""
+    """How a row is served, which decides the price of its tokens."""
 
     BATCH = "batch"  # by a Batch API
     FLEX = "flex"  # by a synchronous API, when it has room
@@ -65,7 +65,7 @@ TIERS: Mapping[str, Tier] = {
     "priority": Tier.PRIORITY,
     "fast": Tier.PRIORITY,
 }
-"""What requests and answers call the tiers (`service_tier`)."""
+"""Names of the tiers in requests and answers (`service_tier`)."""
 
 _CONTEXTS = {
     Tier.BATCH: {"processing": "batch"},
@@ -75,7 +75,7 @@ _CONTEXTS = {
 
 
 def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle: bool) -> Price:
-    """A local row's share of the upstream's time at what an hour of one upstream costs; nothing where it is idle."""
+    """Return a local row's share of the upstream's time at the hourly cost of one upstream; nothing if it is idle."""
     if idle:
         return Price(Decimal(0), "local: free, as the machine is idle")
     if cost_per_hour is None:
@@ -86,7 +86,7 @@ def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle:
 
 @dataclass(frozen=True, slots=True)
 class PriceOverride:
-    """What orch.toml says that a model costs, by tier; `source` says where that is from."""
+    """A model's prices in orch.toml, by tier; `source` says where they are from."""
 
     standard: TokenRates
     batch: TokenRates | None = None
@@ -110,7 +110,7 @@ def token_price(
     discount: Decimal | None = None,
     overrides: Overrides = NO_OVERRIDES,
 ) -> Price:
-    """What one row's tokens cost at a tier. Arguments and errors are those of `rates`."""
+    """Return the cost of one row's tokens at a tier. Arguments and errors are those of `rates`."""
     return rates(provider, model, tier=tier, at=at, discount=discount, overrides=overrides).price(usage)
 
 
@@ -124,9 +124,9 @@ def price_known(
     overrides: Overrides = NO_OVERRIDES,
     endpoint: str | None = None,
 ) -> str:
-    """What a million tokens cost, in words: to be asked before anything is sent.
+    """Return the price of a million tokens, in words; to be called before anything is sent.
 
-    Arguments and errors are those of `rates`; with an endpoint, it is also an error that its answers have no price.
+    Arguments and errors are those of `rates`; with an endpoint, missing prices for its answers are an error too.
     """
     found = rates(provider, model, tier=tier, at=at, discount=discount, overrides=overrides)
     if endpoint is not None:
@@ -145,13 +145,13 @@ def row_price(
     overrides: Overrides = NO_OVERRIDES,
     expected: Usage = NO_USAGE,
 ) -> Price:
-    """What a hosted row cost, at the tier that served it; `model` and `asked` are what was asked for.
+    """Return the cost of a hosted row at the tier that served it; `model` and `asked` are what was requested.
 
-    Its price is that of the time at which it was answered, as far as the answer tells that, else that `at` of now.
-    A row of a batch is BATCH whatever its answer says; a synchronous one is what its answer says, or else what was
-    asked. A row that got no answer was not billed; a success is an answer, whatever stands in it. Where one tells no
-    tokens, `expected` is booked as an estimate; where a tier served that was not asked for and has no price, the
-    standard price is. Errors are those of `rates`.
+    The price is the one valid when it was answered, if the answer states that, else `at` (now). A row of a batch is
+    BATCH whatever its answer says; a synchronous row has its answer's tier, or else the requested one. A row without
+    an answer was not billed; a success is an answer, whatever its content. If an answer states no tokens, `expected`
+    is booked as an estimate; if it was served by another tier without a price, the standard price applies. Errors are
+    those of `rates`.
     """
     at = _answered_at(outcome, at)
     used = outcome.billed or outcome.usage
@@ -176,7 +176,7 @@ def row_price(
 
 
 def _answered_at(outcome: Outcome, now: datetime) -> datetime:
-    """When a row was answered; `now` if it tells no time, or one that cannot be that of an answer."""
+    """Return when a row was answered; `now` if it states no plausible time."""
     told = outcome.answered_at
     if told is None or not 0 <= now.timestamp() - told <= _OLDEST:
         return now
@@ -189,7 +189,7 @@ def _quarter(number: int) -> datetime:
 
 
 def _without_unpriced(price: Price, unpriced: tuple[str, ...]) -> Price:
-    """The price of the tokens alone: an estimate, if the answer used more than them."""
+    """Return the price of the tokens alone: an estimate, if the answer used more than tokens."""
     if not unpriced:
         return price
     return Price(price.cost, f"{price.source}, without {', '.join(unpriced)}", estimated=True, unpriced=True)
@@ -206,10 +206,10 @@ def uncertain_price(
     discount: Decimal | None = None,
     overrides: Overrides = NO_OVERRIDES,
 ) -> Price:
-    """What sends of a row that brought no answer cost, if every one of them was billed.
+    """Return the cost of a row's unanswered sends, if each of them was billed.
 
-    `usage` is the row's own where it was answered in the end, else what it was expected to need. The other arguments
-    and errors are those of `rates`.
+    `usage` is the row's own if it was answered in the end, else its expected usage. The other arguments and errors
+    are those of `rates`.
     """
     one = token_price(provider, model, usage, tier=tier, at=at, discount=discount, overrides=overrides)
     return Price(one.cost * sends, f"uncertain: {sends} x {one.source}", estimated=True)
@@ -225,11 +225,11 @@ def rates(
     overrides: Overrides = NO_OVERRIDES,
     answered: str | None = None,
 ) -> TierPrice:
-    """What a model's tokens cost at a tier, by orch.toml or else by the provider's list of that time.
+    """Return a model's prices at a tier, from orch.toml or else the provider's list at that time.
 
-    `provider` is the price table's name for it, None where it has none; `answered` is how the model that answered
-    calls itself. `discount` is what batch and flex have off the standard price (0.5: half) where they have none of
-    their own; such a figure is an estimate. Raises InputError where there is no price.
+    `provider` is the price table's name for it, None if it has none; `answered` is the answering model's own name.
+    `discount` is the reduction of batch and flex from the standard price (0.5: half) if they have no own price; such
+    a figure is an estimate. Raises InputError if there is no price.
     """
     found = _find(provider, model, answered, tier, at, discount, overrides)
     if found is None:
@@ -246,16 +246,16 @@ def _find(
     discount: Decimal | None,
     overrides: Overrides,
 ) -> TierPrice | None:
-    """The rates of a tier, None where the model has none for it. Raises InputError for a model that nobody knows."""
+    """Return the rates of a tier, None if the model has none for it. Raises InputError for an unknown model."""
     names = (model,) if answered is None or answered == model else (model, answered)
     for name in names:
         if override := overrides.get(name):
             return _overridden(name, override, tier, discount)
     why = "its provider has no name in the price table"
     if provider is not None:
-        # No price begins within a minute, and rows priced in the same one share the look into the table.
+        # No price begins within a minute, and rows priced in the same minute share the look-up.
         minute = at.replace(second=0, microsecond=0)
-        # The model that answered is the one that is billed; what was asked for may be an alias or a deployment.
+        # The answering model is billed; the requested name may be an alias or a deployment.
         for name in reversed(names):
             listed = _listed(provider, name, minute)
             if not isinstance(listed, str):
@@ -301,7 +301,7 @@ def _place(model: str, tier: Tier) -> str:
 
 @lru_cache(maxsize=1024)
 def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice] | str:
-    """The table's prices of a model by tier, the standard one among them; else why there are none, in words."""
+    """Return the table's prices of a model by tier, including the standard one; else why there are none, in words."""
     import genai_prices
 
     try:
@@ -322,10 +322,10 @@ def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice]
 
 
 def _has(entry: PriceCalculation, context: Mapping[str, str], at: datetime) -> bool:
-    """Whether the table has a price of its own for a tier at that time.
+    """True if the table has a separate price for a tier at that time.
 
-    Asked for one that it has not, it gives the standard price without a word; so it does for every tier of a model
-    that it knows from another provider (Azure's from OpenAI).
+    For a missing tier the table silently gives the standard price; it also does so for every tier of a model that it
+    knows from another provider (Azure's from OpenAI).
     """
     is_own = any(entry.model is model for model in entry.provider.models)
     return is_own and any(

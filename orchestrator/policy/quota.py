@@ -1,8 +1,8 @@
-"""May the next shard be sent, or does it wait for room at its backend? Pure: values in, a sentence out.
+"""Decides if the next shard may be sent, or waits for room at its backend. Pure: values in, a sentence out.
 
-A quota is capacity, no failure: what does not fit waits, and a refusal for want of room costs no attempt and teaches
-how much room there is. All tokens here are prompt tokens of one model at one backend, as near to the backend's own
-count as we can tell.
+A full quota is a matter of capacity, not a failure: what does not fit waits. A refusal for lack of room costs no
+attempt, and teaches how much room there is. All tokens here are prompt tokens of one model at one backend, as near to
+the backend's own count as we can tell.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ LEARNED_FOR = timedelta(days=1)
 FIRST_PAUSE = 60.0
 LONGEST_PAUSE = 1800.0
 SMALL_SHARD = 100_000
-"""Tokens below which a shard is not worth cutting further so that several fit into a limit."""
+"""Shards below this number of tokens are not cut further to fit several into a limit."""
 
 FURTHEST_OFF = 4.0
-"""By what factor our estimate of tokens is taken to be wrong at most."""
+"""The largest factor by which our estimate of tokens is assumed to be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """What we have at the backend: of this model, and how many batches of any were made in the last hour."""
+    """What we have at the backend: tokens and rows of this model, and batches of any model created in the last
+    hour."""
 
     tokens: int = 0
     rows: int = 0
@@ -33,10 +34,10 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What refusals have taught.
+    """Lessons from refusals.
 
     `limit` in tokens holds for a day from `learned_at`; nothing is sent before `hold_until`. `strikes` counts the
-    pauses since something was taken last; `reason` is for people.
+    pauses since the last accepted shard; `reason` is for people.
     """
 
     limit: int | None = None
@@ -48,34 +49,35 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A shard that never fits as it is: its rows are to be planned into smaller ones. `reason` is for people."""
+    """A shard that never fits as it is: plan its rows into smaller ones. `reason` is for people."""
 
     reason: str
 
 
 def current(learned: Learned, now: datetime) -> Learned:
-    """What of it still holds: quotas are raised and lowered, so a limit is found out again each day."""
+    """Return what still holds: quotas are raised and lowered, so a limit is learned anew each day."""
     if learned.learned_at is not None and now < learned.learned_at + LEARNED_FOR:
         return learned
     return replace(learned, limit=None, learned_at=None)
 
 
 def effective(declared: int | None, learned: int | None) -> int | None:
-    """The limit that counts, of the one declared and the one learned; None where there is neither."""
+    """Return the lower of the declared and the learned limit, or None without either."""
     return min((limit for limit in (declared, learned) if limit is not None), default=None)
 
 
 def max_shard_tokens(limit: int) -> int:
-    """How large shards are planned where so many tokens may wait.
+    """Return the planned size of shards for this limit of enqueued tokens.
 
-    A quarter, so that the next one goes while others run; of a small limit nearly all, since a handful of rows is no
-    batch, but for a tenth that stays free because our count is not the backend's.
+    It is a quarter, so that the next shard can be sent while others run. Of a small limit it is 90 %, since a handful
+    of rows is not a batch; a tenth stays free because our count differs from the backend's.
     """
     return max(1, limit // 4, min(limit * 9 // 10, SMALL_SHARD))
 
 
 def correction(estimated: int, told: int) -> float:
-    """What to multiply our estimates by, from tokens as estimated and as the backend told them for the same rows."""
+    """Return the factor for our estimates, from tokens as estimated and as the backend counted them for the same
+    rows."""
     if estimated <= 0 or told <= 0:
         return 1.0
     return min(FURTHEST_OFF, max(1 / FURTHEST_OFF, told / estimated))
@@ -92,9 +94,9 @@ def hold(
     learned: Learned,
     now: datetime,
 ) -> str | Split | None:
-    """What a shard of so many tokens and rows waits for, or that it has to be split; None where it may go.
+    """Return what a shard waits for, or that it must be split; None if it may be sent.
 
-    `limit` and `batches_per_hour` are what the backend declares to take; `learned` is to be `current`.
+    `limit` and `batches_per_hour` are the backend's declared limits; `learned` must be `current`.
     """
     if learned.hold_until is not None and now < learned.hold_until:
         return f"{learned.reason}; retried after {learned.hold_until:%H:%M} UTC"
@@ -108,7 +110,7 @@ def hold(
             f"{amount(tokens)} tokens of {model} in one batch, where {amount(limit)} may be enqueued: split smaller"
         )
     if in_flight.rows == 0:
-        # A lone row larger than all that may wait: it cannot be cut, so the backend's answer to it is that row's.
+        # A single row above the limit cannot be cut: send it, and let the backend's answer be that row's.
         return None
     return (
         f"queued behind quota: {amount(in_flight.tokens)} of {amount(limit)} tokens of {model} are enqueued, "
@@ -119,11 +121,11 @@ def hold(
 def refused(
     learned: Learned, *, limit: int | None, in_flight_tokens: int, shard_tokens: int, reason: str, now: datetime
 ) -> Learned:
-    """What is known after a backend had no room for a shard, beside what was in flight without it.
+    """Return what is known after a backend had no room for a shard, beside what was in flight without it.
 
-    `limit` is the one that it named. Where that explains the refusal, together with what was there, `hold` keeps to
-    it and no pause is needed. Otherwise others use the quota, or the backend counts more than we do: pauses grow.
-    Where it named none and something of ours is there, the limit is below the sum, and not below what it had taken.
+    `limit` is the one that it stated. If that explains the refusal, together with what was there, `hold` respects it
+    and no pause is needed. Otherwise others use the quota, or the backend counts more than we do: pauses grow. If it
+    stated none and something of ours is there, the limit is below the sum, but not below what was accepted.
     """
     total = in_flight_tokens + shard_tokens
     if limit is not None:
@@ -137,10 +139,10 @@ def refused(
 
 
 def wait(learned: Learned, reason: str, retry_after: float | None, now: datetime) -> Learned:
-    """Send nothing for a while: a minute at first, twice as long each time, up to half an hour.
+    """Send nothing for a while: a minute at first, doubled each time, up to half an hour.
 
-    `retry_after` is the least, in seconds, where the backend asked for it. A fifth is left to chance, so that those
-    who were refused together do not come back together.
+    `retry_after` is the minimum, in seconds, if the backend asked for it. A fifth is random, so that clients that
+    were refused together do not return together.
     """
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(learned.strikes, 10))
     seconds = max(retry_after or 0.0, spread(pause, f"{reason} {now.isoformat()}"))
@@ -148,14 +150,15 @@ def wait(learned: Learned, reason: str, retry_after: float | None, now: datetime
 
 
 def accepted(learned: Learned) -> Learned:
-    """What is known after the backend took a shard: pauses start over, a limit stays until its day is over."""
+    """Return what is known after the backend accepted a shard: pauses start over, a limit lasts until its day is
+    over."""
     return replace(learned, hold_until=None, strikes=0, reason="")
 
 
 def amount(count: int) -> str:
-    """A number of tokens as people say it: `900`, `30k`, `1.95M`, `2B`."""
+    """Return a number of tokens for people: `900`, `30k`, `1.95M`, `2B`."""
     for size, unit in ((10**9, "B"), (10**6, "M"), (1000, "k")):
-        # From here on three digits round to one of the larger unit.
+        # From here on, three digits round up to one of the larger unit.
         if count >= size * 0.9995:
             shown = count / size
             digits = 2 if shown < 9.995 else 1 if shown < 99.95 else 0

@@ -1,6 +1,6 @@
-"""How far a quote is from a place of a text, in characters that OCR has wrong, left out or put in. Pure.
+"""The distance between a quote and a place in a text, in characters that OCR has wrong, missing or added. Pure.
 
-Digits, and signs next to them, must be the same: no step changes, drops or adds one.
+Digits, and punctuation next to them, must be the same: no step changes, drops or adds one.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ _NEVER = 1 << 30
 
 
 class OutOfSteps(Exception):
-    """A search has taken as many steps as it may."""
+    """A search has used up its steps."""
 
 
 class Steps:
-    """Steps that a search has left."""
+    """The remaining steps of a search."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     def take(self, steps: int) -> None:
-        """Raises OutOfSteps."""
+        """Use up steps. Raises OutOfSteps."""
         self._left -= steps
         if self._left < 0:
             raise OutOfSteps
@@ -30,7 +30,8 @@ class Steps:
 def distance_places(
     text: str, form: str, at: int, offset: int, size: int, most: int, steps: Steps
 ) -> Iterator[tuple[int, int, int]]:
-    """`(start, end, distance)` of the form where its `size` characters from `offset` on stand at `at`; or nothing."""
+    """Yield `(start, end, distance)` of the form around its piece of `size` characters from `offset` on, which stands
+    at `at`; or nothing."""
     head, tail = form[:offset], form[offset + size :]
     left = text[max(0, at - len(head) - most) : at]
     before = _reach(head[::-1], left[::-1], most, steps)
@@ -43,7 +44,8 @@ def distance_places(
 
 
 def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | None:
-    """The least distance from the form to a beginning of the text, and how long that is; None beyond `most`."""
+    """Return the least distance from the form to a beginning of the text, and that beginning's length; None beyond
+    `most`."""
     row = [0] + [_NEVER] * len(text)
     for column in range(1, min(len(text), most) + 1):
         row[column] = row[column - 1] + _cost(text, column - 1)
@@ -66,13 +68,14 @@ def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | N
     best = min(row)
     if best > most:
         return None
-    # Of several ends the one nearest to the form's own length.
+    # Of several ends, the one nearest to the form's own length.
     length = min((at for at, cost in enumerate(row) if cost == best), key=lambda at: (abs(at - len(form)), at))
     return best, length
 
 
 def _cost(text: str, at: int) -> int:
-    """What it costs to change a character, or to leave it out: a digit is not to be had."""
+    """Return the cost of changing or dropping a character: prohibitive for a digit, and for punctuation beside
+    one."""
     character = text[at]
     if character.isdecimal():
         return _NEVER

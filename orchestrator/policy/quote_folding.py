@@ -1,8 +1,8 @@
-"""Texts in the form in which quotes are compared, and the way back to where a character stood. Pure.
+"""Texts in the form in which quotes are compared, with the positions of characters in the source. Pure.
 
 White space, the `|` between the cells of a table, hyphens and dashes between letters, invisible characters, and the
-shape of quotation marks and ligatures do not count. Digits do, and so do white space and dashes next to them:
-`1 200`, `1200`, `1-200` and `1,200` differ.
+shape of quotation marks and ligatures do not count. Digits do, and so do white space and dashes next to them: `1
+200`, `1200`, `1-200` and `1,200` differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 _BLANK = r"\s|\u00ad\u200b-\u200f\u2060\ufeff"
 _DASHES = r"\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _SEPARATORS = ".,;:'’/"
-# Solid runs are short, so that a place within one is found in a few steps. Group 2 is blanks and dashes beside a
+# Solid runs are short, so that a place inside one is found in a few steps. Group 2 is blanks and dashes beside a
 # number.
 _RUNS = re.compile(
     rf"([^{_BLANK}{_DASHES}]{{1,256}})"
@@ -27,11 +27,11 @@ _DASH = re.compile(rf"[{_DASHES}]")
 _SPACE = re.compile(r"[\s|]")
 _SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇", "“”„‟«»″‶〝〞〟＂"
 _COMPATIBLE = ((0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFF5E))
-"""Ligatures, Arabic letters by their place in a word, and wide forms of ASCII."""
+"""Ligatures, Arabic letters by their position in a word, and wide forms of ASCII."""
 
 
 class _Fold(dict[int, str]):
-    """What a character is compared as; made when it is first met."""
+    """Comparison forms of characters, computed on first use."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -53,7 +53,7 @@ _fold = _Fold()
 
 @dataclass(frozen=True, slots=True)
 class FoldedText:
-    """A text as it is compared; `folded_at` and `source_at` say where each of its runs begins in either form."""
+    """A text in comparison form; `folded_at` and `source_at` give the start of each run in either form."""
 
     source: str
     text: str
@@ -61,7 +61,7 @@ class FoldedText:
     source_at: array[int]
 
     def source_range(self, start: int, end: int) -> tuple[int, int]:
-        """Where the characters from `start` up to `end`, which is greater, stand in the source."""
+        """Return where the characters from `start` up to `end`, which is greater, stand in the source."""
         return self._place(start), self._place(end - 1) + 1
 
     def _place(self, at: int) -> int:
@@ -74,7 +74,7 @@ class FoldedText:
 
 
 def folded(source: str) -> FoldedText:
-    """A text in the form in which it is compared, in linear time."""
+    """Return a text in the form in which it is compared, in linear time."""
     folded_at, source_at = array("q"), array("q")
     parts: list[str] = []
     size = 0
@@ -94,7 +94,7 @@ def folded(source: str) -> FoldedText:
 
 
 def _gap(source: str, start: int, end: int) -> str:
-    """What remains of blanks and dashes between two runs, one of which may be a number."""
+    """Return what remains of blanks and dashes between two runs, one of which may be a number."""
     before, after = _is_number(source[max(0, start - 2) : start][::-1]), _is_number(source[end : end + 2])
     if not before and not after:
         return ""
@@ -105,5 +105,5 @@ def _gap(source: str, start: int, end: int) -> str:
 
 
 def _is_number(beside: str) -> bool:
-    """True for a digit, or one behind a separator."""
+    """True for a digit, or a digit after a separator."""
     return beside[:1].isdecimal() or (beside[:1] in _SEPARATORS and beside[1:].isdecimal())

@@ -1,7 +1,7 @@
-"""Where quotes stand in a text: exactly, or within a small distance where the text was read by OCR. Pure.
+"""Finds quotes in a text: exactly, or within a small distance if the text was read by OCR. Pure.
 
-The time grows with the text and with the quotes, not with their product: the text is looked through once for the
-first characters of all quotes. What repeats itself so often that this is not enough runs into a budget.
+The time grows with the text and with the quotes, not with their product: one pass over the text looks for the first
+characters of all quotes. A budget limits texts that repeat themselves too often for that.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from orchestrator.policy.quote_distance import OutOfSteps, Steps, distance_place
 from orchestrator.policy.quote_folding import FoldedText, folded
 
 HEAD = 12
-"""Characters by which places are found that may be a quote's."""
+"""Characters by which possible places of a quote are found."""
 MOST_PLACES = 1000
-"""Places of one quote that are told."""
+"""Most places reported for one quote."""
 STEPS = 2_000_000
 """Comparisons for one answer beyond those that every text needs: about a second."""
 _STEPS_A_PLACE = 20
 _FEW = 32
-"""So few quotes are looked for one by one."""
+"""Up to this many quotes are searched one by one."""
 CHARACTERS_AN_ERROR = 20
 MOST_ERRORS = 8
-"""OCR may have one character wrong in each 20 that a quote begins, at most 8 in all; never a digit."""
+"""OCR may have one character wrong in each 20 begun characters of a quote, at most 8 in all; never a digit."""
 _AROUND = 12
 _GLUED_BEFORE = re.compile(r"\d[.,:'’/·\-\u2010-\u2015]?\Z|(?:^|[\s(\[])[\-\u2010-\u2015\u2212]\Z")
 _GLUED_AFTER = re.compile(r"\A[.,:'’/·\-\u2010-\u2015]?\d")
@@ -47,14 +47,14 @@ class FoundRange:
 
 @dataclass(slots=True)
 class SearchResult:
-    """The places of each quote, in their order; `is_whole` is False if the budget ended before the text did."""
+    """The places of each quote, in order; `is_whole` is False if the budget ended before the text did."""
 
     places: dict[str, list[FoundRange]] = field(default_factory=dict)
     is_whole: bool = True
 
 
 def find_quotes(text: str, quotes: Collection[str], *, by_ocr: bool = False) -> SearchResult:
-    """Every place of each quote in a text. Each quote must have characters that count."""
+    """Return every place of each quote in a text. Each quote must have characters that count."""
     source, wanted = folded(text), {quote: folded(quote).text for quote in quotes}
     found, steps = SearchResult({quote: [] for quote in quotes}), Steps(STEPS)
     by_form: dict[str, list[str]] = {}
@@ -81,7 +81,7 @@ def find_quotes(text: str, quotes: Collection[str], *, by_ocr: bool = False) -> 
 def _occurrences(
     text: str, forms: Collection[str], steps: Steps, full: AbstractSet[str] = frozenset()
 ) -> Iterator[tuple[str, int]]:
-    """Each place where one of the forms stands that is not `full`, which the caller may add to meanwhile."""
+    """Yield each place of a form that is not in `full`, to which the caller may add meanwhile."""
     if len(forms) <= _FEW:
         for form in forms:
             at = text.find(form)
@@ -106,7 +106,7 @@ def _occurrences(
 
 
 def _place(source: FoldedText, start: int, end: int, distance: int = 0) -> FoundRange | None:
-    """The place in the source; None if a number is cut there, or an accent."""
+    """Return the place in the source; None if it would cut a number, or separate an accent."""
     if end < len(source.text) and unicodedata.combining(source.text[end]):
         return None
     first, last = source.source_range(start, end)
@@ -127,7 +127,7 @@ def _place(source: FoldedText, start: int, end: int, distance: int = 0) -> Found
 
 
 def _find_inexact(source: FoldedText, missing: Mapping[str, list[str]], found: SearchResult, steps: Steps) -> None:
-    """Places that differ from a quote by little: one of its pieces stands there exactly."""
+    """Find places that differ little from a quote: one of its pieces stands there exactly."""
     pieces: dict[str, list[tuple[str, int]]] = {}
     for form in missing:
         for offset, piece in _pieces(form):
@@ -144,7 +144,7 @@ def _find_inexact(source: FoldedText, missing: Mapping[str, list[str]], found: S
 
 
 def _nearest(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Of ranges that overlap, the one with the least distance."""
+    """Return, of overlapping ranges, those with the least distance."""
     kept: list[tuple[int, int, int]] = []
     for start, end, distance in sorted(ranges):
         if not kept or start >= kept[-1][1]:
@@ -155,12 +155,12 @@ def _nearest(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int
 
 
 def errors_allowed(form: str) -> int:
-    """Characters of a quote that OCR may have wrong."""
+    """Return how many characters of a quote OCR may have wrong."""
     return min(MOST_ERRORS, -(-len(form) // CHARACTERS_AN_ERROR))
 
 
 def _pieces(form: str) -> Iterator[tuple[int, str]]:
-    """A quote in one more piece than it may have errors: one of them has none."""
+    """Yield a quote in one piece more than its allowed errors: at least one piece has none."""
     number = errors_allowed(form) + 1
     borders = [index * len(form) // number for index in range(number + 1)]
     for first, last in pairwise(borders):

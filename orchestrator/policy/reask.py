@@ -1,4 +1,4 @@
-"""Asking a model again with what was wrong with its answer. Pure."""
+"""Re-asks a question with the fault of its answer. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 from orchestrator.policy.grounding import NOT_FOUND, TOO_SHORT
 
 MENDABLE = frozenset({"truncated", "empty_answer", "invalid_json", "schema_mismatch", NOT_FOUND, TOO_SHORT})
-"""What a model can mend that is shown it; one that refused, or whose answer was withheld, is not argued with."""
+"""Faults that a model can correct once it sees them; refusals and withheld answers are not re-asked."""
 MOST_ANSWER = 8000
-"""So many characters of the answer are shown again."""
+"""Most characters of the answer that are shown again."""
 _NO_ANSWER = "(no answer)"
 
 
@@ -26,12 +26,12 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def mended(line: bytes, answer: str | None, code: str, message: str) -> bytes:
-    """The request line of a task with the answer that it got, and what was wrong with that, below its question.
+    """Return the task's request line with its answer and the answer's fault appended.
 
-    The question stays as it is, so that the engine's prefix cache has it.
+    The question stays unchanged, so that the engine's prefix cache has it.
     """
     parsed = _decode_line(line)
-    said = (answer or "").strip()[:MOST_ANSWER] or _NO_ANSWER  # roles take turns: some templates want it so
+    said = (answer or "").strip()[:MOST_ANSWER] or _NO_ANSWER  # roles take turns: some templates require it
     asked = f"Your answer was not accepted: {_fault(code, message)}.\nAnswer the question again, whole and corrected."
     more = [{"role": "assistant", "content": said}, {"role": "user", "content": asked}]
     turns = "input" if "input" in parsed.body else "messages"

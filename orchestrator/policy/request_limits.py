@@ -12,7 +12,7 @@ from orchestrator.settings.source_lines import MAX_DIGITS
 
 
 class _Bounds(msgspec.Struct):
-    """The fields of a body that say how much may come back, and how much goes in."""
+    """The fields of a body that bound its output, and its input."""
 
     max_completion_tokens: msgspec.Raw = NO_BODY
     max_output_tokens: msgspec.Raw = NO_BODY
@@ -24,12 +24,12 @@ class _Bounds(msgspec.Struct):
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _decode_bounds = msgspec.json.Decoder(_Bounds).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-# What these endpoints give back is bounded by what goes in; nothing of it is billed as output.
+# The output of these endpoints is bounded by the input; none of it is billed as output.
 WITHOUT_OUTPUT = frozenset({"/v1/embeddings", "/v1/moderations"})
 
 
 def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str] | None:
-    """What number of a request line nothing can hold, as (field, why); None where all is well."""
+    """Return a request line's number that is too large, as (field, why), or None."""
     if len(raw) > MAX_DIGITS and _LONG_NUMBER.search(raw):
         try:
             msgspec.json.decode(raw)  # so many digits may be a text
@@ -50,7 +50,7 @@ def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str]
 
 
 def bounds(url: str, body: msgspec.Raw) -> tuple[int, int | None]:
-    """How many inputs a request has, and how many tokens may come back at most; None where it does not say."""
+    """Return a request's number of inputs, and the most tokens of its output; None if it states no bound."""
     found = _decode_bounds(body)
     if url in WITHOUT_OUTPUT:
         # A list of numbers is one input: tokens of a text.

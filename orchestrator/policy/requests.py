@@ -1,7 +1,7 @@
-"""Documents x tasks -> request lines, with identities that are stable over nights.
+"""Documents × tasks → request lines, with identities that stay the same over nights.
 
-The document comes first and the question last, and the tasks of a document stand side by side: so the engine's
-prefix cache reads a document once, however many questions are asked of it.
+The document comes first and the question last, and the tasks of a document follow each other: so the engine's prefix
+cache reads a document once, however many questions are asked about it.
 """
 
 from __future__ import annotations
@@ -39,35 +39,36 @@ from orchestrator.settings.job_spec import Clean, JobSpec
 from orchestrator.settings.task_spec import Long, Task
 
 _READERS = "2"
-"""Stands in fingerprints for what was once a version of all readers. A newer reader is seen by the text it gives."""
+"""Part of fingerprints, once a version of all readers. A changed reader now shows in its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """One request and its JSON line without newline; the line is empty where the row has a problem."""
+    """One request and its JSON line without newline; the line is empty if the row has a problem."""
 
     row: Row
     line: bytes
 
 
 def custom_id(document_key: str, task_id: str) -> str:
-    """At most 61 characters of `[A-Za-z0-9_-]`, the narrowest provider's rule; the same every night."""
+    """Return an id of at most 61 characters of `[A-Za-z0-9_-]`, the narrowest provider's rule; the same every
+    night."""
     digest = sha256(f"{document_key}\0{task_id}".encode()).hexdigest()
     return f"{task_id}-{digest[:20]}"
 
 
 def part_id(document_key: str, task_id: str, text: str, times_before: int) -> str:
-    """The `custom_id` of a part: by what it says, so that it stays while others change.
+    """Return the `custom_id` of a part, derived from its text, so that it stays the same while other parts change.
 
-    `times_before` counts the parts before it that say the same.
+    `times_before` counts earlier parts with the same text.
     """
     digest = sha256(f"{document_key}\0{task_id}\0{times_before}\0{text}".encode()).hexdigest()
     return f"{task_id}-{digest[:20]}"
 
 
 def content_of(document: Document) -> str:
-    """What a row's fingerprint knows of its document: 32 hex digits."""
-    # The text too: another `text_column` or `encoding` reads another text out of the same bytes.
+    """Return the document's part of a row's fingerprint: 32 hex digits."""
+    # The text too: another `text_column` or `encoding` reads another text from the same bytes.
     digest = sha256(f"{document.digest}\0{document.text}".encode())
     for picture in document.pictures:
         digest.update(f"\0{picture.page}\0{picture.data}".encode())
@@ -83,9 +84,9 @@ class _Question:
         asked = question_of(task)
         self.prompt = template(asked)
         self.system = None if task.system is None else template(task.system)
-        # A vector is of what its prompt says, and of nothing put around that.
+        # A vector is of the prompt alone, without anything around it.
         self.places_text = "text" in self.prompt.variables or self.url == EMBEDDINGS
-        # With the bound as it is written: one that is found anew each night must not make every row another one.
+        # With the bound as written: a bound that is learned anew each night must not change every row.
         self.asked = fixed_fields(task)
         about: dict[str, Any] = {
             "body": self.asked, "prompt": asked, "system": task.system, "cut": task.max_document_tokens,
@@ -98,7 +99,7 @@ class _Question:
             about["quotes"] = [task.check, task.output_schema]
         if cleaned.is_on:
             about["clean"] = [cleanup.RULES_VERSION, cleaned.whitespace, cleaned.boilerplate]
-        # Not sorted: the order of a schema's properties is the order in which they are answered.
+        # Not sorted: a schema's properties are answered in their order.
         digest = sha256(json.dumps(about, default=str).encode())
         self.version = digest.hexdigest()[:12]
         self.wording = sha256(f"{asked}\0{task.system or ''}".encode()).hexdigest()[:12]
@@ -116,7 +117,7 @@ class _Question:
     def text_at(
         self, document: Document, text: str, messages: list[dict[str, Any]], whole: str = "", start: int = 0
     ) -> str | None:
-        """Where the text stands in the messages, if answers quote it; it begins at `start` of `whole`."""
+        """Return where the text stands in the messages, if answers quote it; it begins at `start` of `whole`."""
         if not self.has_quotes:
             return None
         asked = question_text(messages)
@@ -132,7 +133,7 @@ class _Question:
         if not self.places_text and (text or not document.pictures):
             content = f"<document>\n{text}\n</document>\n\n{question}"
         user: dict[str, Any] = {"role": "user", "content": content}
-        if document.pictures:  # first, as the text of a document is: what its tasks have in common
+        if document.pictures:  # first, like a document's text: its tasks have it in common
             shown = [{"type": "image_url", "image_url": {"url": picture.url}} for picture in document.pictures]
             user["content"] = [*shown, {"type": "text", "text": content}]
         return [user] if self.system is None else [{"role": "system", "content": self.system.render(fields)}, user]
@@ -144,7 +145,7 @@ def _fingerprint(identity: str, content: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Reduce:
-    """Who the rows are that ask about the answers to the parts of documents."""
+    """The identity of rows that ask about the answers to a document's parts."""
 
     model: str
     version: str
@@ -163,7 +164,8 @@ class _Reduce:
 
 
 def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> bytes | tuple[str, str]:
-    """The request that makes one answer of those to a long document's parts; a code and a message where none can be.
+    """Return the request that reduces the answers to a long document's parts to one; a code and a message if
+    impossible.
 
     `bound` is the most tokens of its answer.
     """
@@ -195,13 +197,13 @@ def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> 
 
 
 def variables(task: Task) -> frozenset[str]:
-    """The template variables of a task, without `text`."""
+    """Return the template variables of a task, without `text`."""
     used = (template(source).variables for source in (task.prompt, task.system) if source is not None)
     return frozenset[str]().union(*used) - {"text"}
 
 
 def places_text_late(task: Task) -> bool:
-    """Whether a prompt places `{{ text }}` itself, and not at its start: then no two tasks share a prefix."""
+    """True if a prompt places `{{ text }}` itself, but not at its start: then no two tasks share a prefix."""
     head = task.prompt.split("{{", 1)
     return (
         task.kind != "embedding"
@@ -212,7 +214,7 @@ def places_text_late(task: Task) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a request is, before it is made; `caches` says whether another job's answer would do for it."""
+    """A request's identity, before it is built; `caches` says whether another job's answer would do for it."""
 
     custom_id: str
     fingerprint: str
@@ -221,9 +223,9 @@ class Identity:
 
 
 class Builder:
-    """Turns documents into request lines. The `model` in a line is the task's alias; a route gives it its name.
+    """Turns documents into request lines. The `model` in a line is the task's alias; a route replaces it by its name.
 
-    `bound_of` says how many tokens an answer to a task may have at most, by its prompt version.
+    `bound_of` returns the most tokens of an answer to a task, by its prompt version.
     """
 
     def __init__(self, spec: JobSpec, bound_of: BoundOf = written_bound) -> None:
@@ -232,16 +234,16 @@ class Builder:
         self._number = count()
 
     def asking(self, tasks: Collection[str]) -> Builder:
-        """The same for these tasks alone; the rows of both are numbered together."""
+        """Return a builder for these tasks alone; the rows of both are numbered together."""
         narrowed = copy(self)
         narrowed._questions = [question for question in self._questions if question.task.id in tasks]
         return narrowed
 
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
-        """One request a task, in the order of the tasks; a problem of the document fails each of them.
+        """Yield one request a task, in the order of the tasks; a problem of the document fails each of them.
 
-        Of a task that splits documents, a long one gives a request without a line, which is made of the answers to
-        its parts, and behind it a request for each part.
+        For a task that splits documents, a long document gives a request without a line, which is later built from
+        the answers to its parts, and then a request for each part.
         """
         if isinstance(document, UnreadableDocument):
             for question in self._questions:
@@ -263,17 +265,17 @@ class Builder:
             yield from made
 
     def identities(self, key: str, content: str) -> list[Identity]:
-        """Who each request is that the document of this key and content would give."""
+        """Return the identities of the requests that the document with this key and content would give."""
         return [
             Identity(custom_id(key, one.task.id), one.fingerprint(content), one.task.model, one.task.cache)
             for one in self._questions
         ]
 
     def unread(self, key: str, content: str, earlier: Sequence[tuple[int | None, str | None]]) -> Iterator[Built]:
-        """The rows of a document whose answers are here, without its text and so without lines.
+        """Yield the rows of a document whose answers are known, without its text and so without lines.
 
-        `earlier` says for each question how long the document was before it was cut, in tokens, and which of its
-        pages went as pictures.
+        `earlier` has, for each question, the document's tokens before it was cut, and which of its pages went as
+        pictures.
         """
         for question, (tokens_before, sent_as) in zip(self._questions, earlier, strict=True):
             row = self._row(question, key, question.fingerprint(content), content, cut_from=tokens_before)
@@ -302,7 +304,7 @@ class Builder:
     ) -> list[Built]:  # fmt: skip
         task, reduce = question.task, question.reduce
         assert reduce is not None, "who splits, says how the answers are made one"
-        # All of them before the first row has its place: one that cannot be made fails the document.
+        # Render all parts before numbering the first row: a part that fails fails the document.
         told = [(part, text[part.start : part.end]) for part in parts]
         messages = [question.messages(document, of_part) for _, of_part in told]
         whole = replace(
@@ -313,7 +315,7 @@ class Builder:
         built = [Built(whole, b"")]
         seen: Counter[str] = Counter()
         for number, ((part, of_part), asked) in enumerate(zip(told, messages, strict=True), 1):
-            # By the request and not by the document, which is another one when another part of it changes.
+            # By the request, not by the document, which changes when another part of it changes.
             fingerprint = question.fingerprint(sha256(msgspec.json.encode(asked)).hexdigest())
             row = replace(
                 self._row(question, document.key, fingerprint, content, cut_from=cut_from),
@@ -327,7 +329,7 @@ class Builder:
 
     def _failed(self, question: _Question, key: str, content: str | None, problem: tuple[str, str]) -> Built:
         if content is None:
-            fingerprint = _fingerprint("unreadable", problem[0])  # whatever would be asked of it
+            fingerprint = _fingerprint("unreadable", problem[0])  # whatever would be asked about it
         else:
             fingerprint = question.fingerprint(f"{content}\0{problem[0]}\0{problem[1]}")
         return Built(self._row(question, key, fingerprint, content, problem=problem), b"")
@@ -352,7 +354,6 @@ class Builder:
 
 
 def _asking(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Built:
-    """A row with its request line."""
     task, url = question.task, question.url
     asked = asked_fields(url, messages)
     line = {
@@ -366,7 +367,7 @@ def _asking(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Bu
 
 
 def _trimmed(text: str, cleaned: str, limit: int | None) -> int:
-    """Tokens that a clean-up saved, estimated; those that would have been cut off in any case are not saved."""
+    """Estimate the tokens that a clean-up saved, not counting those that would have been cut off in any case."""
     if cleaned == text:
         return 0
     before, after = tokens.estimate(len(text.encode())), tokens.estimate(len(cleaned.encode()))

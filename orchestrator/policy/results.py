@@ -1,7 +1,7 @@
-"""Result lines -> outcomes, outputs checked; and outcomes -> merged rows. Pure, but for the lines it reads.
+"""Result lines → outcomes, with checked outputs; and outcomes → merged rows. Pure, except for the lines it reads.
 
-A result file may hold anything: rows in any order, twice, of other batches, broken. What it says of a row is told
-by `outcome`; what it does not say is the pipeline's to decide.
+A result file may contain anything: rows in any order, twice, of other batches, broken. `outcome` reads what it says
+of a row; the pipeline decides about rows without a line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 @dataclass(frozen=True, slots=True)
 class FoundLine:
-    """One line of a result file; `line` is None where it is not a result line."""
+    """One line of a result file; `line` is None if it is not a result line."""
 
     span: Span
     line: wire.ResultLine | None
@@ -46,10 +46,10 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class NotExecuted:
-    """A row that the backend did not bring to an end: `batch_expired` or `batch_cancelled`.
+    """A row that the backend did not finish: `batch_expired` or `batch_cancelled`.
 
-    `upstream_seconds` is what it took of the upstream before it was taken back; `uncertain` how often it was sent and
-    no answer came, which may be billed all the same.
+    `upstream_seconds` is its use of the upstream before it was taken back; `uncertain` is how often it was sent
+    without an answer, which may be billed.
     """
 
     code: str
@@ -59,9 +59,9 @@ class NotExecuted:
 
 @dataclass(frozen=True, slots=True)
 class RowRefusal:
-    """Why a row has no answer, in its backend's own words; `status` is HTTP's. None: it did not say.
+    """Why a row has no answer, in its backend's own words; `status` is HTTP's. None: not stated.
 
-    `param` is what of the request the backend names beside its words.
+    `param` is the part of the request that the backend names beside its message.
     """
 
     status: int | None
@@ -72,7 +72,7 @@ class RowRefusal:
 
 
 def read(path: Path) -> Iterator[FoundLine]:
-    """The lines of a result file; a file that is not there has none. Raises OSError."""
+    """Yield the lines of a result file; a missing file has none. Raises OSError."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -87,7 +87,7 @@ def custom_ids(path: Path) -> Iterator[str]:
 
 
 def parsed(lines: bytes) -> Iterator[FoundLine]:
-    """The lines of a part of a result file; where they lie is counted from its start."""
+    """Yield the lines of a part of a result file, with positions counted from its start."""
     return _found(io.BytesIO(lines))
 
 
@@ -102,10 +102,10 @@ def _found(file: BinaryIO) -> Iterator[FoundLine]:
 
 @dataclass(slots=True)
 class Survey:
-    """Which rows result files have lines for: `told` of them have any, `executed` have one that says that they ran,
-    `answered` one with an answer.
+    """Which rows result files have lines for: any line (`told`), one that says that they ran (`executed`), or one
+    with an answer (`answered`).
 
-    `odd` is an id that no row has, of those that were found.
+    `odd` is a found id that no row has.
     """
 
     recognised: Recognised
@@ -116,7 +116,7 @@ class Survey:
 
 
 def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
-    """Look through result files for lines of these rows. Raises OSError."""
+    """Scan result files for lines of these rows. Raises OSError."""
     found = Survey(Recognised(rows))
     names: dict[str, bool] = {}
     answered = set[str]()
@@ -145,7 +145,7 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
 
 
 def is_success(line: wire.ResultLine) -> bool:
-    """True if a result line has an answer, whatever that is worth."""
+    """True if a result line has an answer, good or bad."""
     return line.response is not None and 200 <= line.response.status_code < 300
 
 
@@ -161,10 +161,10 @@ def outcome(
     bound: int | None = None,
     sent: Callable[[], SentDocument | None] = lambda: None,
 ) -> Outcome | NotExecuted:
-    """What a result line says of its row. `found.line` must be a result line.
+    """Return a row's outcome by its result line. `found.line` must be a result line.
 
-    `bound` is the most tokens that the answer was allowed, None where that is not known for certain. `sent` gives the
-    document in which its quotes are looked for.
+    `bound` is the most tokens allowed for the answer, None if not known for certain. `sent` returns the document in
+    which its quotes are searched.
     """
     line = found.line
     assert line is not None
@@ -220,7 +220,7 @@ def outcome(
 def _problem(
     answer: Answer | None, check: AnswerCheck | None, output_tokens: int, bound: int | None, *, is_full: bool
 ) -> tuple[str, str] | None:
-    """What is wrong with an answer; without a check only a full context window is."""
+    """Return an answer's problem; without a check, only a full context window is one."""
     if answer is None:
         return answer_ends.FULL if is_full else None
     found = None if check is None else check.problem(answer)
@@ -233,7 +233,7 @@ def _problem(
 
 
 def _no_object(body: msgspec.Raw) -> tuple[str, str]:
-    """The problem of a body that is not a JSON object. The beginning of one, or of a stream, was cut."""
+    """Return the problem of a body that is not a JSON object; the beginning of an object or a stream was cut off."""
     with suppress(*wire.JSON_ERRORS):
         if msgspec.json.decode(body, type=str).lstrip("\ufeff \t\r\n").startswith(_CUT):
             return UNFINISHED, "the answer was cut off: its body is the beginning of an object, or of a stream"
@@ -241,33 +241,33 @@ def _no_object(body: msgspec.Raw) -> tuple[str, str]:
 
 
 def stands(outcome: Outcome) -> bool:
-    """True if an outcome is about an answer that came whole, good or bad: its row is not sent again as it was."""
+    """True if an outcome is about a complete answer, good or bad: its row is not sent again unchanged."""
     if outcome.state is not RequestState.FAILED:
         return True
     return outcome.is_answer and (outcome.error_code in BAD_ANSWERS or outcome.error_code == INVALID)
 
 
 def unreadable(seq: int, kind: str, found: FoundLine, why: str) -> Outcome:
-    """The outcome of a row whose line nobody can make anything of."""
+    """Return the outcome of a row whose line is unreadable."""
     bad = INVALID, f"the result of this row cannot be read: {why}"
     return _ended(seq, kind, replace(found, line=None), answers.AnswerHead(), bad)
 
 
 def ambiguous(seq: int, told: str) -> Outcome:
-    """The outcome of a row that may be meant by lines with another row's id."""
+    """Return the outcome of a row that lines with another row's id may mean."""
     message = f"its batch's results name {told!r}, which may mean this row or another one: nothing was guessed"
     return Outcome(seq, RequestState.FAILED, error_code=AMBIGUOUS, error_message=_short(message))
 
 
 def unrecognised(seq: int, told: str) -> Outcome:
-    """The outcome of a row whose batch came back with unknown ids."""
+    """Return the outcome of a row whose batch came back with unknown ids."""
     message = f"none of its batch's results has an id that was sent (one has {told!r}); a retry would be billed again"
     return Outcome(seq, RequestState.FAILED, error_code=UNRECOGNISED, error_message=_short(message))
 
 
 def _failed(seq: int, kind: str, found: FoundLine, head: answers.AnswerHead, refused: RowRefusal) -> Outcome:
     status = None if refused.status is None else f"http_{refused.status}"
-    # Where the status says that it may pass, no word of the provider's may hide it.
+    # If the status says that it may pass, no provider's code may hide that.
     said = None if is_passing(status) else refused.code
     code = said or status or refused.type or "error"
     message = refused.message or "the backend gave neither an answer nor a reason"
@@ -306,14 +306,14 @@ def _ended(
 
 
 def refused(said: Outcome, line: wire.ResultLine) -> RowRefusal:
-    """Why a row that failed has no answer; of an answer that its server did not finish, that is our own word."""
+    """Return why a failed row has no answer; our own code for an answer that its server did not finish."""
     if said.error_code == UNFINISHED:
         return RowRefusal(None, UNFINISHED, None, None)
     return refusal(line)
 
 
 def refusal(line: wire.ResultLine) -> RowRefusal:
-    """Why a line has no answer; of one that has, nothing is said."""
+    """Return why a line has no answer; empty if it has one."""
     response = line.response
     status = response.status_code if response else None
     if status is not None and 200 <= status < 300:
@@ -333,7 +333,7 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
 
 
 def _words_in(value: Any) -> ErrorWords | None:
-    """The reason in an error, or None if it says nothing."""
+    """Return the reason in an error, or None if it says nothing."""
     words = read_error_value(value)
     if words.message is None and (words.code or words.type):
         return replace(words, message="no message")
@@ -348,7 +348,7 @@ def _decoded(body: msgspec.Raw) -> Any:
 
 
 def _short(text: str | None, most: int = MAX_MESSAGE) -> str | None:
-    """What a report shows and every database takes: Postgres knows no NUL."""
+    """Shorten a text for reports, and replace NUL, which Postgres refuses."""
     if text is None:
         return None
     text = text.replace("\0", "\ufffd")

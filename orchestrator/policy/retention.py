@@ -1,7 +1,7 @@
-"""What of finished jobs may go, and why the rest stays: a pure function of what is there and of `[retention]`.
+"""Decides which data of finished jobs to remove, by `[retention]`, and why the rest stays. Pure.
 
-A job's files go first, its rows and its lines of the ledger later: reports reach further back than results. What a
-kept job's rows point to stays, however old it is: an answer that is carried over lies in the job that was given it.
+A job's files go first, its rows and its ledger lines later: reports reach further back than results. Data that a kept
+job's rows refer to stays, however old it is: a carried answer is stored in the job that first received it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from orchestrator.core.model import JobId
 from orchestrator.settings.config import Retention
 
 Carriers = Mapping[JobId, Mapping[JobId, int]]
-"""By the job whose answers they are: the jobs that carry some, and how many rows of each do."""
+"""By the job that owns the answers: the jobs that carry some, and their number of rows."""
 
 
 class JobFate(StrEnum):
-    """What becomes of a job."""
+    """Retention verdict on a job."""
 
     KEPT = "kept"  # all of it stays
     FILES = "files"  # its request and result files go; its rows stay for reports
@@ -29,10 +29,10 @@ class JobFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A job and what it leaves in the home.
+    """A job and its data in the home.
 
-    `ended_at` is None while it is not over, `is_run` says whether it ran to its end (not cancelled, not failed),
-    `cleared` whether its files went before; `bytes` are those of its files that are there.
+    `ended_at` is None while it is unfinished, `is_run` says that it ran to its end (not cancelled, not failed),
+    `cleared` that its files were removed before; `bytes` are its existing files'.
     """
 
     job_id: JobId
@@ -46,7 +46,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class RetentionVerdict:
-    """What becomes of a job, why, and how many bytes of files that frees."""
+    """The fate of a job, the reason, and how many bytes of files that frees."""
 
     job_id: JobId
     fate: JobFate
@@ -55,9 +55,9 @@ class RetentionVerdict:
 
 
 def counts_since(now: datetime) -> datetime:
-    """What is booked since then may count in a budget's period that runs: this month's, by this machine's clocks."""
+    """Return the time since which bookings may count in a current budget period: this month, by local clocks."""
     first = now.astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
-    # On the first of a month, the night that runs began in the one before.
+    # On the first of a month, the current night began in the month before.
     return min(first.astimezone(UTC), now - timedelta(days=2))
 
 
@@ -65,9 +65,9 @@ def plan(
     jobs: Iterable[Leaving], carriers: Carriers, booked: Collection[JobId], terms: Retention, now: datetime,
     used_bytes: int,
 ) -> list[RetentionVerdict]:  # fmt: skip
-    """What becomes of each job, newest first.
+    """Return the verdict on each job, newest first.
 
-    `booked` are jobs with a cost that counts in a budget's period that runs; `used_bytes` is what the home takes now.
+    `booked` are jobs with a cost that counts in a current budget period; `used_bytes` is the home's present size.
     """
     ordered = sorted(jobs, key=lambda job: (job.created_at, job.job_id), reverse=True)
     # Until its own turn a job counts as one that keeps its files.
@@ -87,7 +87,7 @@ def plan(
 
 
 def _shielded(newest_first: Sequence[Leaving], keep_last: int) -> dict[JobId, str]:
-    """The jobs that stay whatever their age, and why."""
+    """Return the jobs that stay whatever their age, and why."""
     found: dict[JobId, str] = {}
     runs: dict[str, int] = {}
     for job in newest_first:
@@ -101,7 +101,7 @@ def _shielded(newest_first: Sequence[Leaving], keep_last: int) -> dict[JobId, st
 
 
 def _carried(job: Leaving, carriers: Carriers, keeping: Collection[JobId]) -> str | None:
-    """Which job that stays has rows whose answers lie in this one; None where none has."""
+    """Return which kept job has rows whose answers are stored in this one, as text; None if none has."""
     held = {other: rows for other, rows in carriers.get(job.job_id, {}).items() if other in keeping}
     if not held:
         return None
@@ -136,10 +136,10 @@ def _make_room(
     newest_first: Sequence[Leaving], verdicts: dict[JobId, RetentionVerdict], carriers: Carriers, keeping: set[JobId],
     shielded: Mapping[JobId, str], most: int, used: int,
 ) -> None:  # fmt: skip
-    """Let files go before their time, oldest first, until the home takes no more than `most` bytes."""
+    """Remove files early, oldest first, until the home takes at most `most` bytes."""
     left = [job for job in reversed(newest_first) if job.job_id in keeping and job.job_id not in shielded]
     while used > most:
-        # One that goes may set an older one free, whose answers it carried: look from the oldest each time.
+        # Removing one may free an older job whose answers it carried: search from the oldest each time.
         job = next((job for job in left if job.bytes and _carried(job, carriers, keeping) is None), None)
         if job is None:
             return
@@ -151,7 +151,7 @@ def _make_room(
 
 
 def words(size: int) -> str:
-    """A size as people say it: `812 B`, `3.4 MB`."""
+    """Return a size for people: `812 B`, `3.4 MB`."""
     number, unit = float(size), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if number < 999.5 or unit == "TB":

@@ -1,8 +1,8 @@
-"""What becomes of a row that failed, and of a batch that was refused: one table for all providers. Pure.
+"""What happens to failed rows and refused batches: one table for all providers. Pure.
 
-A rule is found by the provider's word (`code` or `type`), else by what its message says, else by the HTTP status. The
-order of RULES matters: a 429 whose code is `insufficient_quota` is an empty account and no rate limit. The page for
-users is docs/reference/row-errors.md, which a test holds to this table.
+A rule is found by the provider's word (`code` or `type`), else by its message, else by the HTTP status. The order of
+RULES matters: a 429 with the code `insufficient_quota` is an empty account, not a rate limit. The page for users is
+docs/reference/row-errors.md, which a test compares with this table.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ MOST_READ = 2000
 
 
 class Disposition(StrEnum):
-    """What becomes of a row that failed."""
+    """What to do with a failed row."""
 
     RETRY = "retry"  # the same backend again, as it is; counts an attempt
     ELSEWHERE = "elsewhere"  # this backend will never do it, another may
     NEVER = "never"  # no backend will: the row has failed
-    WAIT = "wait"  # there is no room for it now; counts no attempt
-    STOP = "stop"  # the account is at fault, not the row: nothing goes to this backend until that is mended
+    WAIT = "wait"  # no room for it now; counts no attempt
+    STOP = "stop"  # the account is at fault, not the row: nothing goes to this backend until that is fixed
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of failure. `code` is what we call it; `why` and `advice` are for people.
+    """One kind of failure. `code` is our name for it; `why` and `advice` are for people.
 
-    It holds where the provider's word is in `words`, the message fits `says`, or the status is in `statuses`.
+    It holds if the provider's word is in `words`, the message matches `says`, or the status is in `statuses`.
     """
 
     code: str
@@ -206,14 +206,14 @@ BAD_ANSWERS = {
         "check that the model makes embeddings, and that it takes `dimensions`",
     ),
 }
-"""What may be wrong with an answer that came and was paid for: why, and what to do, by the row's error code."""
+"""Faults of paid answers: why, and what to do, by the row's error code."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """What becomes of a row. `code` names the failure, and classified by itself it gives the same again.
+    """What happens to a row. `code` names the failure, and classifying it again gives the same verdict.
 
-    `rule` is the code of the rule that it fell under.
+    `rule` is the code of the matching rule.
     """
 
     disposition: Disposition
@@ -224,7 +224,8 @@ class RowVerdict:
 
 
 def plain(word: str | None) -> str:
-    """A word as it is compared: `DeploymentNotFound`, `deployment_not_found` and `Deployment not found` are one."""
+    """Normalize a word for comparison: `DeploymentNotFound`, `deployment_not_found` and `Deployment not found` are
+    equal."""
     return re.sub(r"[^a-z0-9]", "", (word or "").lower())
 
 
@@ -270,7 +271,7 @@ _ACCOUNT_STATUSES = frozenset(status for status, rule in _BY_STATUS.items() if r
 _FORBIDDEN = 403
 _PASSES = (Disposition.RETRY, Disposition.WAIT)
 _OURS = frozenset({"budget_exhausted", "part_failed"})
-"""Codes of our own for rows that were not asked to their end."""
+"""Our own codes for rows that were never fully asked."""
 
 
 def is_account(status: int | None, *words: str | None, names_field: bool = False) -> bool:
@@ -285,7 +286,7 @@ def is_account(status: int | None, *words: str | None, names_field: bool = False
 
 
 def is_passing(code: str | None) -> bool:
-    """Whether a failure may go away by itself, so that another night should try the row again."""
+    """True if a failure may pass by itself, so that another night should retry the row."""
     if code is None or code in _OURS:
         return code is not None
     for rule, known, _ in _MATCHERS:
@@ -297,12 +298,12 @@ def is_passing(code: str | None) -> bool:
 
 
 def _rule_of(status: int) -> Rule:
-    """What nobody knows is the row's fault with a status of 4xx, and else the backend's."""
+    """Return the rule for a status; an unknown 4xx is the row's fault, anything else the backend's."""
     return _BY_STATUS.get(status, REFUSED if 400 <= status < 500 else FAILED)
 
 
 def cancelled(job: Job) -> tuple[str, str]:
-    """The code and the words with which rows of a cancelled job end that no backend has answered."""
+    """Return the code and message for unanswered rows of a cancelled job."""
     code = "budget_exhausted" if job.cancel_code == CancelCode.BUDGET else "cancelled"
     return code, job.cancel_reason or "the job was cancelled"
 
@@ -323,7 +324,7 @@ def classify(
         if status in _ACCOUNT_STATUSES:
             return _verdict(_INVALID, _INVALID.code)
     status = status or _status_in(code) or _STATUS_OF_TYPE.get(plain(code)) or _STATUS_OF_TYPE.get(plain(kind))
-    # What a server says that broke is about itself.
+    # The message of a broken server is about itself.
     text = (message or "")[:MOST_READ] if status is None or status < 500 else ""
     for rule, known, says in _MATCHERS:
         if words & known or (says is not None and says.search(text)):
@@ -338,6 +339,6 @@ def _verdict(rule: Rule, code: str) -> RowVerdict:
 
 
 def _status_in(code: str | None) -> int | None:
-    """The status that stands in place of a word: vLLM's `404`, our own `http_404`."""
+    """Return the status given as a code: vLLM's `404`, our own `http_404`."""
     found = re.fullmatch(r"(?:http_)?([1-9]\d\d)", code or "")
     return int(found[1]) if found else None

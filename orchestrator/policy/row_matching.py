@@ -1,8 +1,8 @@
-"""Which row a result line is about, where a provider gives ids back otherwise than it got them. Pure.
+"""Matches result lines to rows if a provider returns changed ids. Pure.
 
-An id that came back as it was sent is that row's. One that differs in case, in blanks around it or in a number's
-zeros is recognised where it can only be one row's. Where several rows' ids differ in no more than that, and the lines
-do not tell them apart, none of them is guessed at: an answer given to the wrong row is worse than none.
+An unchanged id is that row's. An id that differs in case, in surrounding blanks or in a number's zeros is recognised
+if only one row can be meant. If several rows' ids differ in no more than that, and the lines do not distinguish them,
+no row is guessed: an answer given to the wrong row is worse than none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 
 def normal(custom_id: str) -> str:
-    """What is left of an id once case, blanks and spelling say nothing."""
+    """Return an id without differences in case, blanks and spelling."""
     plain = unicodedata.normalize("NFC", custom_id).strip().casefold()
     return plain.lstrip("0") or "0" if plain.isdecimal() and plain.isascii() else plain
 
@@ -32,7 +32,7 @@ class Recognised:
         self._is_changed = False
 
     def see(self, told: str, content: bytes) -> None:
-        """A line has this id; its bytes tell it from another line with the same one."""
+        """Note a line with this id; its content distinguishes it from another line with the same id."""
         is_row = told in self._rows
         if is_row and not self._alike:
             self._exact.add(told)
@@ -45,7 +45,7 @@ class Recognised:
             self._is_changed |= not is_row
 
     def row(self, told: str) -> str | None:
-        """The id of the row that a line with this id is about; None where it is nobody's, or it cannot be told."""
+        """Return the id of the row that a line with this id is about; None if it has no row, or is ambiguous."""
         form = None
         if told in self._rows and (not self._alike or (form := normal(told)) not in self._alike):
             return told
@@ -53,17 +53,17 @@ class Recognised:
         if form in self._alike:
             return told if told in self._rows and not self._is_ambiguous(form) else None
         seen = self._odd.get(form, {})
-        # Two spellings of one id are two claims to it; of a row that was named as it is, they are doubles.
+        # Two spellings of one id are two claims to it; if the row was also named exactly, they are duplicates.
         return self._one.get(form) if len(seen) == 1 or self._one.get(form) in self._exact else None
 
     def is_doubtful(self, told: str) -> bool:
-        """Whether a line with this id is about one of several rows, and nobody can tell which."""
+        """True if a line with this id is about one of several rows and it is unclear which."""
         form = normal(told)
         return form in self._alike and self._is_ambiguous(form)
 
     @property
     def named(self) -> int:
-        """How many rows have a line."""
+        """Number of rows with a line."""
         spelled = sum(len(seen) == 1 and self._one[form] not in self._exact for form, seen in self._told_of_one())
         alike = sum(len(self._odd.get(form, {})) for form in self._alike if not self._is_ambiguous(form))
         return len(self._exact) + spelled + alike
@@ -73,7 +73,7 @@ class Recognised:
 
     @property
     def ambiguous(self) -> dict[str, str]:
-        """The rows that lines speak of and nobody can tell which: each with an id that a line has."""
+        """The rows that ambiguous lines may mean, each with an id that a line has."""
         return {
             name: next(iter(self._odd[form]))
             for form, names in self._alike.items()

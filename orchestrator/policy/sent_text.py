@@ -1,4 +1,4 @@
-"""Where a document's text stands in its request, and what a request says of its document. Pure."""
+"""Finds a document's text in its request, and what a request contains of its document. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.policy.grounding import SentDocument, SentText
 class TextAt(NamedTuple):
     """The characters of a question from `start` up to `end` that are the document's text.
 
-    `page` is the one that it begins on, None if the document has no pages. `by_ocr`: pages of it were read by OCR.
+    `page` is its first page, None if the document has no pages. `by_ocr`: pages of it were read by OCR.
     """
 
     start: int
@@ -24,11 +24,11 @@ class TextAt(NamedTuple):
 
     @staticmethod
     def read(stored: str) -> TextAt:
-        """As a row keeps it. Raises JSON_ERRORS."""
+        """Parse the form that a row stores. Raises JSON_ERRORS."""
         return _decode_at(stored)
 
     def __str__(self) -> str:
-        """As a row keeps it."""
+        """Return the form that a row stores."""
         return msgspec.json.encode(self).decode()
 
 
@@ -43,9 +43,9 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def text_range(question: str, text: str, without_text: str) -> tuple[int, int]:
-    """Where a document's text stands in a question that has it; `without_text` is the question with none.
+    """Return where a document's text stands in a question; `without_text` is the same question without it.
 
-    A prompt may change the text that it places: then it is what the question with it has more than that without.
+    A prompt may change the text that it places: then the difference between both questions counts.
     """
     start = question.find(text)
     if start >= 0:
@@ -55,13 +55,13 @@ def text_range(question: str, text: str, without_text: str) -> tuple[int, int]:
 
 
 def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Return how many characters two texts have in common at the beginning."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def question_text(messages: list[dict[str, Any]]) -> str:
-    """The text of the first message of a user, behind its pictures; empty if there is none."""
+    """Return the text of a user's first message, after its pictures; empty if there is none."""
     for message in messages:
         content = message.get("content")
         if message.get("role") == "user":
@@ -75,7 +75,8 @@ def _last_text(parts: Any) -> str:
 
 
 def sent_document(line: bytes, text_at: str, part: int | None = None) -> SentDocument | None:
-    """What a request line has of its document, None if it cannot be read. `text_at` is as the row keeps it."""
+    """Return what a request line contains of its document, None if unreadable. `text_at` is the form that a row
+    stores."""
     try:
         messages, at = messages_of(_decode_line(line).body), TextAt.read(text_at)
     except JSON_ERRORS:
@@ -88,7 +89,7 @@ def sent_document(line: bytes, text_at: str, part: int | None = None) -> SentDoc
 
 
 def joined(documents: list[SentDocument]) -> SentDocument:
-    """The parts of a document as one."""
+    """Return the parts of a document as one."""
     texts = tuple(text for document in documents for text in document.texts)
     has_pictures = any(document.has_pictures for document in documents)
     return SentDocument(texts, has_pictures, any(document.by_ocr for document in documents))

@@ -1,4 +1,4 @@
-"""Rows -> shards: as many rows as one batch may hold, in their order. Pure."""
+"""Rows → shards: as many rows as one batch may hold, in their order. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ EMBEDDINGS = "/v1/embeddings"
 class WaitingRow:
     """A row that waits for a shard; `length` is its line in bytes, without newline.
 
-    `tokens` estimates its prompt, `inputs` counts the texts of an embedding row. `max_output` is the most tokens that
-    its answer may have, None where it has no bound. `attempts` counts the batches that it was part of.
+    `tokens` estimates its prompt, `inputs` counts the texts of an embedding row. `max_output` is the most tokens of
+    its answer, None without a bound. `attempts` counts the batches that it was part of.
     """
 
     seq: int
@@ -30,8 +30,8 @@ class WaitingRow:
 class Range:
     """The waiting rows of one endpoint and model with `first <= seq <= last`.
 
-    `bytes`, `tokens`, `inputs` and `max_output` are sums, the last None where a row has no bound; `attempts` is the
-    most that one of its rows has had.
+    `bytes`, `tokens`, `inputs` and `max_output` are sums, the last None if a row has no bound; `attempts` is the most
+    of any of its rows.
     """
 
     endpoint: str
@@ -48,7 +48,7 @@ class Range:
 
 @dataclass(slots=True)
 class _Open:
-    """A range that rows are still put into."""
+    """A range that still takes rows."""
 
     endpoint: str
     model: str
@@ -71,7 +71,7 @@ class _Open:
         self.attempts = max(self.attempts, row.attempts)
 
     def most_with(self, row: WaitingRow) -> int | None:
-        """The most tokens of all answers, were that row in it."""
+        """Return the most tokens of all answers if that row were added."""
         return None if self.max_output is None or row.max_output is None else self.max_output + row.max_output
 
     def closed(self) -> Range:
@@ -91,11 +91,11 @@ def pack(
     slack: int = 0,
     fits: Callable[[int, int | None], bool] | None = None,
 ) -> Iterator[Range]:
-    """Cut rows, which must come sorted by (endpoint, model, seq), into ranges within the limits.
+    """Cut rows, which must be sorted by (endpoint, model, seq), into ranges within the limits.
 
-    `slack` is how many bytes a line may grow by when the model's name is put in. `max_inputs` holds for embeddings
-    only. `fits` says whether a budget covers the tokens of some prompts, and of their answers at most. A row that
-    breaks a limit by itself gets a range of its own: the backend's refusal is then that row's, and no other's.
+    `slack` is how many bytes a line may grow when the model's name is put in. `max_inputs` holds for embeddings only.
+    `fits` says whether a budget covers the tokens of prompts, and the most of their answers. A row that breaks a
+    limit by itself gets its own range: then the backend's refusal concerns only that row.
     """
     open_: _Open | None = None
     for row in rows:

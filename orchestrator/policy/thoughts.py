@@ -1,6 +1,6 @@
 """Thoughts in the text of an answer, by the marks that models put around them. Pure.
 
-A server with a parser for its model takes them out; one without leaves them in front of the answer.
+A server with a parser for its model removes them; other servers leave them before the answer.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ _MARKS: Mapping[str, str] = MappingProxyType(
         "here is my thought process:": "here is my response:",
     }
 )
-"""How thoughts begin and end, in lower case: Qwen, DeepSeek, Nemotron and Seed, Kimi, Magistral, Sky and QwQ,
-Command, Apertus, Gemma 4, MedGemma, Pangu, Granite 3 (vllm/reasoning, 2026-11)."""
+"""Marks at the beginning and end of thoughts, in lower case: Qwen, DeepSeek, Nemotron and Seed, Kimi, Magistral, Sky
+and QwQ, Command, Apertus, Gemma 4, MedGemma, Pangu, Granite 3 (vllm/reasoning, 2026-11)."""
 _WORDS = "here is my response:"
-"""An end that is no mark unless thoughts began: people write it, too."""
+"""An end that counts only after a beginning: people write it, too."""
 _find_marks = re.compile("|".join(map(re.escape, (*_MARKS, *_MARKS.values()))), re.IGNORECASE).finditer
 # Harmony, the format of gpt-oss: channels, of which the last `final` one is the answer.
 _CHANNEL = "<|channel|>"
 _find_finals = re.compile(r"<\|channel\|>final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>").finditer
 _find_end = re.compile(r"<\|(?:end|return|start|call)\|>").search
-# The same by a server that leaves out the marks, and keeps the words between them.
+# The same from a server that strips the marks and keeps the words between them.
 _is_bare_channel = re.compile(r"\s*(?:assistant)?(?:analysis|commentary)", re.IGNORECASE).match
 _BARE_FINAL = "assistantfinal"
 
 
 class EndlessThoughts(ValueError):
-    """Thoughts that have no end: what stands behind their beginning is not the answer."""
+    """Thoughts without an end: the text after their beginning is not the answer."""
 
 
 def marks_in(text: str) -> list[tuple[int, int]]:
-    """Where marks of thoughts stand: begin and end of each."""
+    """Return the start and end of each mark of thoughts."""
     return [mark.span() for mark in _find_marks(text)]
 
 
 def without_thoughts(text: str) -> str:
-    """What a model says outside of its thoughts. Raises EndlessThoughts.
+    """Return what a model says outside of its thoughts. Raises EndlessThoughts.
 
-    A server may have cut off the mark with which they begin.
+    A server may have cut off their opening mark.
     """
     text = _final_channel(text)
     said, at, inside = [], 0, ""
@@ -70,7 +70,7 @@ def without_thoughts(text: str) -> str:
 
 
 def _final_channel(text: str) -> str:
-    """The final channel of a text that has channels; any other text as it is. Raises EndlessThoughts."""
+    """Return the final channel of a text that has channels; any other text unchanged. Raises EndlessThoughts."""
     if _CHANNEL in text:
         finals = list(_find_finals(text))
         if not finals:

@@ -16,8 +16,8 @@ _NO_OUTPUT = ("/v1/embeddings", "/v1/moderations")
 class TokenRates:
     """Dollars per million tokens, `request` dollars for each request, and `search` dollars for each web search.
 
-    None: `cached` and `cache_write` cost what `input` does, `reasoning` what `output` does, `cache_write_1h` what
-    `cache_write` does, sound and pictures what other tokens do; `output` and `search` have no price.
+    None: `cached` and `cache_write` cost the same as `input`, `reasoning` as `output`, `cache_write_1h` as
+    `cache_write`, sound and pictures as other tokens; `output` and `search` have no price.
     """
 
     input: Decimal
@@ -36,11 +36,11 @@ class TokenRates:
 
 @dataclass(frozen=True, slots=True)
 class TierPrice:
-    """What a model's tokens cost at one tier, and where that comes from.
+    """A model's token prices at one tier, with their source.
 
     `by_prompt` has `(mark, rates)`, the highest mark first: with more prompt tokens than that, every token of the row
     costs these rates, times `factor`. The last mark is -1. `search` is the price of a web search at the standard
-    tier, for rates that have none.
+    tier, for rates without one.
     """
 
     by_prompt: tuple[tuple[int, TokenRates], ...]
@@ -50,7 +50,8 @@ class TierPrice:
     search: Decimal | None = None
 
     def price(self, usage: Usage, rows: int = 1) -> Price:
-        """What these tokens cost, in so many rows of one size. Raises InputError for output without a price."""
+        """Return the price of these tokens, in this many rows of one size. Raises InputError for output without a
+        price."""
         per = next(per for mark, per in self.by_prompt if usage.input_tokens > mark * rows)
         cost = _input_cost(per, usage)
         if usage.output_tokens:
@@ -66,7 +67,7 @@ class TierPrice:
         return Price(cost.quantize(PICO, ROUND_HALF_EVEN), source, self.estimated or bool(gaps), bool(gaps))
 
     def _gaps(self, per: TokenRates, usage: Usage) -> list[str]:
-        """What an answer used that has no price of its own, in words."""
+        """Return what an answer used that has no price of its own, in words."""
         found = []
         if usage.web_searches and per.search is None and self.search is None:
             found.append(f"{usage.web_searches:,} web searches have no price")
@@ -81,7 +82,7 @@ class TierPrice:
         return found
 
     def check(self, endpoint: str) -> None:
-        """Raises InputError where the answers of an endpoint have tokens that no price is known for."""
+        """Raise InputError if the answers of an endpoint have tokens without a known price."""
         if endpoint not in _NO_OUTPUT and self.by_prompt[-1][1].output is None:
             raise self._no_output()
 
@@ -101,7 +102,7 @@ class TierPrice:
 
 
 def _input_cost(per: TokenRates, usage: Usage) -> Decimal:
-    """Dollars times a million for what went in: each token once, at the price of its kind."""
+    """Return a million times the dollars for input: each token once, at the price of its kind."""
     cached, written, lasting = usage.cached_tokens, usage.cache_write_tokens, usage.cache_write_1h_tokens
     left = usage.input_tokens - cached - written
     write = per.input if per.cache_write is None else per.cache_write
@@ -115,7 +116,7 @@ def _input_cost(per: TokenRates, usage: Usage) -> Decimal:
 
 
 def _output_cost(per: TokenRates, each: Decimal, usage: Usage) -> Decimal:
-    """The same for what came out."""
+    """Return a million times the dollars for output."""
     thought = usage.reasoning_tokens
     left = usage.output_tokens - thought
     cost = thought * (each if per.reasoning is None else per.reasoning)

@@ -1,4 +1,5 @@
-"""What an answer used that no price covers: calls of a provider's own tools, and odd counts in its usage. Pure."""
+"""Parts of an answer's use that no price covers: calls of a provider's own tools, and odd counts in its usage.
+Pure."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ _COUNTS = (
 """Counts in a usage that are billed beside the tokens, or at another price: xAI, Perplexity, Mistral, OpenRouter,
 Anthropic."""
 _TOOLS = "executed_tools"
-"""What a message of Groq's compound systems says of their own tools, and of the models that they asked."""
+"""Field of Groq's compound systems for their own tools, and the models that they asked."""
 _NAMES = (*_CALLS, *_COUNTS, _TOOLS)
-# Most answers have none of these names, and are not decoded for them. Ends of the names behind their underscores are
-# found in half the time that the names behind their quotes take.
+# Most answers have none of these names, and are not decoded for them. Searching the ends of the names after their
+# underscores takes half the time of searching the names after their quotes.
 _has_hint = re.compile(
     rb"_(?:search_call|interpreter_call|generation_call|server_side|sources_used|audio_seconds|execution_req|executed"
     rb"|(?<=citation_)tokens|(?<=video_)tokens|(?<=iteration_)tokens|(?<=executed_)tools)"
@@ -42,12 +43,12 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 def may_have_unpriced(text: bytes | msgspec.Raw) -> bool:
-    """True if it is worth decoding a body, or a line with one, for them."""
+    """True if a body, or a line with one, is worth decoding for them."""
     return _has_hint(text) is not None
 
 
 def unpriced(body: bytes | msgspec.Raw) -> tuple[str, ...]:
-    """Names of what an answer used without a price, sorted; empty for most. Never raises."""
+    """Return the names of what an answer used without a price, sorted; empty for most. Never raises."""
     if not may_have_unpriced(body):
         return ()
     try:

@@ -15,13 +15,13 @@ FLOAT_BYTES = 4
 _DOUBLE_BYTES = 8
 _LAST_29 = (1 << 29) - 1
 _SMALLEST, _LARGEST = 1e-30, 1e6
-"""No model puts out a number, other than 0, that is smaller or larger."""
+"""No model outputs a number, other than 0, outside this range."""
 _FEWEST = 32
 """Bytes of the shortest vector of whole numbers; a shorter text is a vector of floats that was cut."""
 
 
 class NoVector(Exception):
-    """An answer without one usable vector; the message says why."""
+    """An answer without a usable vector; the message says why."""
 
 
 class _Entry(msgspec.Struct):
@@ -32,9 +32,10 @@ _decode_entries = msgspec.json.Decoder(list[_Entry]).decode
 
 
 def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:
-    """The vector of an answer's `data`, as numbers or as base64 of 32-bit floats or of bytes. Raises NoVector.
+    """Return the vector of an answer's `data`, given as numbers or as base64 of 32-bit floats or bytes. Raises
+    NoVector.
 
-    `size` is how many numbers were asked for, None where the model decides.
+    `size` is the requested number of dimensions, None if the model decides.
     """
     if data is None:
         raise NoVector("the answer contains no vector")
@@ -56,9 +57,9 @@ def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:
 
 
 def _unpacked(text: str, size: int | None) -> list[float]:
-    """The numbers in base64, as floats or as whole numbers of one byte each (int8).
+    """Return the numbers in base64, as floats or as one-byte whole numbers (int8).
 
-    Nothing in an answer says which: the first reading that gives numbers of a vector counts.
+    Nothing in an answer says which: the first plausible reading counts.
     """
     try:
         packed = b64decode(text, validate=True)
@@ -83,11 +84,11 @@ def _as_form(packed: bytes, form: str) -> list[float]:
 
 
 def _are_plausible(numbers: list[float]) -> bool:
-    """True if these may be a vector. Bytes of another form read so are huge, tiny, or no numbers."""
+    """True if these may be a vector. Bytes of another form, read like this, are huge, tiny or not numbers."""
     return all(number == 0 or _SMALLEST < abs(number) < _LARGEST for number in numbers)
 
 
 def _are_doubles(packed: bytes) -> bool:
-    """True for 64-bit floats that were made of 32-bit ones: their last 29 bits are zero."""
+    """True for 64-bit floats converted from 32-bit ones: their last 29 bits are zero."""
     count, rest = divmod(len(packed), _DOUBLE_BYTES)
     return not rest and any(packed) and not any(low & _LAST_29 for low in struct.unpack(f"<{count}Q", packed))

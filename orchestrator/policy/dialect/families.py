@@ -25,7 +25,7 @@ class Reasoning:
     efforts: frozenset[str]
 
     def is_on(self, effort: Any) -> bool:
-        """True if a request with this effort reasons; None is a request that names none."""
+        """True if a request with this effort reasons; None is a request without an effort."""
         return self.by_default if effort is None else effort != "none"
 
 
