@@ -1,7 +1,7 @@
-"""Batch APIs, behind a few verbs: upload, create, find, retrieve, cancel, download. Data until proven code.
+"""Batch APIs behind a few verbs: upload, create, find, retrieve, cancel, download. Data until proven code.
 
-What a call that failed has left behind decides what may be done next, so the errors say it:
-NotSent and BackendRefused (with BackendBusy and AccountError) left nothing, Uncertain may have left what was asked.
+The next step after a failed call depends on what the call left behind, so the errors tell it: NotSent and
+BackendRefused (with BackendBusy and AccountError) left nothing, Uncertain may have done what was asked.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.preflight import DirectAnswer
 
 SHARD_KEY = "orch_shard"
-"""The key of a batch's metadata under which our own id stands."""
+"""The metadata key of a batch for our own id."""
 HOME_KEY = "orch_home"
-"""The key under which the home stands that made the batch: several may share an account."""
+"""The metadata key for the home that created the batch: several homes may share an account."""
 
 BATCH_GONE = "batch_gone"
-"""The problem of a batch that its backend has lost: its rows go on in another one."""
+"""The problem code of a batch that its backend has lost: its rows go into another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineProblem:
-    """Why a backend refused a batch; `line` counts from 1, None where it is about the whole."""
+    """A reason why a backend refused a batch; `line` counts from 1, None if it concerns the whole batch."""
 
     code: str
     message: str
@@ -36,11 +36,11 @@ class LineProblem:
 
 @dataclass(frozen=True, slots=True)
 class RemoteBatch:
-    """A batch as its backend tells it. `upstream_seconds` is known of our own server only.
+    """A batch as its backend reports it. Only our own server reports `upstream_seconds`.
 
-    `is_counted` says whether the backend told how many rows are completed or failed: zeros may mean that it did not.
-    `shard` is our own id where the batch carries one, and `home` the home that made it; `rows` how many it has, None
-    while the backend does not say. `over_at` is when it came to its end, by the backend's clock, as `created_at` is.
+    `is_counted`: the backend reported the numbers of completed or failed rows, so that zeros are real. `shard` is our
+    own id if the batch carries one, and `home` its creator; `rows` is the number of rows, None until the backend
+    reports it. `over_at` is when it ended, by the backend's clock, like `created_at`.
     """
 
     id: str
@@ -64,7 +64,7 @@ class RemoteBatch:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file as its backend lists it; `size` in bytes, None where it is not told."""
+    """A file as its backend lists it; `size` in bytes, None if not reported."""
 
     id: str
     name: str
@@ -74,7 +74,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class BatchOrder:
-    """A batch to be made: the input file as `upload` named it, and our own id, which the batch carries if it can."""
+    """A batch to be created: the input file from `upload`, and our own id, which the batch carries if it can."""
 
     shard: str
     input_file_id: str
@@ -86,10 +86,10 @@ class BatchOrder:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A batch that may have been made: asked for at `since`, with these rows in the local file `input_path`.
+    """A batch that may have been created: requested at `since`, with these rows in the local file `input_path`.
 
-    `known` says of a batch's id when we asked for it, None where it is not one of ours. `input_file_id` is our
-    upload, None where there is none.
+    `known` returns when we requested a batch by its id, None if the batch is not ours. `input_file_id` is our upload,
+    if any.
     """
 
     shard: str
@@ -102,10 +102,10 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What looking for a batch gave: the batch; or `undecided`, why nobody can tell yet; or neither.
+    """Result of a search for a batch: the batch, or why it is still `undecided`, or neither.
 
-    `doubles` are further batches of the same intent: of one create a gateway may have made two. `is_blank`: the list
-    had no batch at all.
+    `doubles` are further batches of the same intent: a gateway may turn one create into two. `is_blank`: the list had
+    no batch at all.
     """
 
     batch: RemoteBatch | None = None
@@ -116,7 +116,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """What came of a result file: so many `bytes` of it, and why it broke off (`cut`), None where it did not."""
+    """Result of a download: the number of `bytes`, and why it broke off (`cut`), None if complete."""
 
     bytes: int
     cut: str | None = None
@@ -124,7 +124,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """One thing that `orch doctor` checked, without spending anything."""
+    """A free check of `orch doctor`."""
 
     name: str
     ok: bool
@@ -132,25 +132,26 @@ class DoctorCheck:
 
 
 class Backend(Protocol):
-    """One Batch API. Every verb raises BackendError where the backend is away or refuses."""
+    """A Batch API. Every verb raises BackendError if the backend is unavailable or refuses."""
 
     appear_seconds: float
-    """How long after an uncertain `create` its batch may still turn up in a listing."""
+    """Seconds after an uncertain `create` within which its batch may still appear in a listing."""
 
     def account(self) -> str:
-        """Whose batches are seen here, without a secret in it: the organisation where it is known, else a key's
-        fingerprint."""
+        """Return the owner of the visible batches, without a secret: the organisation if known, else the key's
+        fingerprint.
+        """
 
     def upload(self, path: Path, name: str) -> str:
-        """Upload an input file under a name; its id. A file of that name that is there already is taken."""
+        """Upload an input file under a name and return its id. An existing file with that name is reused."""
 
     def create(self, order: BatchOrder) -> RemoteBatch:
-        """Create a batch. Never tried again by itself. Raises NotSent, BackendRefused or Uncertain, nothing else."""
+        """Create a batch, without retries. Raises only NotSent, BackendRefused or Uncertain."""
 
     def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
-        """Ask the row of a request line at the synchronous endpoint, and wait a minute at most. Never tried again.
+        """Ask a request line's row at the synchronous endpoint, without retries, waiting at most a minute.
 
-        Raises NotSent for a call that did not leave, and nothing else.
+        Raises only NotSent, for a call that did not leave.
         """
 
     def lists_model(self, model: str) -> bool | None:
@@ -160,59 +161,59 @@ class Backend(Protocol):
         """Look for the batch of an intent."""
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
-        """The batch as it is now; None where the backend says that it knows none of this id."""
+        """Return the current batch; None if the backend says that it does not know the id."""
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """The batches made since then that carry a shard's id, in one listing; None if batches carry no id."""
+        """Return the batches made since then that carry a shard's id, in one listing; None if batches carry no id."""
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
-        """The custom_ids of a batch, from its input file or else its results; None if no file is left."""
+        """Return the custom_ids of a batch, from its input file or else its results; None if no file is left."""
 
     def input_lines(self, batch: RemoteBatch) -> Mapping[str, bytes] | None:
-        """The digest of each line of a batch's input file, by custom_id; None if the file is gone."""
+        """Return the digest of each line of a batch's input file, by custom_id; None if the file is gone."""
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         """Look for a batch of about that time in the backend's list."""
 
     def cancel(self, batch_id: str) -> None:
-        """Ask for its end; one that is over already is left as it is."""
+        """Request the end of a batch; a finished batch stays as it is."""
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
-        """A result file in OpenAI's shape to `path`, durable: all of it, or as much as came before it broke off.
+        """Download a result file in OpenAI's shape to `path`, durably; if it breaks off, keep what came before.
 
-        `input_path` is the shard's input file, whose custom_ids the result has. Where nothing came, it is an error.
+        `input_path` is the shard's input file, whose custom_ids the result has. Raises an error if nothing came.
         """
 
     def size_of(self, file_id: str) -> int | None:
-        """The size of a file in bytes as the backend tells it, None where it does not."""
+        """Return the reported size of a file in bytes, or None."""
 
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
-        """The results so far of a running batch to `path`; False where the backend does not give them."""
+        """Write a running batch's results so far to `path`; False if the backend does not offer them."""
 
     def read_on(self, batch_id: str, kind: str, first: int, most: int) -> bytes | None:
-        """Up to so many bytes of a running batch's results from a place on; None where the backend gives none."""
+        """Return up to `most` bytes of a running batch's results from `first` on; None if the backend offers none."""
 
     def forget_file(self, file_id: str) -> None:
-        """Delete a file; one that is gone already is not an error."""
+        """Delete a file; a missing file is not an error."""
 
     def batches(self) -> Iterator[RemoteBatch]:
-        """Every batch of the account, newest first."""
+        """Yield every batch of the account, newest first."""
 
     def files(self) -> Iterator[RemoteFile]:
-        """Every batch input file of the account."""
+        """Yield every batch input file of the account."""
 
     def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
-        """Whether it can be reached with the key that there is, and knows these models; nothing is spent."""
+        """Check at no cost that the backend is reachable with the key, and knows these models."""
 
     def close(self) -> None:
         """Close its connections."""
 
 
 def metadata_of(order: BatchOrder) -> Mapping[str, str]:
-    """What a batch carries so that it is found again."""
+    """Return the metadata by which a batch is found again."""
     return {SHARD_KEY: order.shard} | ({HOME_KEY: order.home} if order.home else {})
 
 
 def line_digest(line: bytes) -> bytes:
-    """What stands for an input line where two are compared."""
+    """Return a digest of an input line for comparisons."""
     return sha256(line.strip()).digest()

@@ -1,7 +1,7 @@
 """Anthropic's Message Batches behind the verbs of a Batch API, through the official client.
 
-There are no files there: a batch's requests are inline, and so an input file's upload is its translation, beside it.
-A batch carries no metadata either. Its rows' ids say whose they are: a tag of the shard, and the line's number.
+Anthropic has no files: a batch's requests are inline, so uploading an input file means translating it into a local
+file. Batches carry no metadata either: row ids identify them, as a tag of the shard and the line's number.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ _JSON: Any = {"headers": {"Content-Type": "application/json"}}
 
 
 class AnthropicBatches:
-    """The verbs of a Batch API on an `anthropic` client. `max_tokens` is for rows that name none.
+    """The verbs of a Batch API on an `anthropic` client. `max_tokens` is for rows without one.
 
-    A row that cannot be translated is not sent: it stands in the error file, with the field's name. A batch all of
-    whose rows are such is none: its id is `refused:` and the shard's, and it is completed from the start.
+    A row that cannot be translated is not sent: the error file has it, with the field's name. If no row can be
+    translated, no batch is created: its id is `refused:` and the shard's, and it is completed from the start.
     """
 
     appear_seconds: float = 600.0
@@ -85,12 +85,13 @@ class AnthropicBatches:
         silent: float | None = None,
         root: Path = inline.ANYWHERE,
     ) -> None:
-        """`silent` is for how many seconds a transfer may bring nothing, None for as long as any other call; `root`
-        the folder of input files that may be moved.
+        """Use a client; `silent` is the longest silence of a transfer in seconds, None as for other calls.
+
+        `root` is the folder of input files that may be moved.
         """
         self._name = name
         self._root = root
-        # A create that is sent twice is paid twice, and a client that waits by itself holds up others.
+        # A repeated create is paid twice, and a client that waits by itself blocks other calls.
         self._client = client.with_options(max_retries=0)
         self._files = self._client if silent is None else self._client.with_options(timeout=calls.timeouts(silent))
         self._patient = self._client.with_options(timeout=calls.timeouts(calls.ASK_SECONDS))
@@ -107,7 +108,7 @@ class AnthropicBatches:
         return f"key:{sha256(self._key.encode()).hexdigest()[:12]}"
 
     def upload(self, path: Path, name: str) -> str:
-        """Translate an input file, beside it. Raises InputError where a line is not a request, or JobFilesError."""
+        """Translate an input file into a file beside it. Raises JobFilesError, or InputError for an invalid line."""
         left_out = inline.translate_file(path, name.removesuffix(".jsonl"), self._max_tokens)
         if left_out:
             fields = ", ".join(f"{field} ({rows:,} rows)" for field, rows in sorted(left_out.items()))
@@ -122,7 +123,7 @@ class AnthropicBatches:
             inline.opened(inline.requests(path)) as content,
             self._translated("create a batch", calls.transfer(), creating=True),
         ):
-            # Not `batches.create`: it would hold every request, and a file goes out in pieces.
+            # Not `batches.create`: it would hold every request in memory; a file goes out in pieces.
             answer = self._files.post(_BATCHES, content=content, cast_to=httpx2.Response)
             return remote_batch(read_batch(lenient.decode(answer.content)))
 
@@ -177,7 +178,7 @@ class AnthropicBatches:
         return Sighting(undecided=undecided, is_blank=not listed)
 
     def _read_list(self, since: datetime) -> tuple[list[AnthropicBatch], str | None]:
-        """The account's batches of about that time, and why others may be there that were not seen."""
+        """Return the account's batches of about that time, and why others may be missing."""
         listing, found, unread = Listing(), list[AnthropicBatch](), list[object]()
         earliest = since - FURTHEST_OFF
         for number, page in enumerate(self._pages(unread)):
@@ -194,15 +195,15 @@ class AnthropicBatches:
         return found, UNREAD if any(_may_be_since(entry, earliest) for entry in unread) else None
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """None: a batch carries its tag in its results alone."""
+        """Return None: only a batch's results carry its tag."""
         return None
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
-        """None: there are no input files."""
+        """Return None: there are no input files."""
         return None
 
     def input_lines(self, batch: RemoteBatch) -> Mapping[str, bytes] | None:
-        """None: there are no input files."""
+        """Return None: there are no input files."""
         return None
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
@@ -211,7 +212,7 @@ class AnthropicBatches:
         return Sighting(undecided=undecided) if batch is None else Sighting(remote_batch(batch))
 
     def _tag_of(self, batch: AnthropicBatch) -> str | None:
-        """The tag in the first row of its results that has one; "" where none has, None where no row can be read."""
+        """Return the tag of the first result row with one; "" if no row has one, None if no row is readable."""
         if batch.is_archived:
             return ""
         untagged = None
@@ -241,11 +242,11 @@ class AnthropicBatches:
                 return
             yield found
             after = found[-1].id
-            # A list that does not say whether there is more ends with an empty page, or one that is known.
+            # A list without `has_more` ends with an empty page, or a page of known entries.
             more = lenient.mapping(told).get("has_more") is not False
 
     def files(self) -> Iterator[RemoteFile]:
-        """None: there are no files there."""
+        """Yield nothing: Anthropic has no files."""
         return iter(())
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
@@ -273,7 +274,7 @@ class AnthropicBatches:
                     raise
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
-        """Raises OSError where `path` cannot be written, and JobFilesError where what was sent is not there."""
+        """Raises OSError if `path` cannot be written, and JobFilesError if the sent input is missing."""
         batch_id, _, kind = file_id.removeprefix(RESULTS).rpartition(":")
         own = inline.refusals(input_path) if kind != "output" else iter(())
         if kind == "refused":
@@ -295,27 +296,26 @@ class AnthropicBatches:
             return keep(chunks, told, path, (httpx2.HTTPError, ValueError))
 
     def size_of(self, file_id: str) -> int | None:
-        """None: nothing tells how long results are."""
+        """Return None: the length of results is unknown."""
 
     @contextmanager
     def _results(self, batch_id: str, *, tidy: bool = True) -> Iterator[Iterator[bytes]]:
-        # Not `batches.results`: it asks for the batch first, goes to whatever address that names, and holds each row
-        # as a tree of objects.
+        # Not `batches.results`: it fetches the batch first, follows any address in it, and holds each row as objects.
         address = f"{_BATCHES}/{batch_id}/results"
         with self._files.get(address, cast_to=bytes, stream=True, stream_cls=anthropic.Stream[bytes]) as stream:
             chunks = stream.response.iter_bytes()
             yield lines(chunks) if tidy else chunks
 
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
-        """False: results can be read when the batch has ended."""
+        """Return False: results are readable only once the batch has ended."""
         return False
 
     def read_on(self, batch_id: str, kind: str, first: int, most: int) -> bytes | None:
-        """None: results can be read when the batch has ended."""
+        """Return None: results are readable only once the batch has ended."""
         return None
 
     def forget_file(self, file_id: str) -> None:
-        """Delete what `upload` has left; results go away by themselves, 29 days after the batch was made."""
+        """Delete the files of `upload`; results expire 29 days after the batch was created."""
         inline.forget(file_id, self._root)
 
     def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
@@ -342,12 +342,12 @@ class AnthropicBatches:
                 yield
         except (anthropic.AnthropicError, httpx2.HTTPError, *UNREADABLE) as error:
             message = f"{self._name}: cannot {what}"
-            # Not `from error`: the client's own texts may hold the key, and a log shows causes.
+            # Not `from error`: the client's own texts may contain the key, and a log shows causes.
             raise meaning(error, message, creating=creating, secret=self._key) from None
 
 
 def _may_be_since(entry: object, earliest: datetime) -> bool:
-    """Whether an entry that cannot be read may be a batch that was made since then."""
+    """True if an unreadable entry may be a batch made since then."""
     if not (told := lenient.mapping(entry)):
         return False
     created_at = lenient.time(told.get("created_at"))

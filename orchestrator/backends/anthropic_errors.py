@@ -1,4 +1,4 @@
-"""What a failed call to Anthropic's API means: above all, whether it may have left a batch behind. Pure."""
+"""The meaning of failed calls to Anthropic's API: above all, whether they may have created a batch. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.core.refused_fields import ProviderError, names_request_field
 from orchestrator.policy.row_errors import Disposition, classify, is_account
 
 UNREADABLE = (ValueError, TypeError, AttributeError, msgspec.ValidationError)
-"""What an answer of another shape raises: the client reads answers without checking them."""
+"""Errors from answers of another shape: the client does not validate answers."""
 
 _BUSY_STATUSES = (429, 529)
 _LONGEST_DETAIL = 500
@@ -29,10 +29,10 @@ _ACCOUNT_HINT = "check the key and the account's credit; `orch doctor` tests it 
 
 
 def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> OrchError:
-    """Which of our errors a failed call is; `what` says what cannot be done, and by whom.
+    """Return our error for a failed call; `what` says what failed, and for whom.
 
-    `creating` is the one call that costs money: where it may have been carried out, that is Uncertain. The `secret`
-    never stands in a message, whatever the provider's own says.
+    `creating` is the call that costs money: if it may have been carried out, the error is Uncertain. The `secret`
+    never appears in a message, even if the provider's own message contains it.
     """
 
     def told(detail: str) -> str:
@@ -50,7 +50,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
 def _of_answer(error: anthropic.APIStatusError, message: str, *, creating: bool) -> OrchError:
     status = error.status_code
     code = code_of(error)
-    # An account without credit shows in words alone, as a bad request.
+    # An account without credit shows only in the words of a bad request.
     no_credit = status == 400 and classify(status, code, None, message).disposition is Disposition.STOP
     names_field = names_request_field(ProviderError(status, code, message=error.api_message))
     if no_credit or is_account(status, code, names_field=names_field):
@@ -67,14 +67,14 @@ def _of_answer(error: anthropic.APIStatusError, message: str, *, creating: bool)
 
 
 def is_not_its_own(error: anthropic.APIStatusError) -> bool:
-    """Whether a refusal is not the API's: its own have an error object with a type.
+    """True if a refusal is not from the API, whose own refusals have an error object with a type.
 
-    What is too large may be refused by whoever stands before it.
+    A gateway in front may refuse what is too large.
     """
     return error.type is None and error.status_code != _TOO_LARGE
 
 
 def code_of(error: anthropic.APIStatusError) -> str | None:
-    """The provider's word for the cause, None where it has none."""
+    """Return the provider's code for the cause, or None."""
     code = error.error_code or error.type
     return None if code is None else lenient.text(code)

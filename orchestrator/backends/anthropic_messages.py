@@ -1,7 +1,7 @@
-"""OpenAI's chat completions as Anthropic's Messages. Pure; the way back is in `anthropic_results`.
+"""OpenAI's chat completions as Anthropic's Messages. Pure; `anthropic_results` translates back.
 
-What has no counterpart there is named, never dropped in silence: what would change the answer is refused, and what
-says nothing about it (a label, a hint for OpenAI's cache) is left out and told by name.
+Fields without a counterpart are named, never dropped silently. A field that would change the answer is refused; a
+field without effect on it (a label, a hint for OpenAI's cache) is left out and reported by name.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _MESSAGE = frozenset({"model", "messages", "max_tokens", "max_completion_tokens"
 _MEANS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"})
 _USER = frozenset({"user", "safety_identifier"})
 _THEIRS = ("thinking", "cache_control")
-"""Anthropic's own fields, which go out as they are; `top_k` does too, where the model takes it."""
+"""Anthropic's own fields, which are passed unchanged; so is `top_k`, if the model takes it."""
 _TRANSLATED = _MESSAGE | _MEANS | _USER | {*_THEIRS, "top_k"}
 
 _LEFT_OUT = frozenset({"logprobs", "top_logprobs", "metadata", "store", "service_tier", "prediction"}) | {
     f"prompt_cache_{what}" for what in ("key", "options", "retention")
 }
-# Fields without a counterpart, with the value that means the same as none of them; a seed has none.
+# Fields without a counterpart, and the value that equals their absence; a seed has no such value.
 _NEUTRAL: Mapping[str, Any] = {
     "n": 1,
     "stream": False,
@@ -49,16 +49,16 @@ _NO_SAMPLING_SINCE = (4, 7)
 
 
 def takes_sampling(model: str) -> bool:
-    """Whether a model takes temperature, top_p and top_k: none from 4.7 on does. A name without a version may."""
+    """True if a model takes temperature, top_p and top_k: from 4.7 on models do not; names without a version may."""
     found = _VERSION.search(model)
     return found is None or (int(found[1]), int(found[2] or 0)) < _NO_SAMPLING_SINCE
 
 
 def translate(body: Mapping[str, Any], max_tokens: int) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The params of a chat completion's body, and the names of the fields that were left out.
+    """Return the params of a chat completion's body, and the names of the fields left out.
 
-    `max_tokens` is for a body that names none: it must have one there. Raises InputError with the name of a field
-    that can mean only one thing.
+    `max_tokens` is for a body without it, because Anthropic requires it. Raises InputError with the name of a field
+    that would change the answer.
     """
     translation = _Translation()
     params = translation.params({name: value for name, value in body.items() if value is not None}, max_tokens)
@@ -66,7 +66,7 @@ def translate(body: Mapping[str, Any], max_tokens: int) -> tuple[dict[str, Any],
 
 
 class _Translation:
-    """One body on its way; `left_out` has the names of what was, each once."""
+    """Translation of one body; `left_out` has the names of dropped fields, each once."""
 
     def __init__(self) -> None:
         self.left_out: dict[str, None] = {}
@@ -108,7 +108,7 @@ class _Translation:
                 raise InputError(_NO_COUNTERPART, field=name)
 
     def _check_known(self, value: Mapping[str, Any], where: str, known: str, left_out: str = "") -> None:
-        """`known` and `left_out` are names with spaces between. What is empty says nothing that could be left out."""
+        """Refuse unknown names; `known` and `left_out` are separated by spaces. Empty values are dropped silently."""
         translated, dropped = known.split(), left_out.split()
         for name, inner in value.items():
             if name in dropped and inner:
@@ -117,7 +117,7 @@ class _Translation:
                 raise InputError(_NO_COUNTERPART, field=f"{where}.{name}")
 
     def _conversation(self, messages: Any) -> tuple[list[Block], list[dict[str, Any]]]:
-        """The system prompt's blocks, and the turns: consecutive messages of one role are one turn."""
+        """Return the system prompt's blocks, and the turns: consecutive messages of a role are one turn."""
         system: list[Block] = []
         turns: list[tuple[str, list[Block]]] = []
         for at, message in enumerate(_list(messages, "messages")):
@@ -155,7 +155,7 @@ class _Translation:
                 raise InputError(f"the role {role!r} has no counterpart", field=f"{where}.role")
 
     def _assistant(self, message: Mapping[str, Any], where: str) -> list[Block]:
-        # What the model thought is not taken back without the signature that OpenAI's shape has no place for.
+        # Anthropic takes a model's thoughts back only with a signature, for which OpenAI's shape has no field.
         no_place = "name annotations reasoning_content reasoning other_content"
         self._check_known(message, where, "role content refusal tool_calls", no_place)
         blocks = []
@@ -250,7 +250,7 @@ class _Translation:
             case _:
                 raise InputError(f"{_NO_COUNTERPART}; ask for a json_schema", field=f"{where}.type")
         named = _object(wanted.get("json_schema"), f"{where}.json_schema")
-        # A schema always holds strictly there, and needs no name.
+        # Anthropic's schemas are always strict, and need no name.
         self._check_known(named, f"{where}.json_schema", "name description schema strict")
         schema = fitted(named.get("schema"), f"{where}.json_schema.schema")
         if named.get("description") is not None:
@@ -277,7 +277,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def _content(blocks: list[Block]) -> str | list[Block]:
-    """Blocks as content: a lone text as it is. A text that is empty is refused there beside anything else."""
+    """Return blocks as content: a single text as a string. Anthropic refuses empty texts beside other blocks."""
     told = [block for block in blocks if block != {"type": "text", "text": ""}]
     if [block.keys() for block in told] == [{"type", "text"}]:
         return str(told[0]["text"])
@@ -299,7 +299,7 @@ def _sampling(given: Mapping[str, Any], model: str) -> dict[str, Any]:
     for name in ("temperature", "top_p", "top_k"):
         value = given.get(name)
         if value is None or (value == 1 and name != "top_k"):
-            continue  # 1 is what holds without it, and newer models refuse even that
+            continue  # 1 is the default, and newer models refuse even that
         if not takes_sampling(model):
             raise InputError(f"{model} takes no sampling parameters", field=name)
         if name == "temperature" and not (isinstance(value, int | float) and 0 <= value <= 1):

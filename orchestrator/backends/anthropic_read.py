@@ -1,4 +1,4 @@
-"""What Anthropic says of a batch, read leniently, and as the rest of the program knows batches."""
+"""A lenient reader of Anthropic's batches and results, in the program's own types."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from orchestrator.core import wire
 from orchestrator.core.wire import BatchStatus
 
 FURTHEST_OFF = timedelta(hours=26)
-"""By so much the provider's clock may be off where nothing tells by how much it is."""
+"""Largest assumed clock difference of the provider, if nothing shows the real one."""
 FIND_SLACK = timedelta(minutes=10)
 LATEST = timedelta(hours=1)
-"""So long after the intent an unanswered create may still have been carried out."""
+"""Time after the intent in which an unanswered create may still be carried out."""
 RESULTS = "results:"
 ALL_REFUSED = "refused:"
 _COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
@@ -32,7 +32,7 @@ class _Row(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class AnthropicBatch:
-    """A batch as it is reported; `counts` by their names, None where there are none."""
+    """A batch as reported; `counts` by name, None if not reported."""
 
     id: str
     status: str
@@ -43,7 +43,7 @@ class AnthropicBatch:
 
     @property
     def total(self) -> int | None:
-        """All of its rows, None where nobody says."""
+        """Number of its rows, None if unknown."""
         return None if self.counts is None else sum(self.counts.values())
 
     @property
@@ -52,7 +52,7 @@ class AnthropicBatch:
 
 
 def read_batch(told: object, asked: str | None = None) -> AnthropicBatch:
-    """Raises ValueError where it is none, or another one than was asked for."""
+    """Read a batch. Raises ValueError if it is not a batch, or not the requested one."""
     found = lenient.mapping(told)
     name = lenient.name(found.get("id"))
     if name is None and asked is not None and "processing_status" in found:
@@ -62,7 +62,7 @@ def read_batch(told: object, asked: str | None = None) -> AnthropicBatch:
     if asked is not None and name != asked:
         raise ValueError(f"the answer is about {name[:100]}")
     counts = {one: lenient.count(lenient.mapping(found.get("request_counts")).get(one)) for one in _COUNTS}
-    # Counts of nothing at all say nothing: no batch is without rows.
+    # A batch always has rows, so counts without any are unknown.
     is_counted = any(counts.values())
     return AnthropicBatch(
         name,
@@ -78,7 +78,7 @@ decode_row = msgspec.json.Decoder(_Row).decode
 
 
 def clock_skew(listed: Sequence[AnthropicBatch], intent: Intent) -> timedelta | None:
-    """By how much the provider's clock is ahead, as those of our batches show that are listed; None where none is."""
+    """Return how far the provider's clock is ahead, by our listed batches; None if no batch is ours."""
     ahead = sorted(
         batch.created_at - asked
         for batch in listed
@@ -88,7 +88,7 @@ def clock_skew(listed: Sequence[AnthropicBatch], intent: Intent) -> timedelta | 
 
 
 def may_be_of(batch: AnthropicBatch, since: datetime, skew: timedelta | None) -> bool:
-    """Whether a batch may have been made of an intent of that time."""
+    """True if a batch may result from an intent of that time."""
     if batch.created_at is None:
         return True
     off = batch.created_at - since
@@ -98,7 +98,7 @@ def may_be_of(batch: AnthropicBatch, since: datetime, skew: timedelta | None) ->
 
 
 def read_result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
-    """A line of the results in OpenAI's shape, and the file it belongs to; what is not a row stays as it is."""
+    """Convert a line of results to OpenAI's shape, with its file; a line that is not a row stays unchanged."""
     try:
         row = decode_row(line)
     except wire.JSON_ERRORS:
@@ -114,7 +114,7 @@ def remote_batch(batch: AnthropicBatch) -> RemoteBatch:
         return RemoteBatch(
             batch.id, BatchStatus.FAILED, problems=(gone,), rows=batch.total, created_at=batch.created_at
         )
-    # Where nothing went wrong there, the rows that were refused here make the error file: nothing is to be fetched.
+    # If nothing failed at Anthropic, the error file has only our own refused rows: nothing to fetch.
     is_told = batch.counts is not None
     kind = "error" if not is_told or counts["errored"] or counts["canceled"] or counts["expired"] else "refused"
     return RemoteBatch(
@@ -141,7 +141,7 @@ def _status(batch: AnthropicBatch, counts: Mapping[str, int]) -> BatchStatus:
 
 
 def all_refused(shard: str, rows: int = 0) -> RemoteBatch:
-    """A batch none of whose rows was sent. How many they are, only its making knows."""
+    """Return a batch without sent rows. Only its creation knows their number."""
     batch_id = f"{ALL_REFUSED}{shard}"
     return RemoteBatch(
         batch_id,

@@ -13,7 +13,7 @@ from orchestrator.core.answers import MOST_TOKENS
 from orchestrator.core.errors import InputError
 
 REFUSED = "unsupported_parameter"
-"""The code of a row that was not sent, because one of its fields has no counterpart."""
+"""The code of a row that was not sent because a field has no counterpart."""
 
 _FINISHES = {
     "end_turn": "stop",
@@ -27,14 +27,14 @@ _FINISHES = {
 
 _BILLED_CALLS = ("web_search_requests", "code_execution_requests")
 _PARTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-"""What a usage counts one beside the other."""
+"""The separate counts of a usage."""
 
 
 def completion(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as a chat completion's body. Whatever it holds: it is paid, and must not be lost for its shape.
+    """Convert any message to a chat completion's body: it is paid for, and must not be lost because of its shape.
 
-    Extensions: `reasoning_content`, and `other_content` with the blocks that have no place in OpenAI's shape. No time
-    is told there, so `created` is 0.
+    Extensions: `reasoning_content`, and `other_content` with blocks that have no place in OpenAI's shape. Messages
+    have no time, so `created` is 0.
     """
     content = message.get("content") or []
     texts, thoughts, calls, others = [], [], [], []
@@ -70,8 +70,7 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Tokens as OpenAI counts them: all of the prompt in one sum, with the parts that were read from and put into
-    the cache."""
+    """Count tokens as OpenAI does: the whole prompt in one sum, with the parts read from and written to the cache."""
     read, put = _number(usage, "cache_read_input_tokens"), _number(usage, "cache_creation_input_tokens")
     prompt = _number(usage, "input_tokens") + read + put
     output = _number(usage, "output_tokens")
@@ -79,7 +78,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     thinking = _number(lenient.mapping(usage.get("output_tokens_details")), "thinking_tokens")
     tools = lenient.mapping(usage.get("server_tool_use"))
     calls = {name: count for name in _BILLED_CALLS if (count := _number(tools, name))}
-    # What a compaction or an advisor used is billed, and is not in the sums.
+    # Tokens of a compaction or an advisor are billed, and are not in the sums.
     beside = max(0, _iteration_tokens(usage) - prompt - output)
     return {
         "prompt_tokens": prompt,
@@ -94,14 +93,14 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _iteration_tokens(usage: Mapping[str, Any]) -> int:
-    """All tokens of the steps in which an answer was made; 0 if they are not told."""
+    """Sum the tokens of all steps of an answer; 0 if not reported."""
     steps = usage.get("iterations")
     found = map(lenient.mapping, steps) if isinstance(steps, list) else ()
     return sum(_number(step, name) for step in found for name in _PARTS)
 
 
 def _number(usage: Mapping[str, Any], name: str) -> int:
-    """A number of tokens; 0 where none is given that can be one."""
+    """Read a number of tokens; 0 if missing or impossible."""
     value = lenient.count(usage.get(name))
     return value if value is not None and value < MOST_TOKENS else 0
 
@@ -131,7 +130,7 @@ _UNKNOWN = {"code": "unknown_result", "message": "The backend returned a result 
 
 
 def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
-    """The file that a row's result belongs to, `output` or `error`, and its line there as OpenAI has it.
+    """Convert a row's result to OpenAI's line, and name its file: `output` or `error`.
 
     `theirs` is the row's id at Anthropic.
     """
@@ -158,7 +157,7 @@ def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
 
 
 def _code(error: Mapping[str, Any]) -> str | None:
-    """The word for the cause, where there is a narrower one than the error's type."""
+    """Return a code that is narrower than the error's type, or None."""
     match error:
         case {"details": {"error_code": str(code)}}:
             return code
@@ -166,7 +165,7 @@ def _code(error: Mapping[str, Any]) -> str | None:
 
 
 def refused_line(custom_id: str, number: int, error: InputError) -> bytes:
-    """The error line of row `number` (from 1), which was not sent for the field that the error names."""
+    """Return the error line of row `number` (from 1), which was not sent because of the error's field."""
     told = {
         "message": f"{error.field}: {error.message}",
         "type": "invalid_request_error",
@@ -185,5 +184,5 @@ def _line(custom_id: str, theirs: str, response: dict[str, Any] | None, error: d
     try:
         return msgspec.json.encode(told)
     except (OverflowError, UnicodeEncodeError):
-        # A number beyond 64 bits, half of a surrogate pair: it is paid, and must not be lost for that.
+        # A number beyond 64 bits or a lone surrogate: the answer is paid for, and must not be lost.
         return json.dumps(told).encode()

@@ -1,7 +1,7 @@
-"""How long a call to a provider may take, and where it may be redirected to.
+"""Time limits of calls to a provider, and limits of their redirects.
 
-A time-out of the HTTP client is about silence: an answer that drips in, a byte at a time, never reaches it. So each
-call has an end as well. A control call may take a minute in all; a transfer goes on as long as its bytes flow.
+A timeout of the HTTP client measures silence: an answer that trickles in byte by byte never reaches it. So each call
+also has an end. A control call may take a minute in all; a transfer continues while its bytes flow.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import httpx2
 
 CONNECT_SECONDS = 10.0
 QUIET_SECONDS = 30.0
-"""A control call may be silent for so long."""
+"""Longest silence of a control call."""
 CONTROL_SECONDS = 60.0
 ASK_SECONDS = 60.0
-"""One row at a synchronous endpoint has so long to be answered."""
+"""Time for one row at a synchronous endpoint."""
 SLOW_SECONDS, SLOW_BYTES = 60.0, 16 * 1024
-"""A transfer that brings less than so many bytes in this time is given up."""
+"""A transfer with fewer bytes in this time is given up."""
 
 
 class _Pace:
-    """When the call at hand ends: at a fixed moment, or when what comes gets too slow."""
+    """The end of the current call: at a fixed time, or once the transfer is too slow."""
 
     def __init__(self, seconds: float | None, slow_seconds: float, slow_bytes: int) -> None:
         self._until = None if seconds is None else time.monotonic() + seconds
@@ -37,7 +37,7 @@ class _Pace:
         self._bytes = 0
 
     def left(self, timeout: float | None) -> float | None:
-        """How long the next read or write may be silent. Raises ReadTimeout where the call's time is over."""
+        """Return the longest silence of the next read or write. Raises ReadTimeout after the call's end."""
         now = time.monotonic()
         if self._until is not None:
             if now >= self._until:
@@ -50,7 +50,7 @@ class _Pace:
         return timeout
 
     def came(self, size: int) -> None:
-        """So many bytes of the answer have come."""
+        """Count received bytes of the answer."""
         self._began = time.monotonic() if self._began is None else self._began
         self._bytes += size
 
@@ -64,14 +64,14 @@ _current = _Current()
 
 @contextmanager
 def control(seconds: float = CONTROL_SECONDS) -> Iterator[None]:
-    """The calls of this thread in the block take no longer than this, all together."""
+    """Limit the total time of this thread's calls in the block."""
     with _paced(_Pace(seconds, SLOW_SECONDS, SLOW_BYTES)):
         yield
 
 
 @contextmanager
 def transfer(slow_seconds: float = SLOW_SECONDS, slow_bytes: int = SLOW_BYTES) -> Iterator[None]:
-    """The calls of this thread in the block may take as long as bytes come."""
+    """Let this thread's calls in the block take as long as bytes flow."""
     with _paced(_Pace(None, slow_seconds, slow_bytes)):
         yield
 
@@ -87,14 +87,14 @@ def _paced(pace: _Pace) -> Iterator[None]:
 
 @cache
 def certificates() -> ssl.SSLContext:
-    """The authorities that are trusted. To read them takes 20 ms, and each client would do it for itself."""
+    """Load the trusted authorities once: reading them takes 20 ms per client."""
     return httpx2.create_ssl_context()
 
 
 def bounded(client: httpx2.Client, *, stay: bool = False) -> httpx2.Client:
-    """The client, its calls held to `control` and `transfer`; a redirect is followed only by what reads.
+    """Make a client obey `control` and `transfer`; only its GET calls follow redirects.
 
-    With `stay` it is followed only to the same host: a key in a header of its own would go along.
+    With `stay`, they follow only to the same host: a custom header with a key would go along.
     """
     for transport in (client._transport, *client._mounts.values()):
         pool = getattr(transport, "_pool", None)
@@ -118,12 +118,12 @@ def bounded(client: httpx2.Client, *, stay: bool = False) -> httpx2.Client:
 
 
 def timeouts(silent: float) -> httpx2.Timeout:
-    """Of calls that may be silent for so long."""
+    """Return timeouts for calls that may be silent for `silent` seconds."""
     return httpx2.Timeout(silent, connect=min(silent, CONNECT_SECONDS))
 
 
 class _Network(httpcore2.NetworkBackend):
-    """Connections whose reads and writes ask how much of the call's time is left."""
+    """Connections whose reads and writes respect the call's remaining time."""
 
     def __init__(self, plain: httpcore2.NetworkBackend) -> None:
         self._plain = plain

@@ -1,4 +1,4 @@
-"""One row at a provider's synchronous endpoint: what an answer says, and the result line that it makes."""
+"""One row at a provider's synchronous endpoint: the meaning of its answer, and its result line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from orchestrator.policy.preflight import DirectAnswer
 
 LONGEST_MESSAGE = 500
 _LOST = frozenset({408, 502, 504})
-"""Statuses of a gateway that has no answer from the server behind it, which may have answered."""
+"""Statuses of a gateway without an answer from the server behind it, which may have answered."""
 _PREFIX = "models/"
 _decode = msgspec.json.Decoder(RequestLine).decode
 
 
 def request_of(line: bytes) -> bytes:
-    """The body of a request line. Raises ValueError."""
+    """Return the body of a request line. Raises ValueError."""
     try:
         return bytes(_decode(line).body)
     except wire.JSON_ERRORS as error:
@@ -30,7 +30,7 @@ def request_of(line: bytes) -> bytes:
 
 
 def answered(content: bytes) -> DirectAnswer:
-    """A status of 200. What is not a JSON object may be an answer that was cut, and billed."""
+    """Return the answer of status 200. Anything but a JSON object may be a cut answer, and billed."""
     try:
         body = json.dumps(lenient.decode(content)).encode()
     except ValueError:
@@ -39,14 +39,14 @@ def answered(content: bytes) -> DirectAnswer:
 
 
 def refused(error: ProviderError, secret: str) -> DirectAnswer:
-    """A status that is an error. The `secret` never stands in a message."""
+    """Return the answer of an error status. The `secret` never appears in its message."""
     said = lenient.plain((error.message or f"status {error.status}").replace(secret, "[key]"))[:LONGEST_MESSAGE]
     told = ProviderError(error.status, error.code, error.kind, error.param, said)
     return DirectAnswer(error.status, error=told, may_be_billed=error.status in _LOST)
 
 
 def unanswered(error: OrchError, *, may_be_billed: bool) -> DirectAnswer:
-    """A call without an answer."""
+    """Return the answer of a call without a response."""
     return DirectAnswer(None, error=ProviderError(message=error.message), may_be_billed=may_be_billed)
 
 
@@ -57,6 +57,6 @@ def in_list(listed: Iterable[str], model: str) -> bool | None:
 
 
 def result_line(custom_id: str, answer: DirectAnswer) -> bytes:
-    """The line that the row has in a batch's result file."""
+    """Return the row's line as in a batch's result file."""
     response = {"status_code": answer.status, "request_id": None, "body": msgspec.Raw(answer.body or b"null")}
     return msgspec.json.encode({"custom_id": custom_id, "response": response, "error": None}) + b"\n"

@@ -1,4 +1,4 @@
-"""What a backend sends, in files that are whole and on disk, or not there at all."""
+"""Files received from a backend, each complete and on disk or absent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.core.atomic import durable
 
 
 def store(chunks: Iterable[bytes], path: Path) -> None:
-    """Bytes as they come, in a file that is whole and on disk or not there at all. Raises OSError."""
+    """Write bytes to a file that is complete and on disk or absent. Raises OSError."""
     with durable(path) as file:
         for chunk in chunks:
             file.write(chunk)
@@ -22,9 +22,9 @@ def keep(
     path: Path,
     breaks: tuple[type[Exception], ...],
 ) -> Download:
-    """The `lines` of what comes, in a file that is on disk or not there at all; what came before it `breaks` off too.
+    """Write the `lines` of `chunks` to a durable file; errors in `breaks` keep what came before.
 
-    Where nothing came before that, nothing is written. Raises OSError, and what it broke off with.
+    If nothing came, nothing is written and the error is raised. Raises OSError.
     """
     came, cut, problem = 0, None, None
 
@@ -49,7 +49,7 @@ def keep(
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their ends. Only "\\n" ends one: an answer may hold what Unicode takes for a line's end."""
+    """Split lines, without their ends. Only "\\n" ends a line: an answer may contain Unicode's other line ends."""
     rest = b""
     for chunk in chunks:
         first, *more = chunk.split(b"\n")

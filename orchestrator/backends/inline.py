@@ -1,8 +1,7 @@
-"""Input files whose requests go out inline: their translation, which lies beside them, and the ids back.
+"""Input files whose requests go out inline: their local translation, and the way back from row ids.
 
-A row goes out as `TAG-NUMBER`: sixteen digits that stand for the shard, and the line's number from 1. So every id
-says whose it is, and no table is needed to find the row that it stands for. The file's own id is its path under the
-home, which may lie elsewhere when it is next asked for.
+A row's id is `TAG-NUMBER`: sixteen digits for the shard, and the line's number from 1. So an id identifies its row
+without a table. The file's own id is its path under the home, which may have moved when it is used again.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _THEIR_ID = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})")
 
 
 def shard_tag(shard: str) -> str:
-    """What the ids of a shard's rows begin with there."""
+    """Return the prefix of a shard's row ids at Anthropic."""
     return blake2b(shard.encode(), digest_size=8).hexdigest()
 
 
@@ -50,8 +49,7 @@ _decode_identity = msgspec.json.Decoder(_Identity).decode
 
 
 def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
-    """Write the request's body and the rows that are not sent, both beside the input file; the names of the fields
-    that were left out, with their rows.
+    """Write the request's body and the unsent rows beside the input file; return dropped fields with their rows.
 
     Raises InputError for a line that is not a request, and JobFilesError.
     """
@@ -94,7 +92,7 @@ def _request_line(raw: bytes, path: Path, number: int) -> _Line:
 
 
 class Ids:
-    """Our custom_ids by the ids that the rows have there; eight bytes a row are held."""
+    """Our custom_ids by Anthropic's row ids; takes eight bytes of memory a row."""
 
     def __init__(self, source: BinaryIO, tag: str) -> None:
         self._source = source
@@ -102,7 +100,7 @@ class Ids:
         self._offsets = array("Q", (offset for _, offset, _ in request_lines.lines(source)))
 
     def ours(self, theirs: str) -> str:
-        """The custom_id; an id that is none of this shard's stays as it is."""
+        """Return the custom_id; an id from another shard stays unchanged."""
         found = _THEIR_ID.fullmatch(_plain(theirs))
         if found is None or found[1] != self._tag or int(found[2]) > len(self._offsets):
             return theirs
@@ -111,18 +109,18 @@ class Ids:
 
 
 def file_id(path: Path, root: Path = ANYWHERE) -> str:
-    """What an input file is called once it is translated, where `root` is the folder that may be moved."""
+    """Return the id of a translated input file; `root` is the folder that may be moved."""
     path = path.absolute()
     return f"{_INLINE}{path.relative_to(root) if path.is_relative_to(root) else path}"
 
 
 def path_of(file_id: str, root: Path = ANYWHERE) -> Path:
-    """The input file of an id."""
+    """Return the input file of an id."""
     return root / file_id.removeprefix(_INLINE)
 
 
 def forget(file_id: str, root: Path = ANYWHERE) -> None:
-    """Delete what lies beside an input file; an id of anything else is left as it is."""
+    """Delete the files beside an input file; ignore other ids."""
     if file_id.startswith(_INLINE):
         path = path_of(file_id, root)
         requests(path).unlink(missing_ok=True)
@@ -130,7 +128,7 @@ def forget(file_id: str, root: Path = ANYWHERE) -> None:
 
 
 def requests(path: Path) -> Path:
-    """The body of the request that sends an input file."""
+    """Return the file with the request's body for an input file."""
     return path.with_name(path.name + ".messages.json")
 
 
@@ -140,7 +138,7 @@ def _refusals(path: Path) -> Path:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file of the job, to be read. Raises JobFilesError where it is not there."""
+    """Open a file of the job for reading. Raises JobFilesError if it is missing."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -150,7 +148,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def refusals(path: Path) -> Iterator[bytes]:
-    """The error lines of the rows of an input file that were not sent."""
+    """Yield the error lines of an input file's unsent rows."""
     try:
         with _refusals(path).open("rb") as file:
             yield from file
@@ -159,12 +157,12 @@ def refusals(path: Path) -> Iterator[bytes]:
 
 
 def refused_rows(path: Path) -> int:
-    """How many rows of an input file were not sent."""
+    """Count an input file's unsent rows."""
     return sum(1 for _ in refusals(path))
 
 
 def tag_of(theirs: object) -> str | None:
-    """The tag in an id, whatever its case and blanks; None where it has none."""
+    """Return the tag in an id, ignoring case and blanks; None if it has none."""
     found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
     return None if found is None else found[1]
 
@@ -174,7 +172,7 @@ def _plain(theirs: str) -> str:
 
 
 def tag_sent(path: Path) -> str:
-    """The tag in the first id that was sent."""
+    """Return the tag in the first id that was sent."""
     with opened(requests(path)) as file:
         head = file.read(len(_HEAD) + 64).decode(errors="replace")
     found = _THEIR_ID.search(head)

@@ -1,7 +1,7 @@
-"""Reads JSON that a provider answers with, whatever shapes its values have. Pure.
+"""A lenient reader of providers' JSON with values of any shape. Pure.
 
-Nothing here raises for a value that is odd: it is read as what it can only mean, or as missing. What goes into a
-database is within what every database holds: numbers of 31 bits, text without NUL and half letters.
+No function raises for an odd value: it is read as its only possible meaning, or as missing. Values for a database fit
+every database: numbers of 31 bits, text without NUL and lone surrogates.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MOST_TOKENS = 2**53
 LONGEST = 500
 LONGEST_NUMBER = 300
 MILLISECONDS = 10**11
-"""A time that has more seconds than this (the year 5138) is in milliseconds."""
+"""Times beyond this number of seconds (the year 5138) are in milliseconds."""
 
 
 def decode(content: bytes) -> Any:
-    """JSON as its own library reads it, NaN and a byte order mark included. Raises ValueError."""
+    """Decode JSON, accepting NaN and a byte order mark. Raises ValueError."""
     try:
         return json.loads(content.decode("utf-8-sig"), strict=False, parse_constant=lambda _: None, parse_int=_int)
     except RecursionError:
@@ -30,17 +30,17 @@ def decode(content: bytes) -> Any:
 
 
 def _int(digits: str) -> int:
-    # Python refuses to read very long numbers, and nobody counts that far.
+    # Python refuses to convert very long numbers, and no count is that large.
     return int(digits) if len(digits) <= LONGEST_NUMBER else MOST
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """An object, an empty one for anything else."""
+    """Return an object, empty for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def count(value: object, most: int = MOST) -> int | None:
-    """A number from 0 to `most`, also one given as text or fraction; None where none is given."""
+    """Read a number from 0 to `most`, also from text or a fraction; None if there is none."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -53,7 +53,7 @@ def count(value: object, most: int = MOST) -> int | None:
 
 
 def seconds(value: object) -> float:
-    """A time span above zero; 0 for anything else."""
+    """Read a duration above zero; 0 for any other value."""
     try:
         number = float(value) if isinstance(value, int | float) else 0.0
     except OverflowError:
@@ -62,7 +62,7 @@ def seconds(value: object) -> float:
 
 
 def text(value: object, most: int = LONGEST) -> str:
-    """What a value says to people; anything but text in JSON."""
+    """Format a value for people; anything but text as JSON."""
     if value is None:
         return ""
     said = value if isinstance(value, str) else json.dumps(value, default=str)
@@ -70,26 +70,26 @@ def text(value: object, most: int = LONGEST) -> str:
 
 
 def plain(said: str) -> str:
-    """Text that every database and terminal takes: no NUL (Postgres), no half of a surrogate pair."""
+    """Replace what databases or terminals reject: NUL (Postgres) and lone surrogates."""
     return said.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
 def name(value: object) -> str | None:
-    """An id, which some tell as a number; None where there is none."""
+    """Read an id, which may be a number; None if missing."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return None
     return plain(str(value)).strip() or None
 
 
 def word(value: object) -> str:
-    """A word for a state: in lower case, with underscores; also one that an object carries. Empty for none."""
+    """Read a state's word, also from inside an object: lower case with underscores. Empty if missing."""
     if isinstance(value, dict):
         value = next((value[key] for key in ("state", "status", "value", "name", "type") if key in value), None)
     return value.strip().lower().replace(" ", "_").replace("-", "_") if isinstance(value, str) else ""
 
 
 def time(value: object) -> datetime | None:
-    """Seconds or milliseconds since 1970, or an ISO text, as aware UTC; None for what is neither."""
+    """Read seconds or milliseconds since 1970, or an ISO text, as aware UTC; None for anything else."""
     try:
         if isinstance(value, str):
             if (number := _number(value)) is not None:
@@ -111,9 +111,9 @@ def _number(said: str) -> float | None:
 
 
 def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
-    """The entries of a list, which some give as an array, or under another name. Raises ValueError where none is.
+    """Return the entries of a list, given as an array or under a known name. Raises ValueError if missing.
 
-    An array of nothing is an answer only behind a page that `is_first`: else it may be anything's.
+    Only a page that is not the first may be an empty array: on the first page, an empty array could be any answer.
     """
     if isinstance(told, list) and (told or not is_first):
         return told
@@ -127,9 +127,9 @@ def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
 
 
 def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Hashable]) -> list[Read]:
-    """The entries of a page whose key no page before it had, each once, the latest told; they are seen from now on.
+    """Return a page's entries with new keys, each once in its latest form; adds them to `seen`.
 
-    An id alone is not a key: where several batches are reported under one wrong id, all but one would be missed.
+    An id alone is not a key: if several batches are reported under one wrong id, only one would be seen.
     """
     found = {key(one): one for one in listed if key(one) not in seen}
     seen.update(found)
@@ -139,9 +139,9 @@ def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Ha
 def readable(
     found: Sequence[object], convert: Callable[[object], Read], unread: list[object] | None = None
 ) -> list[Read]:
-    """The entries that can be read: another program's may be of any shape. The others are added to `unread`.
+    """Return the readable entries; other programs' entries may have any shape. Adds the others to `unread`.
 
-    Raises ValueError where none can.
+    Raises ValueError if no entry is readable.
     """
     known, problem = list[Read](), None
     for one in found:

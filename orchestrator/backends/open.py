@@ -1,4 +1,4 @@
-"""What orch.toml and the environment say of a hosted backend, made into one: its profile, its limits, its client."""
+"""Opening of hosted backends from orch.toml and the environment: profile, limits, client."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ def open_backend(
     environ: Mapping[str, str] = os.environ,
     root: Path = Path("/"),
 ) -> Backend:
-    """The backend, with the key that the environment holds; nothing is sent yet. `root` is the home with the input
-    files. Raises UsageError.
+    """Open a backend with its key from the environment; sends nothing. `root` is the home of the input files.
+
+    Raises UsageError.
     """
     from orchestrator.backends import calls
 
     key = key_of(name, settings.api_key_env, environ)
-    # A client that tries again by itself would sleep for as long as it is told to, and everything else with it.
+    # A client that retries by itself would sleep as long as the server asks, and block everything else.
     silent = settings.request_timeout
     timeout = calls.timeouts(min(silent, calls.QUIET_SECONDS))
     if isinstance(settings, AnthropicBackend):
@@ -41,7 +42,7 @@ def open_backend(
 
         from orchestrator.backends import anthropic as messages
 
-        # The header that the API's documentation asks for; clients from 2.12 on send another one by themselves.
+        # The header from the API's documentation; clients from 2.12 on send another one by default.
         headers = {"x-api-key": key}
         claude = anthropic.Anthropic(
             api_key=key,
@@ -49,7 +50,7 @@ def open_backend(
             timeout=timeout,
             max_retries=0,
             default_headers=headers,
-            # A header of its own goes along to wherever a redirect leads.
+            # A custom header goes along to any redirect.
             http_client=calls.bounded(
                 anthropic.DefaultHttpxClient(timeout=timeout, verify=calls.certificates()), stay=True
             ),
@@ -68,14 +69,14 @@ def open_backend(
         max_retries=0,
         http_client=calls.bounded(openai.DefaultHttpxClient(timeout=timeout, verify=calls.certificates())),
     )
-    # The client takes these from the environment as well, and would send OpenAI's to whoever it is pointed at.
+    # By default the client reads these from the environment, and would send OpenAI's to any address.
     client.organization, client.project = settings.organization, settings.project
     extra = {"include_provenance": True} if profile.is_orch else None
     return OpenAIBatches(name, SdkAPI(client, silent), profile, extra)
 
 
 def profile_for(settings: HostedBackend | AnthropicBackend) -> Profile:
-    """What is known of a backend's provider, with what orch.toml says instead. Raises UsageError."""
+    """Return the profile of a backend's provider, with changes from orch.toml. Raises UsageError."""
     if isinstance(settings, AnthropicBackend):
         return ANTHROPIC
     try:
@@ -94,12 +95,12 @@ def profile_for(settings: HostedBackend | AnthropicBackend) -> Profile:
 
 
 def limits_of(settings: AnyBackend, profile: Profile) -> BatchLimits:
-    """What a batch there may hold: what orch.toml says, and what the profile says of the rest."""
+    """Return a batch's limits: from orch.toml, else from the profile."""
     return with_limits(profile, **settings.limits.model_dump())
 
 
 def key_of(name: str, variable: str, environ: Mapping[str, str]) -> str:
-    """The key in an environment variable; a line's end behind it is not a part of it. Raises UsageError."""
+    """Return the key in an environment variable, without a line end. Raises UsageError."""
     key = environ.get(variable, "").strip()
     if not key:
         raise UsageError(

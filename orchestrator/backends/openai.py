@@ -1,4 +1,4 @@
-"""A Batch API that speaks OpenAI's protocol. Our own server is one of them."""
+"""A Batch API that speaks OpenAI's protocol, such as our own server."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ FIND_PAGES = 50
 NO_LIST = (403, 404, 405)
 GONE = (404, 410)
 FIND_SLACK = timedelta(hours=26)
-"""By so much a provider's clock may be off: by an hour, by a time zone, by a day."""
+"""Largest clock difference of a provider: an hour, a time zone, or a day."""
 MOST_LOOKED_UP = 100
-"""Batches of a list without metadata and input file that are looked at one by one."""
+"""Most listed batches without metadata and input file that are retrieved individually."""
 LONGEST_NAME = 100
 Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
 
@@ -80,19 +80,19 @@ class OpenAIBatches:
         return self._account
 
     def _organization(self) -> str | None:
-        """What one certain call tells: were it any call's to tell, the same account could be told in two ways."""
+        """Return the key's organization. Only this call asks for it, so that an account always has one name."""
         with self._translated("ask whose key it is"):
             try:
                 headers = self._api.models().headers
             except ApiRefusal as refusal:
                 if refusal.status not in NO_LIST:
                     raise
-                headers = refusal.headers  # a key that may do batches and nothing else has an owner too
+                headers = refusal.headers  # a key for batches alone has an owner too
             return lenient.name(headers.get("openai-organization"))
 
     def upload(self, path: Path, name: str) -> str:
         size = path.stat().st_size
-        # Elsewhere looking costs more than the second copy that a kill may leave: it goes away by itself.
+        # Elsewhere a search costs more than the second copy that a kill may leave, and that copy expires.
         if self._profile.is_orch:
             with self._translated("list files"):
                 for file in lenient.readable(lenient.entries(self._api.files(PAGE).json()), read.remote_file):
@@ -101,7 +101,7 @@ class OpenAIBatches:
         with self._translated("upload", calls.transfer()), path.open("rb") as content:
             made = read.remote_file(self._api.upload(name, content, self._profile.expires_after).json())
         if made.name not in ("", name) and made.size not in (None, size):
-            # A batch of somebody else's rows would be paid for in vain.
+            # A batch of foreign rows would cost money for nothing.
             message = f"{self._name}: the upload of {name} was answered with another file, {made.name}"
             raise StrayUpload(message, made.id, made.created_at)
         return made.id
@@ -141,7 +141,7 @@ class OpenAIBatches:
             return None
 
     def _listed_models(self) -> list[str]:
-        """The names in the list of models. Raises OrchError."""
+        """Return the names in the list of models. Raises OrchError."""
         with self._translated("list models"):
             listed = lenient.entries(self._api.models().json(), "models")
             return sorted(filter(None, (lenient.name(lenient.mapping(one).get("id")) for one in listed)))
@@ -156,7 +156,7 @@ class OpenAIBatches:
             if any(read.shard_of(entry) == intent.shard for entry in unread):
                 undecided = "the list shows a batch of this shard that cannot be read, such as one without an id"
             return Sighting(undecided=undecided, is_blank=is_blank)
-        # What is over without an answer is not a batch to go on with where there is a better one.
+        # A live or completed batch is better than a failed or cancelled one.
         first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
         if self.retrieve(first.id) is None:
             told = f"the list shows batch {first.id} of this shard, but does not know it by its id yet"
@@ -164,10 +164,10 @@ class OpenAIBatches:
         return Sighting(first, doubles=tuple(doubles))
 
     def _is_of(self, batch: RemoteBatch, intent: Intent, looks: Iterator[int]) -> bool:
-        """True if a batch of the list is this intent's: by the shard that it carries, else by its input file.
+        """True if a listed batch is this intent's: by the shard that it carries, else by its input file.
 
-        A list may leave out either; then the batch itself is asked, as often as there are `looks`. A batch that names
-        another shard is never ours: where equal files have equal ids, it is of the same upload.
+        A list may omit both; then the batch itself is retrieved, at most as often as `looks` allows. A batch with
+        another shard is never ours: if equal files have equal ids, it uses the same upload.
         """
         if batch.shard is not None:
             return batch.shard == intent.shard
@@ -207,7 +207,7 @@ class OpenAIBatches:
         return found
 
     def _ids_in(self, file_id: str) -> frozenset[str] | None:
-        """The custom_ids in a file; None if the file is gone."""
+        """Return the custom_ids in a file; None if the file is gone."""
         with self._translated(f"read {file_id}", calls.transfer()):
             try:
                 with self._api.content(file_id) as chunks:
@@ -231,9 +231,10 @@ class OpenAIBatches:
         *,
         is_one: bool = True,
     ) -> tuple[list[RemoteBatch], str | None, bool]:
-        """The batches of the list that are wanted, why others may be there that were not seen, and whether the list
-        has none at all. Entries that cannot be read are added to `unread`. With `is_one`, the page that has one ends
-        the search."""
+        """Return the wanted listed batches, why others may be missing, and whether the list is empty.
+
+        Adds unreadable entries to `unread`. With `is_one`, a page with a match ends the search.
+        """
         earliest, found = since - FIND_SLACK, list[RemoteBatch]()
         listing = read.Listing()
         for number, page in enumerate(self._batch_pages(unread)):
@@ -280,7 +281,7 @@ class OpenAIBatches:
                 return
             yield found
             after = found[-1].id
-            # A list that does not say whether there is more ends with an empty page, or one that is known.
+            # A list without `has_more` ends with an empty page, or a page of known entries.
             more = lenient.mapping(told).get("has_more") is not False
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
@@ -301,14 +302,14 @@ class OpenAIBatches:
             except ApiRefusal as refusal:
                 if refusal.status != HTTPStatus.CONFLICT:
                     raise
-                # It came to its end first; collecting will tell which.
+                # It ended first; collecting will show how.
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
         with (
             self._translated(f"download {file_id}", calls.transfer()),
             self._api.content(file_id) as chunks,
         ):
-            # Our own server's lines are as they should be.
+            # Our own server's lines are correct.
             read_lines = split_lines if self._profile.is_orch else result_lines
             return keep(chunks, read_lines, path, (httpx2.HTTPError, ValueError))
 
@@ -333,7 +334,7 @@ class OpenAIBatches:
             except ApiRefusal as refusal:
                 if refusal.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                     raise
-                return b""  # nothing was written since
+                return b""  # nothing new was written
 
     def forget_file(self, file_id: str) -> None:
         with self._translated(f"delete {file_id}"):
@@ -381,7 +382,7 @@ class OpenAIBatches:
                 yield
         except (ApiRefusal, httpx2.HTTPError, *UNREADABLE) as error:
             message = f"{self._name}: cannot {what}"
-            # Not `from error`: the client's own texts may hold the key, and a log shows causes.
+            # Not `from error`: the client's own texts may contain the key, and a log shows causes.
             raise meaning(error, message, creating=creating, secret=self._api.api_key) from None
 
 

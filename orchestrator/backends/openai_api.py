@@ -1,7 +1,7 @@
-"""The calls of OpenAI's Batch API, whoever makes them: the SDK for a provider, a small client for our own server.
+"""The calls of OpenAI's Batch API, for two clients: the SDK for a provider, a small one for our own server.
 
-Answers are bytes, read elsewhere. A call raises `ApiRefusal` for an answer that is an error, an `httpx2.HTTPError`
-where there is no answer, and ValueError, TypeError or AttributeError for one that cannot be read.
+Answers are bytes, parsed elsewhere. A call raises `ApiRefusal` for an error answer, an `httpx2.HTTPError` without an
+answer, and ValueError, TypeError or AttributeError for an unreadable answer.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Headers = httpx2.Headers
 
 @dataclass(frozen=True, slots=True)
 class ApiAnswer:
-    """An answer as it came."""
+    """An unparsed answer."""
 
     content: bytes
     headers: Headers
 
     def json(self) -> Any:
-        """Raises ValueError for what is not JSON."""
+        """Parse the answer. Raises ValueError if it is not JSON."""
         return lenient.decode(self.content)
 
 
 class ApiRefusal(Exception):
-    """An answer that is an error: its status, its headers, the path that was asked for, and the error object.
+    """An error answer: its status, headers, request path and error object.
 
-    `said` is the object's message, empty where the answer has no such object.
+    `said` is the object's message, empty if the answer has no such object.
     """
 
     def __init__(self, status: int, headers: Headers, path: str, body: object) -> None:
@@ -50,28 +50,28 @@ class ApiRefusal(Exception):
         self.body = body
 
     def provider_error(self) -> ProviderError:
-        """What it says, in the words that providers share; the whole answer where it has no message."""
+        """Return the error in terms that providers share; without a message, the whole answer is the message."""
         code, param = (None if value is None else lenient.text(value) for value in (self.code, self.param))
         message = self.said or (lenient.text(self.body) if self.body else None)
         return ProviderError(self.status, code, self.kind, param, message)
 
 
 class BatchAPI(Protocol):
-    """The calls. `kept` is how many seconds a file is kept, None for as long as the server does."""
+    """The calls. `kept` is the lifetime of a file in seconds, None for the server's default."""
 
     @property
     def api_key(self) -> str: ...
 
     @property
     def project(self) -> str | None:
-        """The project that the key is used for, None where calls do not name one."""
+        """Project of the key, None if calls do not name one."""
 
     def close(self) -> None: ...
 
     def models(self) -> ApiAnswer: ...
 
     def files(self, limit: int, after: str | None = None) -> ApiAnswer:
-        """A page of the files that batches are made of."""
+        """Return a page of batch files."""
 
     def file(self, file_id: str) -> ApiAnswer: ...
 
@@ -80,10 +80,10 @@ class BatchAPI(Protocol):
     def delete_file(self, file_id: str) -> None: ...
 
     def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
-        """A file's bytes, in pieces."""
+        """Open a file's bytes, in pieces."""
 
     def create(self, fields: Mapping[str, Any], kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
-        """A batch of these fields; `extra` are fields that are not OpenAI's."""
+        """Create a batch with these fields; `extra` are fields beyond OpenAI's."""
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer: ...
 
@@ -92,10 +92,10 @@ class BatchAPI(Protocol):
     def cancel(self, batch_id: str) -> None: ...
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        """The answer of a synchronous endpoint to a request's body."""
+        """Return a synchronous endpoint's answer to a request's body."""
 
     def part(self, path: str, first: int, most: int) -> bytes:
-        """At most so many bytes of what is at a path, from `first` on."""
+        """Return at most `most` bytes at a path, from `first` on."""
 
     def whole(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
-        """What is at a path, in pieces."""
+        """Open the content of a path, in pieces."""

@@ -1,4 +1,4 @@
-"""What a failed call to an OpenAI-compatible API means: above all, what it may have left behind. Pure."""
+"""The meaning of failed calls to an OpenAI-compatible API: above all, what they may have left behind. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.core.retry_after import retry_after
 from orchestrator.policy.row_errors import is_account
 
 UNREADABLE = (ValueError, TypeError, AttributeError)
-"""What reading an answer raises that is not JSON, or of another shape."""
+"""Errors from reading an answer that is not JSON, or of another shape."""
 
 _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _COLLECTIONS = ("/files", "/batches", "/models")
@@ -30,14 +30,14 @@ _LONGEST_DETAIL = 500
 _INSUFFICIENT_STORAGE = 507
 _TOO_LARGE = 413
 LONGEST_RETRY = 86_400.0
-"""Seconds that a provider may ask to be left alone: no quota is of more than a day."""
+"""Longest pause, in seconds, that a provider may request: no quota is longer than a day."""
 
 
 def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> OrchError:
-    """Which of our errors a failed call is; `what` says what cannot be done, and by whom.
+    """Return our error for a failed call; `what` says what failed, and for whom.
 
-    `creating` is the one call that costs money: where it may have been carried out, that is Uncertain. The `secret`
-    never stands in a message, whatever the provider's own says.
+    `creating` is the call that costs money: if it may have been carried out, the error is Uncertain. The `secret`
+    never appears in a message, even if the provider's own message contains it.
     """
 
     def told(detail: str) -> str:
@@ -52,7 +52,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
 
 
 def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread: bool) -> OrchError:
-    """Which of our errors a call without an answer is, or one whose answer cannot be read."""
+    """Return our error for a call without an answer, or with an unreadable one."""
     if is_unread:
         return Uncertain(message) if creating else BackendError(message, hint="check base_url")
     if isinstance(cause, _NEVER_LEFT):
@@ -67,7 +67,7 @@ def _of_answer(error: ApiRefusal, message: str, *, creating: bool) -> OrchError:
     if is_account(status, code, error.kind, names_field=_names_field(error)):
         hint = "check the key and the account's credit; `orch doctor` tests it again"
         return AccountError(message, status=status, code=code, hint=hint)
-    # A gateway says 503 too for a call whose answer it lost; who asks to come again has not carried it out.
+    # A gateway also sends 503 after losing an answer; a server that asks to retry has not carried out the call.
     if status == 429 or (status == 503 and not (creating and after is None)):
         return BackendBusy(message, status=status, code=code, retry_after=after)
     if status >= 500 or status == 408 or (creating and status == 409):
@@ -85,9 +85,9 @@ def _names_field(error: ApiRefusal) -> bool:
 
 
 def is_not_its_own(error: ApiRefusal) -> bool:
-    """Whether a refusal is not the API's: one without an error object is a gateway's, or there is no such API at all.
+    """True if a refusal is not from the API: without an error object it is a gateway's, or the API does not exist.
 
-    A file that is too large may be refused by whoever stands before it.
+    A gateway in front may refuse a file that is too large.
     """
     if not error.said:
         return error.status != _TOO_LARGE
@@ -96,10 +96,10 @@ def is_not_its_own(error: ApiRefusal) -> bool:
 
 
 def code_of(error: ApiRefusal) -> str | None:
-    """The provider's word for the cause, None where it has none."""
+    """Return the provider's code for the cause, or None."""
     return None if error.code is None else lenient.text(error.code)
 
 
 def asked_pause(headers: httpx2.Headers) -> float | None:
-    """The seconds that an answer asks to wait, a day at most; None where it does not say."""
+    """Return the requested pause in seconds, at most a day; None if not stated."""
     return retry_after(headers.get, now(), most=LONGEST_RETRY)

@@ -1,7 +1,7 @@
-"""What an OpenAI-compatible Batch API tells of batches and files, in whichever of the known spellings. Pure.
+"""A lenient reader of batches and files from OpenAI-compatible APIs, in all known spellings. Pure.
 
-Answers are read as the JSON that came, not as the client's types: words of other cases, numbers as text, fields that
-are not there, and shapes that nobody has documented.
+It reads the JSON itself, not the client's types: words in other cases, numbers as text, missing fields, and
+undocumented shapes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENDS = (BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED, Batc
 
 
 def status_of(said: object) -> BatchStatus | None:
-    """A provider's status word; None for one that nobody knows."""
+    """Return a provider's status word, or None if it is unknown."""
     word = lenient.word(said)
     try:
         return BatchStatus(word)
@@ -55,7 +55,7 @@ def status_of(said: object) -> BatchStatus | None:
 
 
 def _status(told: dict[str, Any]) -> BatchStatus:
-    """A batch's status; where its word is unknown, the end that a time is given for. Without one it has not ended."""
+    """Return a batch's status; for an unknown word, the end that has a time. Without such a time it still runs."""
     known = status_of(told.get("status"))
     if known is not None:
         return known
@@ -63,9 +63,9 @@ def _status(told: dict[str, Any]) -> BatchStatus:
 
 
 def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
-    """A batch as we speak of it; `asked` is the id that was asked for, which an answer may leave out.
+    """Read a batch; an answer may omit the requested id, `asked`.
 
-    Raises ValueError for what is not a batch, or another one.
+    Raises ValueError if it is not a batch, or not the requested one.
     """
     if not isinstance(told, dict):
         raise ValueError("the answer is not a batch")
@@ -93,7 +93,7 @@ def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
         problems=tuple(_problems(told.get("errors")))[:MOST_PROBLEMS],
         shard=shard_of(told),
         home=lenient.name(lenient.mapping(told.get("metadata")).get(HOME_KEY)),
-        # Nothing is counted before the file has been read.
+        # Rows are not counted before the file has been read.
         rows=lenient.count(counts.get("total")) or None,
         created_at=lenient.time(told.get("created_at")),
         over_at=next((at for end in _ENDS if (at := lenient.time(told.get(f"{end}_at"))) is not None), None),
@@ -101,12 +101,12 @@ def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
 
 
 def shard_of(told: object) -> str | None:
-    """The shard whose id a batch carries, also one that is otherwise unreadable."""
+    """Return the shard id that a batch carries, even if the batch is otherwise unreadable."""
     return lenient.name(lenient.mapping(lenient.mapping(told).get("metadata")).get(SHARD_KEY))
 
 
 def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
-    """Why a batch was refused: a list of objects, as OpenAI has it, of texts, a map of codes, or one thing alone."""
+    """Yield reasons of a refusal from a list of objects (OpenAI's), of texts, a map of codes, or a single value."""
     if depth > DEEPEST or not told:
         return
     if isinstance(told, list):
@@ -128,7 +128,7 @@ def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
 
 
 def remote_file(told: object) -> RemoteFile:
-    """A file as we speak of it. Raises ValueError for what is none."""
+    """Read a file. Raises ValueError if it is not a file."""
     found = lenient.mapping(told)
     file_id = lenient.name(found.get("id"))
     if file_id is None:
@@ -138,10 +138,10 @@ def remote_file(told: object) -> RemoteFile:
 
 
 class Listing:
-    """Whether a listing that comes page by page has its newest first: then what is older than wanted ends the search.
+    """The order of a paged listing: with the newest first, entries older than wanted end the search.
 
-    No provider promises an order, so it is believed only once times have fallen for more than a minute and never rose
-    by as much.
+    No provider promises an order. So it counts as newest first only once times have fallen by more than a minute, and
+    never risen by as much.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Listing:
         self.is_blank = True
 
     def see(self, at: datetime | None) -> None:
-        """The creation time of the next entry, None where it has none."""
+        """Note the creation time of the next entry, None if unknown."""
         self.is_blank = False
         if at is None:
             return
@@ -162,14 +162,14 @@ class Listing:
 
     @property
     def newest_first(self) -> bool:
-        """Whether it has, as far as was seen."""
+        """True if all entries so far were newest first."""
         if self._first is None or self._lowest is None or self._rose:
             return False
         return self._first - self._lowest > ORDER_SLACK
 
 
 def clock_check(date: datetime | None, now: datetime) -> DoctorCheck | None:
-    """What to say of a clock that differs from the backend's by more than a minute; None of one that does not."""
+    """Report a clock that differs from the backend's by more than a minute; None otherwise."""
     if date is None or abs(skew := (now - date).total_seconds()) <= SKEW_SECONDS:
         return None
     side = "ahead of" if skew > 0 else "behind"

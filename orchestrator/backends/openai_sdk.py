@@ -1,4 +1,4 @@
-"""OpenAI's Batch API through the official SDK: for providers, whose API it follows."""
+"""OpenAI's Batch API through the official SDK, for providers that follow it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Raw(Protocol):
 class SdkAPI:
     """The calls on an `openai` client.
 
-    `silent` is for how many seconds a transfer may bring nothing, None for as long as any other call.
+    `silent` is the longest silence of a transfer in seconds, None as for other calls.
     """
 
     def __init__(self, client: openai.OpenAI, silent: float | None = None) -> None:
-        # A create that is sent twice is paid twice, and a client that waits by itself holds up others.
+        # A repeated create is paid twice, and a client that waits by itself blocks other calls.
         self._client = _copied(client, max_retries=0)
         self._transfers = self._client if silent is None else _copied(self._client, timeout=calls.timeouts(silent))
         self._patient = _copied(self._client, timeout=calls.timeouts(calls.ASK_SECONDS))
@@ -89,7 +89,7 @@ class SdkAPI:
             self._client.batches.with_raw_response.cancel(batch_id)
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        # Not `chat.completions.create`: the body goes out as it is written for a batch.
+        # Not `chat.completions.create`: the body goes out exactly as in a batch.
         with _told():
             answer = self._patient.post(path, content=body, cast_to=httpx2.Response, options=_JSON)
             return ApiAnswer(answer.content, answer.headers)
@@ -101,7 +101,7 @@ class SdkAPI:
 
     @contextmanager
     def whole(self, path: str) -> Iterator[Iterator[bytes]]:
-        # A Stream for its open response alone: the body is as large as the batch, and goes to disk in pieces.
+        # A Stream only to keep the response open: the body is as large as the batch, and goes to disk in pieces.
         with (
             _told(),
             self._transfers.get(path, cast_to=bytes, stream=True, stream_cls=openai.Stream[bytes]) as stream,
@@ -111,7 +111,7 @@ class SdkAPI:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """The SDK's errors as `ApiRefusal`, and as what they were made of."""
+    """Turn the SDK's errors into `ApiRefusal`, or into their causes."""
     try:
         yield
     except openai.APIStatusError as error:
@@ -130,7 +130,7 @@ def _kept(seconds: int | None) -> Any:
 
 
 def _copied(client: openai.OpenAI, **options: Any) -> openai.OpenAI:
-    """The client with other options; a copy takes what is not set from the environment."""
+    """Copy the client with other options; a plain copy would take missing ones from the environment."""
     copied = client.with_options(**options)
     copied.organization, copied.project = client.organization, client.project
     return copied

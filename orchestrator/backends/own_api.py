@@ -1,4 +1,4 @@
-"""OpenAI's Batch API as our own server has it, without the SDK: importing that takes longer than a small job."""
+"""OpenAI's Batch API for our own server, without the SDK: importing the SDK takes longer than a small job."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from orchestrator.backends import lenient
 from orchestrator.backends.openai_api import ApiAnswer, ApiRefusal
 
 SILENT_SECONDS = 600.0
-"""The server is on this machine: it may be busy for long, and is not cut off for it."""
+"""The server is on this machine: it may be busy for long, and gets the time."""
 
 
 def over_unix_socket(socket: Path) -> OwnAPI:
-    """A client of the server that listens on a Unix socket."""
+    """Return a client of the server that listens on a Unix socket."""
     return OwnAPI(unix_client(socket, "http://orch/v1", SILENT_SECONDS))
 
 
 def unix_client(socket: Path, base_url: str, timeout: float) -> httpx2.Client:
-    """An HTTP client over a Unix socket. There is no TLS on it, so the system's certificates (30 ms) are not read."""
+    """Return an HTTP client over a Unix socket, without TLS: reading the system's certificates takes 30 ms."""
     transport = httpx2.HTTPTransport(uds=str(socket), verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     return httpx2.Client(base_url=base_url, transport=transport, timeout=timeout)
 
 
 class OwnAPI:
-    """The calls on an HTTP client, whose base URL is that of the API."""
+    """The calls on an HTTP client with the API's base URL."""
 
     api_key = "none-is-asked-for"
     project = None
@@ -109,7 +109,7 @@ def _refusal(response: httpx2.Response) -> ApiRefusal:
 
 
 def _one(kind: str, name: str) -> str:
-    """The path of one thing. Its name comes from the server, and stays one part of the path whatever it is."""
+    """Return the path of an object. The server's name stays a single path segment, whatever it contains."""
     return f"{kind}/{quote(name, safe='')}"
 
 

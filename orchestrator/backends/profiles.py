@@ -1,6 +1,6 @@
-"""What is known of each Batch API that speaks OpenAI's protocol: windows, limits, discount. Data; the code is one.
+"""Profiles of Batch APIs that speak OpenAI's protocol: windows, limits, discount. Data only.
 
-Sources are the providers' own pages, as of 2026-11. What a profile says, orch.toml may overrule per backend.
+Sources are the providers' own pages, as of 2026-11. orch.toml may override a profile per backend.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ CHAT_ONLY = frozenset({"/v1/chat/completions"})
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What one batch, and all of them together, may hold; None is not a limit that is known.
+    """Limits of a batch, and of all batches together; None is unknown.
 
-    `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` are prompt tokens that may wait at the
-    backend, by model, under `""` for those that are not named.
+    `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` are the prompt tokens that may wait at the
+    backend, by model, with `""` for other models.
     """
 
     max_rows: int = 50_000
@@ -33,14 +33,14 @@ class BatchLimits:
     batches_per_hour: int | None = None
 
     def enqueued(self, model: str) -> int | None:
-        """How many prompt tokens of a model may wait there."""
+        """Return the prompt tokens of a model that may wait there."""
         known = self.enqueued_tokens or {}
         return known.get(model, known.get(""))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A completion window: how long it is, and how its provider spells it."""
+    """A completion window: its length, and the provider's spelling."""
 
     seconds: int
     text: str
@@ -50,14 +50,13 @@ class Window:
 class Profile:
     """A provider.
 
-    `windows` as it spells them, none where any will do. `provider` names it in the price table. `discount` is off the
-    realtime price where the table has no batch price. `overruns`: a batch goes on behind its window instead of
-    expiring. `expires_after`: the seconds after which files go away by themselves, asked for where it is given.
-    `appear_seconds`: how long a batch whose creation was not answered may take to show in a listing. `endpoints` are
-    those that its batches may have, None where all may be tried. `lists_models`: whether the names that rows use are
-    those of its list of models. `asks_directly`: it has synchronous endpoints, and they answer for what its batches
-    take. `is_orch` marks our own server: its lists are cheap, and it gives the results of a
-    batch that is still running.
+    `windows` are in its spelling, empty if any will do. `provider` is its name in the price table. `discount` is off
+    the realtime price if the table has no batch price. `overruns`: a batch continues past its window instead of
+    expiring. `expires_after`: requested lifetime of files in seconds. `appear_seconds`: longest time until an
+    unanswered create shows in a listing. `endpoints` are allowed in its batches, None if all may be tried.
+    `lists_models`: rows use the names in its list of models. `asks_directly`: it has synchronous endpoints, and these
+    accept what its batches accept. `is_orch` marks our own server: its lists are cheap, and it offers the results of
+    a running batch.
     """
 
     name: str
@@ -75,13 +74,13 @@ class Profile:
     is_orch: bool = False
 
 
-# Where a provider writes MB and nobody has measured which, it is taken for the smaller one.
+# If a provider writes MB and nobody has measured which, the smaller unit is assumed.
 PROFILES = {
     profile.name: profile
     for profile in (
         Profile("openai", limits=BatchLimits(max_inputs=50_000, batches_per_hour=2_000), provider="openai"),
-        # Files that go away by themselves lift Azure's cap of 500 files to 10,000; two weeks are its least. Rows name
-        # deployments, its list of models does not.
+        # Expiring files raise Azure's cap of 500 files to 10,000; two weeks are its minimum. Rows name deployments,
+        # which its list of models does not have.
         Profile(
             "azure",
             limits=BatchLimits(max_rows=100_000, max_bytes=200 * MB),
@@ -89,7 +88,7 @@ PROFILES = {
             overruns=True,
             expires_after=14 * DAY,
             lists_models=False,
-            # A Global-Batch deployment answers batches alone.
+            # A Global-Batch deployment answers only batches.
             asks_directly=False,
         ),
         Profile(
@@ -99,7 +98,7 @@ PROFILES = {
             provider="groq",
             endpoints=CHAT_ONLY,
         ),
-        # Its prices are a list by tier, not a share of another one.
+        # Its prices are a list by tier, not a share of another price.
         Profile(
             "doubleword",
             windows=("1h", "24h"),
@@ -108,10 +107,10 @@ PROFILES = {
             discount=None,
         ),
         Profile("parasail", limits=BatchLimits(max_bytes=500 * MB)),
-        # It takes 5,000,000 rows in 10 GB; our batches are held in memory by their ids while they are collected.
+        # It takes 5,000,000 rows in 10 GB; we hold a batch's ids in memory while collecting it.
         Profile("nebius", limits=BatchLimits(max_rows=200_000, max_bytes=2 * GB)),
         Profile("deepinfra", discount=Decimal("0.2")),
-        # Our own server: any window, and a batch shows in its list from the moment in which it is made.
+        # Our own server: any window, and a batch is listed from its creation on.
         Profile(
             "orch",
             windows=(),
@@ -136,7 +135,7 @@ _HOSTS = {
     "services.ai.azure.com": "azure",
 }
 
-# Its cap is 256 MB of its own request, which may be a little longer than the rows that it is made of.
+# Its cap is 256 MB for a request, which may be slightly longer than its rows.
 ANTHROPIC = Profile(
     "anthropic",
     limits=BatchLimits(max_rows=100_000, max_bytes=240 * MB),
@@ -146,7 +145,7 @@ ANTHROPIC = Profile(
 
 
 def profile_of(kind: str, base_url: str, name: str | None = None) -> Profile:
-    """The profile that is named, or that of an address; `other` where nothing is known. Raises KeyError."""
+    """Return the named profile, or that of an address; `other` if unknown. Raises KeyError."""
     if name is not None:
         return PROFILES[name]
     if kind == "azure":
@@ -165,7 +164,7 @@ def with_limits(
     enqueued_tokens: int | dict[str, int] | None = None,
     batches_per_hour: int | None = None,
 ) -> BatchLimits:
-    """The limits of a profile with those that orch.toml overrules."""
+    """Return the limits of a profile, with those from orch.toml."""
     enqueued = {"": enqueued_tokens} if isinstance(enqueued_tokens, int) else enqueued_tokens
     given: dict[str, Any] = {
         "max_rows": max_rows,
@@ -178,9 +177,9 @@ def with_limits(
 
 
 def window_for(profile: Profile, seconds_left: int) -> Window:
-    """The window of a batch that has this long: the longest that fits, the shortest there is where none does.
+    """Return the longest window that fits the time left, or the shortest one if none fits.
 
-    Where any window will do, it is just this long, at least a second.
+    If any window will do, it is exactly the time left, at least a second.
     """
     if not profile.windows:
         return _exact(max(1, seconds_left))

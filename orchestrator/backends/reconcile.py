@@ -1,4 +1,4 @@
-"""What a provider has, put beside what we know: batches and input files here and there, and how they differ. Pure."""
+"""A pure comparison of a provider's batches and input files with our own records."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ INPUT_SUFFIX = ".jsonl"
 
 
 class FindingKind(StrEnum):
-    """How a batch or a file differs from what we know of it."""
+    """Differences between a batch or a file and our records."""
 
-    UNKNOWN = "unknown"  # a batch that carries one of our ids, which no shard here has
-    FOREIGN = "foreign"  # a batch that carries none of our ids: another program's, or made by hand
-    UNADOPTED = "unadopted"  # the batch of a shard whose submission was cut off: the engine's next step takes it up
-    DOUBLE = "double"  # a batch that carries the id of a shard which has another one, or none any more
-    RUNNING = "running"  # a batch that goes on there though its shard is over here
-    COUNTS = "counts"  # a batch whose counts are not those that were noted
-    GONE = "gone"  # a shard's batch that is no longer there
-    ACCOUNT = "account"  # a shard's batch that belongs to another account than the key does
+    UNKNOWN = "unknown"  # a batch with one of our ids, which no shard here has
+    FOREIGN = "foreign"  # a batch without our ids: another program's, or made by hand
+    UNADOPTED = "unadopted"  # the batch of a shard whose submission was cut off: the engine's next step adopts it
+    DOUBLE = "double"  # a batch with the id of a shard that has another batch, or none any more
+    RUNNING = "running"  # a batch that still runs there though its shard is over here
+    COUNTS = "counts"  # a batch whose counts differ from the recorded ones
+    GONE = "gone"  # a shard's batch that is missing there
+    ACCOUNT = "account"  # a shard's batch that belongs to another account than the key
     FILE = "file"  # an input file that no batch needs any more
 
     @property
     def is_fault(self) -> bool:
-        """Whether somebody has to look at it."""
+        """True if somebody has to look at it."""
         return self not in (FindingKind.FOREIGN, FindingKind.UNADOPTED, FindingKind.FILE)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference. `id` is the batch's or the file's, `shard` ours where it is known; `text` is for people."""
+    """A difference. `id` is the batch's or the file's, `shard` ours if known; `text` is for people."""
 
     kind: FindingKind
     id: str
@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A backend as we know it and as it is: how many batches both sides know alike, and each difference."""
+    """A backend's actual state against our records: the number of matching batches, and each difference."""
 
     backend: str
     account: str
@@ -54,16 +54,16 @@ class Comparison:
 
     @property
     def is_well(self) -> bool:
-        """Whether nobody has to look at anything."""
+        """True if nobody has to look at anything."""
         return not any(finding.kind.is_fault for finding in self.findings)
 
     @property
     def files(self) -> tuple[Finding, ...]:
-        """The input files that may go."""
+        """Input files that may be deleted."""
         return tuple(finding for finding in self.findings if finding.kind is FindingKind.FILE)
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form; documented in docs/reference/json.md."""
         return {
             "backend": self.backend,
             "account": self.account,
@@ -84,9 +84,9 @@ def compare(
     files: Iterable[RemoteFile],
     moved: Collection[str] = (),
 ) -> Comparison:
-    """Compare the shards of a backend with every batch and input file of the account that its key belongs to.
+    """Compare a backend's shards with every batch and input file of the key's account.
 
-    Shards in `moved` went on while the backend was asked: what is known of their batches is of another moment.
+    Shards in `moved` changed during the call, so that our records of their batches are from another moment.
     """
     ours: dict[str, Shard] = {shard.id: shard for shard in shards}
     by_batch = {shard.batch_id: shard for shard in ours.values() if shard.batch_id is not None}
@@ -107,7 +107,7 @@ def compare(
 
 
 def is_open(shard: Shard) -> bool:
-    """Whether a shard's batch must still be there."""
+    """True if a shard's batch must still exist."""
     return shard.batch_id is not None and shard.state in (ShardState.SUBMITTED, ShardState.ENDED)
 
 

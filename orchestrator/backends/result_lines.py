@@ -1,6 +1,6 @@
-"""Result files as lines of JSON, whatever a provider or what stands before it has made of them. Pure.
+"""Result files as lines of JSON, repaired after any provider or gateway. Pure.
 
-What is left as it is: a line that is JSON, and a line that nobody can read. Memory is bounded by the longest line.
+Valid JSON lines and unreadable lines stay unchanged. Memory is bounded by the longest line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _decode_result = msgspec.json.Decoder(wire.ResultLine).decode
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines without their ends and without blank ones: unpacked, without a byte order mark, out of an array."""
+    """Yield lines without their ends, skipping blank ones; handles gzip, a byte order mark and a JSON array."""
     pieces = _unpacked(chunks)
     head = b""
     while len(head.strip(_BLANK)) <= len(_BOM) and (piece := next(pieces, None)) is not None:
@@ -47,7 +47,7 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a result file as OpenAI has them: ids as text, a status as a number. What is not a row stays."""
+    """Yield a result file's lines in OpenAI's shape: text ids, numeric status. Lines that are not rows stay."""
     for line in lines(chunks):
         try:
             _decode_result(line)
@@ -57,7 +57,7 @@ def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _as_result(line: bytes) -> bytes:
-    """A row whose fields are of other types, with the types that they should have."""
+    """Convert a row's fields to their proper types."""
     try:
         told = lenient.decode(line)
     except ValueError:
@@ -90,7 +90,7 @@ def _as_result(line: bytes) -> bytes:
 
 
 def _unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Bytes as they are, or what they are the gzip of."""
+    """Yield the bytes, decompressed if they are gzip."""
     found, head = iter(chunks), b""
     while len(head) < len(_GZIP) and (chunk := next(found, None)) is not None:
         head += chunk
@@ -102,7 +102,7 @@ def _unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for data in chain([head], found):
         while data:
             if unpack.eof:
-                unpack = zlib.decompressobj(wbits=GZIP_BITS)  # several may follow each other
+                unpack = zlib.decompressobj(wbits=GZIP_BITS)  # several members may follow each other
             try:
                 yield unpack.decompress(data, PIECE)
             except zlib.error as error:
@@ -114,7 +114,7 @@ def _unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _is_json(line: bytes) -> bool:
     try:
-        # What is skipped is not looked into: half of a surrogate pair shows only where text is read.
+        # Skipped values are not checked: a lone surrogate shows only if text is decoded.
         msgspec.json.decode(line, type=Any if _HALF.search(line) else msgspec.Raw)
         line.decode()
     except wire.JSON_ERRORS:
@@ -123,8 +123,10 @@ def _is_json(line: bytes) -> bool:
 
 
 def _repaired(line: bytes) -> bytes:
-    """A line with what JSON does not know (NaN, raw control characters) read as null or escaped, and what is nested
-    too deeply as null; else as it is."""
+    """Replace what JSON does not allow: NaN and deep nesting by null, raw control characters by escapes.
+
+    A line that stays unreadable is returned unchanged.
+    """
     for content in (line, _shallow(line)):
         try:
             return json.dumps(_plain(lenient.decode(content)), ensure_ascii=False).encode()
@@ -134,7 +136,7 @@ def _repaired(line: bytes) -> bytes:
 
 
 def _shallow(line: bytes) -> bytes:
-    """The line with null for lists and objects that are nested too deeply to be read."""
+    """Replace lists and objects that are nested too deeply by null."""
     kept, depth, start = bytearray(), 0, 0
     for found in _TOKEN.finditer(line):
         token = found[0]
@@ -150,7 +152,7 @@ def _shallow(line: bytes) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """The same with text that can be encoded."""
+    """Return the value with encodable text."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -161,7 +163,7 @@ def _plain(value: object) -> object:
 
 
 def _elements(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The elements of a JSON array, each as a line; what cannot be read any more ends it, as one line."""
+    """Yield the elements of a JSON array as lines; an unreadable rest ends it as one line."""
     decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
     text, place, is_open = "", 0, False
     for piece in _texts(chunks):

@@ -1,7 +1,7 @@
 """Webhooks of providers: a signed event that a batch is over triggers an immediate poll.
 
-Nothing is believed of an event but the batch's id, and an event counts once: the most that one which was forged or
-sent again could bring about is a poll. Batches are polled by the clock all the same, whether events come or not.
+Only the batch's id is taken from an event, and each event counts once: a forged or repeated event causes a poll at
+most. Batches are polled on schedule whether events come or not.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 PATH = "/webhooks/"
 MAX_BODY = 128 * 1024
-"""An event has some hundred bytes."""
+"""Largest event; a usual one has some hundred bytes."""
 MOST_CONNECTIONS = 256
-"""One more takes the place of the one that has kept us waiting longest: an event comes at once and whole."""
+"""A further connection replaces the one that has waited longest: an event arrives quickly and completely."""
 PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
-"""Events that are known again. A signature holds for ten minutes; no account ends as many batches in that time."""
+"""Most remembered events. A signature is valid for ten minutes; no account ends as many batches in that time."""
 SECRET_PREFIX = "whsec_"
 ENDS = frozenset(f"batch.{status}" for status in BatchStatus if status.is_final)
 
@@ -59,9 +59,9 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 def secrets_of(config: Config, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What each backend's webhooks are signed with, by the backend's name; only of those that orch.toml gives one.
+    """Return the webhook secrets of backends in orch.toml, by the backend's name.
 
-    Raises UsageError where none has one, or where it is not in the environment; it never tells a secret.
+    Raises UsageError if no backend has one, or if its variable is not set; never shows a secret.
     """
     named = {
         name: backend.webhook_secret_env
@@ -88,7 +88,7 @@ def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
             key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
         except (binascii.Error, ValueError):
             key = b""
-        # An empty key is one that everybody has.
+        # Everybody has an empty key.
         if not key:
             raise UsageError(f"what follows {SECRET_PREFIX} in the environment variable {variable} is not base64")
     return secret
@@ -98,10 +98,10 @@ def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
 def listening(
     host: str, port: int, secrets: Mapping[str, str], push: Push, patience: ClientTimeouts = PATIENCE
 ) -> Iterator[str]:
-    """Take webhooks in a thread of this process until the block ends; gives the URL, but for the backend's name.
+    """Receive webhooks in a thread until the block ends; yields the URL without the backend's name.
 
-    `push` is called from that thread with the id of each batch that an event names. Port 0 takes a free one. Raises
-    UsageError for a host that leads nowhere, BackendError for an address that cannot be had.
+    The thread calls `push` with the id of each batch in an event. Port 0 takes a free port. Raises UsageError if the
+    host is not an address, BackendError if the address cannot be used.
     """
     listener = bound(host, port)
     port = listener.getsockname()[1]
@@ -113,7 +113,7 @@ def listening(
 
 
 class _Webhooks:
-    """The one route: what comes is checked with the backend's secret, and a batch that it tells of is passed on."""
+    """The only route: verifies an event with the backend's secret, and passes its batch on."""
 
     def __init__(self, client: openai.OpenAI, secrets: Mapping[str, str], push: Push) -> None:
         self._client = client
@@ -123,7 +123,7 @@ class _Webhooks:
         self._refused: set[tuple[str, str]] = set()
 
     def application(self) -> Starlette:
-        """The application. Its answers are a status each: nothing of what came is in them."""
+        """Return the application. Its answers are only a status, without anything that was received."""
         application = Starlette(routes=[Route(PATH + "{backend}", self._take, methods=["POST"])])
         application.router.redirect_slashes = False
         return application
@@ -146,20 +146,20 @@ class _Webhooks:
         except openai.InvalidWebhookSignatureError as error:
             return self._refuse(backend, str(error))
         except (ValueError, TypeError):
-            # A header that is missing or not ASCII, a body that is not UTF-8.
+            # A missing or non-ASCII header, or a body that is not UTF-8.
             return self._refuse(backend, "it is not a signed event")
         self._believe(backend, request.headers["webhook-id"], bytes(body))
         return Response()
 
     def _refuse(self, backend: str, reason: str) -> Response:
         if (backend, reason) not in self._refused:
-            # Whoever reaches the address may send as many as they like; the log is not for them to fill.
+            # Any client can send rejected events in any number; they must not fill the log.
             self._refused.add((backend, reason))
             log.warning("a webhook for %s was rejected: %s (others like it are not logged)", backend, reason)
         return Response(status_code=400)
 
     def _believe(self, backend: str, event_id: str, body: bytes) -> None:
-        """Pass on what a signed event tells of, once; others than of a batch's end are nothing to us."""
+        """Pass on a signed event's batch, once. Other event types are ignored."""
         if (backend, event_id) in self._known:
             return
         self._known.append((backend, event_id))

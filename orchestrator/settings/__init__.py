@@ -1,1 +1,1 @@
-"""What users write, and where state lies: orch.toml, job files, models, the home."""
+"""User input and the places of state: orch.toml, job files, models, the home."""

@@ -1,4 +1,4 @@
-"""What an alias may stand for in a job file and in orch.toml; `ladder` says what is made of it."""
+"""Values of an alias in a job file and in orch.toml; `ladder` interprets them."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ Ladder = Annotated[
         _form, custom_error_type="no_model", custom_error_message=f"{_NO_MODEL}, or a list of these, cheapest first"
     ),
 ]
-"""What an alias stands for in a file: `Names`, or a tuple of them."""
+"""Value of an alias in a file: `Names`, or a tuple of them."""

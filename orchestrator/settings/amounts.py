@@ -1,4 +1,4 @@
-"""Amounts as people write them in orch.toml: memory, GPUs, hours, lengths of time, how many engines."""
+"""Parsers of amounts in orch.toml: memory, GPUs, hours, durations, numbers of engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEMORY_SIZES = {"MB": 10**6, "GB": 10**9, "MIB": 2**20, "GIB": 2**30}
 
 
 def memory_bytes(value: Any) -> int:
-    """`60GiB` or `24 GB` in bytes. Raises ValueError."""
+    """Parse `60GiB` or `24 GB` into bytes. Raises ValueError."""
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*([MG]I?B)", str(value).strip().upper())
     if found is None or (size := int(Decimal(found[1]) * MEMORY_SIZES[found[2]])) == 0:
         raise ValueError(f"{value!r} is not an amount of memory such as 60GiB or 24GB")
@@ -22,7 +22,7 @@ def memory_bytes(value: Any) -> int:
 
 
 def gpu_numbers(value: Any) -> tuple[int, ...]:
-    """`0-3`, `0,2` or a list of numbers. Raises ValueError."""
+    """Parse `0-3`, `0,2` or a list of numbers. Raises ValueError."""
     parts = [str(part).strip() for part in (value if isinstance(value, list | tuple) else str(value).split(","))]
     found: list[int] = []
     for part in parts:
@@ -36,13 +36,13 @@ def gpu_numbers(value: Any) -> tuple[int, ...]:
 
 
 def hours_of(text: str) -> str:
-    """`20:00-07:00` as it stands. Raises ValueError."""
+    """Check and return a text such as `20:00-07:00`. Raises ValueError."""
     Hours.parse(text)
     return text
 
 
 def length(value: Any) -> float:
-    """`10m` in seconds, above zero. Raises ValueError."""
+    """Parse `10m` into seconds, above zero. Raises ValueError."""
     seconds = durations.seconds_of(value) if isinstance(value, str) else None
     if not seconds:
         raise ValueError(f'{value!r} is not a length of time such as "10m" or "1h"')
@@ -50,7 +50,7 @@ def length(value: Any) -> float:
 
 
 def engine_counts(value: Any) -> tuple[int, int]:
-    """`0..8` or `2`: the least and the most of them. Raises ValueError."""
+    """Parse `0..8` or `2` into the minimum and maximum number. Raises ValueError."""
     found = re.fullmatch(r"(\d{1,4})(?:\s*\.\.\s*(\d{1,4}))?", str(value).strip())
     if found is not None:
         least, most = int(found[1]), int(found[2] or found[1])

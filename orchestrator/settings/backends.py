@@ -1,4 +1,4 @@
-"""What orch.toml says of each backend: our own upstreams, synchronous APIs, hosted Batch APIs."""
+"""Settings of backends in orch.toml: our own upstreams, synchronous APIs, hosted Batch APIs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.settings.amounts import engine_counts, gpu_numbers, hours_of, 
 from orchestrator.settings.dialect_rules import DialectRule, StructuredOutput
 from orchestrator.settings.strict import Strict
 
-# What is above these is a slip of the pen, and would overflow a clock, a socket or a database later on.
+# Larger values are typing errors, and would later overflow a clock, a socket or a database.
 Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
 Count = Annotated[int, Field(ge=1, le=2**53)]
 
@@ -36,10 +36,10 @@ Rate = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class LimitSettings(Strict):
-    """What one batch, and all of them together, may hold. What is not given here, the backend's profile says.
+    """Limits of a batch, and of all batches together; the backend's profile supplies missing values.
 
-    `max_inputs` counts the inputs of embedding rows; `enqueued_tokens` are the prompt tokens of a model that may wait
-    at the backend at once, for every model or for each by its name there.
+    `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` are the prompt tokens that may wait
+    together at the backend, for every model or for each by its name there.
     """
 
     max_rows: Count | None = None
@@ -50,7 +50,7 @@ class LimitSettings(Strict):
 
 
 class _AnyBackend(Strict):
-    # Local stays local: an address says nothing about where the text ends up (a gateway may listen on loopback).
+    # Local stays local: an address does not show where the text ends up (a gateway may listen on loopback).
     location: Literal["hosted", "local"] = "hosted"
     limits: LimitSettings = LimitSettings()
     dialect: tuple[DialectRule, ...] = ()
@@ -61,8 +61,8 @@ class _AnyBackend(Strict):
 class OwnServer(_AnyBackend):
     """Our own batch server in front of synchronous endpoints.
 
-    `rows_per_second` or `tokens_per_second`, of prompts and answers together, is how fast it is taken to be before it
-    was measured. `body_memory` is how many bytes of bodies may be in memory at once.
+    `rows_per_second` or `tokens_per_second` (prompts and answers together) is its assumed speed until it is measured.
+    `body_memory` limits the bytes of bodies in memory at once.
     """
 
     request_timeout: Wait = 600.0
@@ -87,17 +87,17 @@ class TimedBackend(OwnServer):
 
     @property
     def is_free(self) -> bool:
-        """Whether an hour costs nothing."""
+        """True if an hour costs nothing."""
         return False
 
     @property
     def upstream_count(self) -> int:
-        """How many endpoints at once are paid for, each at `cost_per_hour`."""
+        """Number of endpoints paid in parallel, each at `cost_per_hour`."""
         return 1
 
 
 class LocalBackend(TimedBackend):
-    """Our own batch server in front of endpoints that cost by the hour (a vLLM server first of all)."""
+    """Our own batch server in front of endpoints that cost by the hour, such as vLLM servers."""
 
     kind: Literal["local"] = "local"
     upstreams: tuple[str, ...] = Field(min_length=1)
@@ -130,7 +130,7 @@ ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}$")
 class EngineModel(Strict):
     """A model of a fleet: a folder, a file or a name on the Hub. `options` are vLLM's own.
 
-    `tensor_parallel` is how many GPUs an engine takes. `swap` is how it leaves its GPUs to another model.
+    `tensor_parallel` is the number of GPUs of an engine. `swap` is how it frees its GPUs for another model.
     """
 
     model: str = Field(min_length=1)
@@ -140,10 +140,10 @@ class EngineModel(Strict):
 
 
 class FleetBackend(TimedBackend):
-    """Engines that are started as rows ask for them, each model under the name it has here.
+    """Engines started on demand; each model has its own name at this backend.
 
-    `hours` are those in which they may run, by local time; an engine that nobody asks for ends after `idle` seconds,
-    and one that takes more than `host_memory` bytes of its machine starts anew.
+    They may run in `hours`, in local time. An engine ends after `idle` seconds without demand, and restarts if it
+    uses more than `host_memory` bytes of its machine.
     """
 
     hours: Annotated[str, AfterValidator(hours_of)] | None = None
@@ -151,34 +151,34 @@ class FleetBackend(TimedBackend):
     idle: Annotated[float, BeforeValidator(length)] = 600.0
     vllm_python: str | None = None
     moves: ClassVar[tuple[str, ...]] = ("models", "vllm_python")
-    """Settings that other engines are to be started for."""
+    """Settings whose change requires other engines."""
 
     @property
     def open_hours(self) -> Hours | None:
-        """The hours, None where it is the whole day."""
+        """The hours, None for the whole day."""
         return None if self.hours is None else Hours.parse(self.hours)
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The models, in their order."""
+        """Names of the models, in order."""
         raise NotImplementedError
 
     @property
     def most_engines(self) -> int:
-        """How many engines there may be at once, of all models."""
+        """Largest number of running engines, over all models."""
         raise NotImplementedError
 
     def gpus_of(self, model: str) -> int:
-        """How many GPUs an engine of a model takes; 1 for the CPU."""
+        """Return the number of GPUs of a model's engine; 1 for the CPU."""
         raise NotImplementedError
 
     def gpu_price(self, model: str) -> Decimal:
-        """What each of these costs in an hour; dollars."""
+        """Return the price of each of these GPUs in dollars an hour."""
         raise NotImplementedError
 
 
 class EnginesBackend(FleetBackend):
-    """vLLM engines on this machine. `vram` is a quota in bytes of each GPU; `cost_per_hour` is that of one GPU."""
+    """vLLM engines on this machine. `vram` is a quota of each GPU in bytes; `cost_per_hour` is that of one GPU."""
 
     kind: Literal["engines"]
     models: dict[ModelName, EngineModel] = Field(min_length=1)
@@ -224,11 +224,11 @@ def _of_each_model(value: Any) -> None:
 
 
 class ClusterModel(Strict):
-    """A model of a Ray fleet: a folder that every node has, or a name on the Hub. `options` are vLLM's own.
+    """A model of a Ray fleet: a folder on every node, or a name on the Hub. `options` are vLLM's own.
 
-    `gpus`, `cpus` and `resources` are what one engine takes, in Ray's words; `engines` how many there may be, and
-    `cost_per_hour` what one costs from its lease to its release. `placement = "spread"` lets its GPUs be those of
-    several nodes.
+    `gpus`, `cpus` and `resources` are the needs of one engine, in Ray's terms. `engines` is the number of engines,
+    and `cost_per_hour` the price of one, from its lease to its release. `placement = "spread"` allows GPUs of several
+    nodes.
     """
 
     model: str = Field(min_length=1)
@@ -242,7 +242,7 @@ class ClusterModel(Strict):
 
 
 class RayBackend(FleetBackend):
-    """vLLM engines on a Ray cluster of which this machine is a node. `ray_python` is the cluster's own Python.
+    """vLLM engines on a Ray cluster that includes this machine. `ray_python` is the cluster's own Python.
 
     `rows_per_second` is that of one engine.
     """
@@ -280,7 +280,7 @@ class RayBackend(FleetBackend):
 class SyncBackend(OwnServer):
     """Our own batch server in front of a provider's synchronous API, which costs by the token.
 
-    `provider` names it in the price table; without it, the address tells.
+    `provider` is its name in the price table, by default taken from the address.
     """
 
     kind: Literal["sync"]
@@ -298,7 +298,7 @@ class SyncBackend(OwnServer):
 
 
 class _Provider(_AnyBackend):
-    """A provider's Batch API. While one answer is waited for, for `request_timeout` seconds, no other job goes on."""
+    """A provider's Batch API. While a call waits up to `request_timeout` seconds, no other job continues."""
 
     api_key_env: str
     request_timeout: Wait = 120.0
@@ -308,7 +308,7 @@ class _Provider(_AnyBackend):
 class HostedBackend(_Provider):
     """A provider's Batch API that speaks OpenAI's protocol.
 
-    `profile` names what is known of the provider (see `backends.profiles`); without it, the address tells.
+    `profile` names the provider's profile (see `backends.profiles`), by default taken from the address.
     """
 
     kind: Literal["openai", "azure"]
@@ -341,7 +341,7 @@ class HostedBackend(_Provider):
 
 
 class AnthropicBackend(_Provider):
-    """Anthropic's Message Batches. `max_tokens` is what a row asks for that names none: the API requires one."""
+    """Anthropic's Message Batches. `max_tokens` is for rows without one, because the API requires it."""
 
     kind: Literal["anthropic"]
     base_url: str = "https://api.anthropic.com"
@@ -360,7 +360,7 @@ Backend = LocalBackend | EnginesBackend | RayBackend | SyncBackend | HostedBacke
 
 
 def window_seconds(text: str) -> int:
-    """`24h`, `7d` or `30m` in seconds. Raises ValueError."""
+    """Parse `24h`, `7d` or `30m` into seconds. Raises ValueError."""
     if (seconds := durations.window_seconds(text)) is None:
         raise ValueError(f"{text!r} is not a window such as 24h, 7d or 30m")
     return seconds
@@ -380,7 +380,7 @@ def _kind(data: Any) -> str:
     return f"({kind})"
 
 
-# In brackets, so that no key of a file is taken for a tag (see `located`).
+# The brackets keep tags distinct from the keys of a file (see `located`).
 AnyBackend = Annotated[
     Annotated[LocalBackend, Tag("(local)")]
     | Annotated[EnginesBackend, Tag("(engines)")]

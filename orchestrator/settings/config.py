@@ -1,7 +1,7 @@
 """Settings, read once: `orch.toml` and the environment.
 
-`place` says where they are and where the state is; here is what they say. Keys of providers are named by
-environment variable and never stand in a file.
+`place` finds the files and the state; this module reads the settings. Providers' keys are named by environment
+variable and never stand in a file.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from orchestrator.settings.telemetry import Telemetry
 
 
 class RateSettings(Strict):
-    """Dollars per million tokens; cached ones, and those written to the cache, cost what `input` says unless told.
+    """Dollars per million tokens; cached tokens, and tokens written to the cache, default to the price of `input`.
 
-    `cache_write_1h` is for tokens that stay in the cache for an hour, `web_search` for a thousand searches.
-    A model that makes vectors has no `output`.
+    `cache_write_1h` is for tokens kept in the cache for an hour, `web_search` for a thousand searches. A model that
+    makes vectors has no `output`.
     """
 
     input: Dollars
@@ -53,7 +53,7 @@ class RateSettings(Strict):
 
 
 class ModelPrice(RateSettings):
-    """What a model costs, in place of the price table: realtime, and at other tiers where it is sold so."""
+    """Price of a model, in place of the price table: realtime, and at other tiers if offered."""
 
     batch: RateSettings | None = None
     flex: RateSettings | None = None
@@ -68,9 +68,9 @@ class Report(Strict):
 
 
 class Budget(Strict):
-    """Dollars that jobs share in every night or month, local time; of all jobs, or of those with a tag.
+    """Dollars that jobs share in every night or month, in local time; for all jobs, or those with a tag.
 
-    `warn_at` and `stop_at` are shares of the amount; `night_starts` is when a night begins, and the one before ends.
+    `warn_at` and `stop_at` are shares of the amount; at `night_starts` a night begins and the previous one ends.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")
@@ -85,7 +85,7 @@ class Budget(Strict):
     @classmethod
     def _is_a_time_of_day(cls, value: Any) -> Any:
         if isinstance(value, int | float):
-            raise ValueError(f'{value} is not a time of day such as "22:00"')  # else they are taken for seconds
+            raise ValueError(f'{value} is not a time of day such as "22:00"')  # pydantic would read them as seconds
         return value
 
     @model_validator(mode="after")
@@ -102,7 +102,7 @@ class Budget(Strict):
 
     @property
     def key_value(self) -> tuple[str, str] | None:
-        """The tag in two."""
+        """The tag as key and value."""
         if self.tag is None:
             return None
         key, _, value = self.tag.partition("=")
@@ -113,7 +113,7 @@ SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def size_bytes(value: Any) -> int:
-    """`50GB`, `1.5 TB` or a number of bytes. Raises ValueError."""
+    """Parse `50GB`, `1.5 TB` or a number of bytes. Raises ValueError."""
     text = str(value) if isinstance(value, int | str) else ""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,3})?)\s*([KMGT]?B|)", text.strip().upper())
     if found is None or (size := int(Decimal(found[1]) * SIZES[found[2]])) == 0:
@@ -133,10 +133,10 @@ Bytes = Annotated[int, BeforeValidator(size_bytes)]
 
 
 class Retention(Strict):
-    """How long what finished jobs leave is kept, in seconds, and what the home may take, in bytes; None: no end.
+    """Retention of finished jobs' leftovers in seconds, and the home's largest size in bytes; None: no limit.
 
-    `results` is for a job's files, `jobs` for its rows in the database and its lines of the ledger. The `keep_last`
-    newest finished runs of each job file stay whatever their age.
+    `results` is for a job's files, `jobs` for its rows in the database and its ledger lines. The `keep_last` newest
+    finished runs of each job file stay at any age.
     """
 
     results: Seconds | None = None
@@ -153,7 +153,7 @@ class Retention(Strict):
 
 
 class Smtp(Strict):
-    """A mail server. `tls`: `starttls` (on 587, as most have it), `tls` from the first byte (465), or `none`."""
+    """A mail server. `tls`: `starttls` (the usual, on 587), `tls` from the first byte (465), or `none`."""
 
     host: str = Field(min_length=1)
     port: int = Field(587, ge=1, le=65535)
@@ -172,7 +172,7 @@ class Smtp(Strict):
 
 
 class Reports(Strict):
-    """Where reports and alerts go, all of the ways that are named. `webhook_env` names the variable with its URL."""
+    """Channels of reports and alerts; all named ones are used. `webhook_env` names the variable with the URL."""
 
     webhook_env: str | None = None
     email_to: tuple[Annotated[str, Field(pattern=r"^[^@\s<>]+@[^@\s<>]+$")], ...] = ()
@@ -190,9 +190,10 @@ class Reports(Strict):
 
 
 class AlertSettings(Strict):
-    """When to tell of a running job: P(deadline kept) is below `chance`, over `failed_share` of its rows failed.
+    """Thresholds of alerts about a running job: its chance to keep the deadline is below `chance`.
 
-    Also when over `cut_share` of its accepted answers ended at `max_tokens`; 1 is never.
+    It also alerts if over `failed_share` of its rows failed, or over `cut_share` of its accepted answers ended at
+    `max_tokens`; 1 is never.
     """
 
     chance: float = Field(0.8, gt=0, le=1)
@@ -201,9 +202,9 @@ class AlertSettings(Strict):
 
 
 class RoutingSettings(Strict):
-    """Whether a job sends a few rows to a backend that had none for `probe_after`, to measure it.
+    """Probes of a job: a few rows for a backend that had none for `probe_after`, to measure it.
 
-    They cost `probe_share` of the job's money at most, and go only where the deadline is kept whatever happens to
+    They cost at most `probe_share` of the job's money, and are sent only if the deadline holds whatever happens to
     them.
     """
 
@@ -213,12 +214,12 @@ class RoutingSettings(Strict):
 
 
 class ReadingSettings(Strict):
-    """What reading documents may take: `max_seconds` of CPU time and `max_memory` for each, in so many `workers`.
+    """Limits for reading documents: `max_seconds` of CPU time and `max_memory` for each, in `workers` processes.
 
-    A worker that reads scans by OCR may have `ocr_memory`. A document that takes more is a failed row. A file may
-    unpack to `max_unpacked` or to 200 times its own bytes, whichever is more. Without
-    `workers`, there is one for each core. With `pool = "ray"` the nodes of the Ray cluster at `address` read, in its
-    own Python, `ray_python`. With a `converter`, LibreOffice's program, formats that it alone reads are read too.
+    Workers that read scans by OCR have `ocr_memory`. A document beyond the limits is a failed row. A file may unpack
+    to `max_unpacked` or to 200 times its own bytes, whichever is more. `workers` defaults to one per core. With `pool
+    = "ray"`, the nodes of the Ray cluster at `address` read, in its own Python, `ray_python`. A `converter`,
+    LibreOffice's program, adds the formats that it alone reads.
     """
 
     pool: Literal["local", "ray"] = "local"
@@ -248,7 +249,7 @@ class ReadingSettings(Strict):
 
 
 class ConfigFile(Strict):
-    """The whole of orch.toml."""
+    """All of orch.toml."""
 
     home: str | None = None
     database_url: str | None = None
@@ -275,7 +276,7 @@ class ConfigFile(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Settings as they hold for this process. `text` is what the file said when it was read."""
+    """Settings of this process. `text` is the file's content when it was read."""
 
     place: Place
     backends: Mapping[str, Backend]
@@ -293,14 +294,12 @@ class Config:
 
     @property
     def path(self) -> Path | None:
-        """The orch.toml that was read, None where there is none."""
+        """The orch.toml that was read, or None."""
         return self.place.path
 
     @property
     def fleet_models(self) -> dict[str, dict[str, str]]:
-        """The models of fleets, by what they are called at the backends that have them: a task of a job file may name
-        one without an alias.
-        """
+        """Models of fleets and their names at each backend: tasks may name them without an alias."""
         found: dict[str, dict[str, str]] = {}
         for backend, settings in self.backends.items():
             for model in settings.model_names if isinstance(settings, FleetBackend) else ():
@@ -309,13 +308,13 @@ class Config:
 
     @property
     def said(self) -> Mapping[str, Any]:
-        """What the file itself says of `home` and `database_url`, whatever the environment does."""
+        """Values of `home` and `database_url` in the file itself, without the environment."""
         data, _ = ({}, None) if self.path is None else load_toml(self.path, self.text)
         return {name: data[name] for name in ("home", "database_url") if name in data}
 
     @property
     def keys_sent(self) -> list[tuple[str, str]]:
-        """The variables with keys that are sent to an address which the file itself gives, and that address."""
+        """Variables with keys that are sent to addresses from the file itself, and these addresses."""
         found = []
         for backend in self.backends.values():
             if isinstance(backend, LocalBackend):
@@ -333,7 +332,7 @@ class Config:
 
     @property
     def home(self) -> Path:
-        """Where all state lies."""
+        """Folder of all state."""
         return self.place.home
 
 
@@ -344,7 +343,7 @@ def load(place: Place | None = None) -> Config:
 
 
 def parse(place: Place, text: str) -> Config:
-    """The settings that a file with this text stands for. Raises InputError naming file, line and field."""
+    """Parse the text of a settings file. Raises InputError naming file, line and field."""
     file = ConfigFile()
     if place.path is not None:
         data, lines = load_toml(place.path, text)

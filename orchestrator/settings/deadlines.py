@@ -1,4 +1,4 @@
-"""What people write for a deadline, as an instant."""
+"""Deadlines as people write them, converted to times."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from orchestrator.core.durations import seconds_of
 
 
 def deadline_at(text: str, now: datetime) -> datetime:
-    """The instant (UTC) that a deadline means when it is given at `now`.
+    """Return the time (UTC) of a deadline that is given at `now`.
 
-    `8h` counts from now; `06:00` is the next time a local clock shows it; an ISO time is itself, local when it
-    names no zone. Raises ValueError with a sentence for the user.
+    `8h` counts from now; `06:00` is the next time a local clock shows it; an ISO time is itself, local if it names no
+    zone. Raises ValueError with a sentence for the user.
     """
     try:
         return _instant(text, now)
@@ -37,7 +37,7 @@ def _next_time(text: str, hour: int, minute: int, now: datetime) -> datetime:
         today = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
     except ValueError:
         raise ValueError(f"{text!r} is not a time of day") from None
-    # Naive arithmetic, then the zone: 06:00 stays 06:00 on the night the clocks change. The fold is the second
+    # Naive arithmetic first, then the zone: 06:00 stays 06:00 in the night when clocks change. `fold` is the second
     # time that a clock shows an hour in the night it is set back.
     days = (today, today + timedelta(days=1))
     times = (day.replace(fold=fold).astimezone(UTC) for day in days for fold in (0, 1))

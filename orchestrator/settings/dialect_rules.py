@@ -1,4 +1,4 @@
-"""What orch.toml says of how a backend's models take requests, beside what orch knows of them."""
+"""Rules in orch.toml for the requests of a backend's models, beyond what orch knows of them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pydantic import Field, model_validator
 from orchestrator.settings.strict import Strict
 
 StructuredOutput = Literal["json_schema", "json_object", "none"]
-"""How a server can be asked for JSON: by a schema, as any JSON, or in the prompt alone."""
+"""Ways to ask a server for JSON: by a schema, as any JSON, or in the prompt alone."""
 
 
 class DialectRule(Strict):
-    """What models of a backend do with a field, beside what orch knows of them. `models` is a glob of their names.
+    """A rule for models of a backend, beyond what orch knows of them. `models` is a glob of their names.
 
-    `like` names a model whose rules hold for them, for a deployment with a name of its own. `endpoint` moves them to
-    the Responses API. Of a `field`: `rename` it, `refuse` it, or keep it `at_least` or `at_most` a number.
+    `like` names a model whose rules apply, for deployments with their own names. `endpoint` moves the models to the
+    Responses API. For a `field`: `rename` it, `refuse` it, or keep it `at_least` or `at_most` a number.
     """
 
     models: str = Field("*", min_length=1)

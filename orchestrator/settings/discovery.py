@@ -1,4 +1,4 @@
-"""Where orch.toml, the home and the database are. Light: a command that only looks needs no more than this.
+"""Places of orch.toml, the home and the database. A light module: read-only commands need nothing else.
 
 `orch.toml` is `$ORCH_CONFIG`, or the first found in the working directory, its parents, and the user's config
 directory. `ORCH_HOME` moves all state, `ORCH_DATABASE_URL` chooses the database.
@@ -23,8 +23,8 @@ FILE_NAME = "orch.toml"
 class Place:
     """Paths and addresses of this process's state; `database_timeout` in seconds.
 
-    `is_found` says that orch.toml lay in the working directory or above it: nobody named it, and it may have come
-    with somebody else's files.
+    `is_found`: orch.toml was found in the working directory or above it. Nobody named it, and it may have come with
+    somebody else's files.
     """
 
     path: Path | None
@@ -35,7 +35,7 @@ class Place:
 
 
 def find_file(environ: Mapping[str, str], start: Path) -> Path | None:
-    """The orch.toml that holds for `start`, or None."""
+    """Return the orch.toml that applies in `start`, or None."""
     if named := environ.get("ORCH_CONFIG"):
         return start / named
     places = [folder / FILE_NAME for folder in (start, *start.parents)]
@@ -43,12 +43,12 @@ def find_file(environ: Mapping[str, str], start: Path) -> Path | None:
 
 
 def _users(environ: Mapping[str, str]) -> Path:
-    """The user's own orch.toml, for wherever there is no other."""
+    """Return the user's own orch.toml, the last resort."""
     return Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "orch" / FILE_NAME
 
 
 def is_same_file(one: str | Path | None, other: str | Path | None) -> bool:
-    """Whether two names of settings files stand for the same one; `None` and `"None"` stand for none."""
+    """True if two names of settings files mean the same file; `None` and `"None"` mean no file."""
     if str(one) == str(other):
         return True
     try:
@@ -58,7 +58,7 @@ def is_same_file(one: str | Path | None, other: str | Path | None) -> bool:
 
 
 def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -> Place:
-    """Read where everything is. Raises InputError for a file that cannot be read and a number that is none."""
+    """Find all places. Raises InputError for an unreadable file or an invalid number."""
     path = find_file(environ, start or Path.cwd())
     said = _said(path)
     home = Path(environ.get("ORCH_HOME") or home_beside(path, said.get("home")) or _default_home(environ))
@@ -69,7 +69,7 @@ def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -
 
 
 def serve_folder(place: Place) -> Path:
-    """Where `orch serve` keeps its files, unless it is told another folder."""
+    """Return the default folder of `orch serve`."""
     return place.home / "serve"
 
 
@@ -88,9 +88,9 @@ def _said(path: Path | None) -> dict[str, str]:
 
 
 def _loaded(text: str) -> dict[str, Any]:
-    """What a settings file says, or what stands before its first table: where the state is does not hang on the rest.
+    """Parse a settings file, or at least what precedes its first table: the rest does not affect the places.
 
-    Whoever needs the rest reads it again, and shows what is wrong with it.
+    The readers of the rest parse it again, and report its mistakes.
     """
     try:
         return tomllib.loads(text)
@@ -102,7 +102,7 @@ def _loaded(text: str) -> dict[str, Any]:
 
 
 def _told(path: Path) -> dict[str, Any]:
-    """Read it again by what knows the line of a mistake, and is too heavy to be imported where there is none."""
+    """Read the file again with line numbers for mistakes; that module is heavy, so it is imported late."""
     from orchestrator.settings.source_lines import load_toml
 
     return load_toml(path)[0]
@@ -117,7 +117,7 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
 
 
 def home_beside(path: Path | None, home: str | None) -> Path | None:
-    """The home that a settings file names; a relative one is beside the file. None where it names none."""
+    """Return the home that a settings file names, relative to the file, or None."""
     if home is None or path is None:
         return None
     expanded = Path(home).expanduser()

@@ -1,4 +1,4 @@
-"""Where things lie under ORCH_HOME. Bodies are in files; the database says which bytes of them belong to a row."""
+"""Paths under ORCH_HOME. Bodies are in files; the database has the byte ranges of each row."""
 
 from __future__ import annotations
 
@@ -17,101 +17,101 @@ BLANK = "\0 \r\n\t"
 
 
 def new_identity() -> str:
-    """An id for a home that has none."""
+    """Return a new id for a home."""
     return uuid.uuid4().hex[:12]
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Paths of one home. Nothing is made by asking for a path."""
+    """Paths of a home. Reading a path creates nothing."""
 
     root: Path
 
     @property
     def lock(self) -> Path:
-        """Held by the engine; holds a line that says who that is."""
+        """Lock of the engine, with a line that identifies it."""
         return self.root / "engine.lock"
 
     @property
     def log(self) -> Path:
-        """What engines had to say."""
+        """Log of the engines."""
         return self.root / "engine.log"
 
     @property
     def settings(self) -> Path:
-        """Which settings the engine runs under, and what of orch.toml it does not."""
+        """Settings of the running engine, and its differences from orch.toml."""
         return self.root / "settings.json"
 
     @property
     def telemetry(self) -> Path:
-        """What of this home was sent to its OpenTelemetry receiver."""
+        """State of what was sent to this home's OpenTelemetry receiver."""
         return self.root / "telemetry.json"
 
     @property
     def has_replica(self) -> bool:
-        """Whether another machine may go on with it: then what is here may be old."""
+        """True if another machine may continue the home: the state here may be old then."""
         return self.mark.exists()
 
     @property
     def mark(self) -> Path:
-        """What the home knows of its replica."""
+        """The home's knowledge of its replica."""
         return self.root / MARK
 
     @property
     def database(self) -> Path:
-        """Its SQLite database, where it has no other."""
+        """Default SQLite database."""
         return self.root / "orch.db"
 
     @property
     def replica(self) -> Path:
-        """How far the home's replica is, while its engine is the active one."""
+        """Progress of the home's replica, while its engine is active."""
         return self.root / "replica-status.json"
 
     @property
     def replica_asked(self) -> Path:
-        """Made by who waits for the replica."""
+        """File created by a process that waits for the replica."""
         return self.root / "replica.asked"
 
     @property
     def replica_stage(self) -> Path:
-        """Second names of files that are on their way to the replica."""
+        """Hard links of files on their way to the replica."""
         return self.root / ".replica"
 
     def server(self, backend: str) -> Path:
-        """The folder of the batch server that stands for a backend."""
+        """Return the folder of a backend's batch server."""
         return self.root / "servers" / backend
 
     def bench(self, key: str) -> Path:
-        """The folder of a bench: the rows that it asks, and the points that it has measured."""
+        """Return the folder of a bench: its rows, and its measured points."""
         return self.root / "bench" / key
 
     def job(self, job_id: JobId) -> Path:
-        """The folder of a job."""
+        """Return the folder of a job."""
         return self.root / "jobs" / job_id
 
     def requests(self, job_id: JobId) -> Path:
-        """Every request line of a job, in input order."""
+        """Return the file of a job's request lines, in input order."""
         return self.job(job_id) / "requests.jsonl"
 
     @property
     def intake_lock(self) -> Path:
-        """Held for the moment in which a submit looks whether its job is there, and records it."""
+        """Lock of a submit that checks if its job exists, and records it."""
         return self.root / "intake.lock"
 
     def build_lock(self, job_id: JobId) -> Path:
-        """Held by the process that builds the job."""
+        """Return the lock of the process that builds the job."""
         return self.job(job_id) / "build.lock"
 
     def shard_input(self, shard_id: ShardId) -> Path:
-        """A shard's batch input file, while it is being submitted."""
+        """Return a shard's batch input file, which exists during its submission."""
         return self._of(shard_id, "input.jsonl")
 
     def results(self, shard_id: str, kind: str) -> Path:
-        """A collected result file; `kind` is `output` or `error`."""
+        """Return a collected result file; `kind` is `output` or `error`."""
         return self._of(shard_id, f"{kind}.jsonl")
 
     def merged(self, job_id: JobId, style: str) -> Path:
-        """The finished rows in input order."""
+        """Return the file of the finished rows in input order."""
         return self.job(job_id) / ("results.jsonl" if style == "jsonl" else "results.batch.jsonl")
 
     def _of(self, shard_id: str, name: str) -> Path:
@@ -120,19 +120,19 @@ class Home:
 
     @property
     def place(self) -> Path:
-        """Where the home is, as its engine saw it last: a copy has the place of the home that it is a copy of."""
+        """Location of the home when its engine last ran: a copy has the location of its original."""
         return self.root / "home.place"
 
     @property
     def has_identity(self) -> bool:
-        """Whether the home was used before, and knows its id."""
+        """True if the home was used before, and knows its id."""
         try:
             return bool(self._identity.read_text(errors="replace").strip(BLANK))
         except OSError:
             return False
 
     def made_at(self, otherwise: datetime) -> datetime:
-        """When the home got its id: no batch of it is older. `otherwise`, where it has none."""
+        """Return when the home received its id, before any of its batches, or `otherwise` if it has none."""
         try:
             return datetime.fromtimestamp(self._identity.stat().st_mtime, UTC)
         except OSError:
@@ -146,7 +146,7 @@ class Home:
             raise StorageError(f"cannot write {self._identity}: {error.strerror}", hint="free some space") from error
 
     def forget_identity(self, *, is_blank: bool = True) -> None:
-        """Remove the file of its id; with `is_blank`, only if it is there and has none in it."""
+        """Remove the file of the id; with `is_blank`, only if it holds no id."""
         if not (is_blank and self.has_identity):
             self._identity.unlink(missing_ok=True)
 
@@ -155,7 +155,10 @@ class Home:
         return self.root / "home.id"
 
     def identity(self) -> str:
-        """This home's id, made at its first use: on a shared database it says whose files a job's bodies are in."""
+        """Return this home's id, created on first use. Raises StorageError if it is lost.
+
+        On a shared database it identifies the home that has a job's files.
+        """
         path = self._identity
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -177,6 +180,6 @@ class Home:
         return bool(self.job_folders())
 
     def job_folders(self) -> frozenset[str]:
-        """The ids of jobs that have a folder here."""
+        """Return the ids of jobs that have a folder here."""
         folder = self.root / "jobs"
         return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()

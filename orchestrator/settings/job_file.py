@@ -1,6 +1,6 @@
-"""The job file, read: `load` checks all that can be checked without opening a document.
+"""Reader of job files: `load` checks everything that can be checked without opening a document.
 
-Each mistake is reported with file, line and field. What a job file may say stands in `job_spec`.
+Each mistake is reported with file, line and field. The fields of a job file are in `job_spec`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from orchestrator.settings.source_lines import Lines, line_of, load_yaml, spell,
 from orchestrator.settings.task_spec import Task
 
 TEXT_ONLY = frozenset({"text", "ocr"})
-"""The ways of `render` that send no picture."""
+"""Values of `render` that send no picture."""
 MAX_ERRORS = 20
-"""So many mistakes of one kind are told."""
+"""Most mistakes of one kind to report."""
 
 
 def load(path: Path) -> JobSpec:
@@ -44,7 +44,7 @@ def load(path: Path) -> JobSpec:
 
 
 def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
-    """Raises InputError for a source that no task asks about, and for a task that names one that is not there."""
+    """Raise InputError for a source without a task, and for a task with an unknown source."""
     known = {source.called for source in spec.documents}
     for index, task in enumerate(spec.tasks):
         for number, name in enumerate(task.sources or ()):
@@ -81,7 +81,7 @@ def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
 
 
 def _text_only(task: Task) -> str | None:
-    """Why a task cannot be asked of pictures; None where it can."""
+    """Return why a task cannot be asked about pictures, or None if it can."""
     if task.long is not None:
         return f"the task {task.id!r} asks in parts (`long`), and pictures cannot be split"
     if task.kind == "embedding":
@@ -90,12 +90,12 @@ def _text_only(task: Task) -> str | None:
 
 
 def lines_of(path: Path) -> Lines:
-    """The line of each field of a job file that `load` accepted, for errors that are found later."""
+    """Return the line of each field of an accepted job file, for errors found later."""
     return load_yaml(path)[1]
 
 
 def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
-    """Raises one InputError that tells what in the tasks' schemas no answer could be checked by."""
+    """Raise one InputError about everything in the tasks' schemas that no answer could be checked by."""
     from orchestrator.core import schemas
 
     found: list[InputError] = []
@@ -125,7 +125,7 @@ def _check_template(source: str, path: Path, lines: Lines, place: tuple[str | in
 
 
 def _check_is_of_documents(source: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:
-    """Raises InputError for a prompt that says the same of every document: all would have one vector."""
+    """Raise InputError for a prompt that is equal for every document: all would have the same vector."""
     from orchestrator.core.templates import template
 
     if not template(source).variables:
@@ -141,7 +141,7 @@ def _check_is_of_documents(source: str, path: Path, lines: Lines, place: tuple[s
 def _check_variables(
     source: str, known: tuple[str, ...], path: Path, lines: Lines, place: tuple[str | int, ...]
 ) -> None:
-    """Raises InputError for a variable that requests about the answers to a document's parts do not have."""
+    """Raise InputError for a variable that requests about the parts' answers do not have."""
     from orchestrator.core.templates import template
 
     for name in sorted(template(source).variables - {*known}):

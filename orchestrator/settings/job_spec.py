@@ -1,6 +1,6 @@
-"""What a job file says, as a type: documents, tasks, models, deadline, budget, and where the rows go.
+"""The content of a job file as types: documents, tasks, models, deadline, budget and output.
 
-`json_schema()` is what `docs/reference/job.schema.json` publishes for editors.
+`json_schema()` is published for editors as `docs/reference/job.schema.json`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from orchestrator.settings.deadlines import deadline_at
 from orchestrator.settings.task_spec import JobFilePart, Name, Task
 
 MAX_BUDGET = 9_000_000
-"""US dollars; picodollars of more than that do not fit a database's integers."""
+"""US dollars; larger amounts in picodollars exceed a database's integers."""
 MAX_COUNT = 2**53
 
 
 class Pictures(JobFilePart):
-    """How pages go to a model as pictures."""
+    """Settings of pages that go to a model as pictures."""
 
     resolution: int = Field(150, ge=36, le=600, description="dots per inch of rendered pages")
     longest_side: int = Field(1568, ge=64, le=8000, description="pixels; larger pictures are scaled down")
@@ -36,7 +36,7 @@ _Render = Literal["auto", "text", "image", "both", "ocr"]
 
 
 class DocumentSource(JobFilePart):
-    """One entry of `documents:`: a folder of files, or one file; tables give a document per row."""
+    """An entry of `documents:`: a folder of files, or one file; a table gives a document per row."""
 
     name: str | None = Field(None, min_length=1, description="what tasks call it in `sources`; default: its path")
     path: str = Field(
@@ -90,31 +90,31 @@ class DocumentSource(JobFilePart):
 
     @property
     def called(self) -> str:
-        """What tasks call it."""
+        """Its name in tasks."""
         return self.name or self.path
 
 
 class Clean(JobFilePart):
-    """What is taken out of documents before they are asked about."""
+    """Parts that are removed from documents before they are asked about."""
 
     whitespace: bool = Field(False, description="runs of blanks and of empty lines, invisible characters")
     boilerplate: bool = Field(False, description="headers and footers that repeat on most pages of a document")
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is."""
+        """True if anything is removed."""
         return self.whitespace or self.boilerplate
 
 
 class Allow(JobFilePart):
-    """Where the rows may go."""
+    """Backends and locations where the rows may go."""
 
     backends: tuple[str, ...] | None = Field(None, description="names of backends; default: all")
     location: Literal["any", "local"] = Field("any", description="`local`: never leaves for a hosted backend")
 
 
 class Output(JobFilePart):
-    """Where the merged rows are written when the job ends (`orch fetch` gives them at any time).
+    """Place of the merged rows when the job ends (`orch fetch` gives them at any time).
 
     `path` and `format`, or `table` and the address of its database.
     """
@@ -134,7 +134,7 @@ class Output(JobFilePart):
     @field_validator("path", "url")
     @classmethod
     def _tells_no_secret(cls, value: str | None) -> str | None:
-        # The job file is kept with the job, and is passed around.
+        # The job file is kept with the job, and may be shared.
         if value is not None and re.search(r"://[^/]*:[^/]*@|://.*password=", value):
             raise ValueError(
                 "must not contain a password: `url_env` names the variable of a table's, a storage has its own"
@@ -163,7 +163,7 @@ class Output(JobFilePart):
 
 
 class Canary(JobFilePart):
-    """A few rows go first; where they come back badly, the job ends before the others are sent."""
+    """A few rows go first; if they come back badly, the job ends before the others are sent."""
 
     rows: int = Field(20, ge=1, le=1000, description="how many go first, spread over tasks and document lengths")
     max_failed: float = Field(0.25, ge=0, le=1, description="the share of them that may fail")
@@ -227,17 +227,17 @@ class JobSpec(JobFilePart):
     @field_validator("quality_threshold")
     @classmethod
     def _has_gold(cls, value: float | None, info: ValidationInfo) -> float | None:
-        # A `gold` that is not text has an error of its own.
+        # A `gold` that is not text has its own error.
         if value is not None and info.data.get("gold", "") is None:
             raise ValueError("needs `gold`, the file of known answers")
         return value
 
     def tasks_of(self, source: DocumentSource) -> tuple[Task, ...]:
-        """The tasks that are asked of a source's documents."""
+        """Return the tasks that are asked about a source's documents."""
         return tuple(task for task in self.tasks if task.sources is None or source.called in task.sources)
 
     def sources_of(self, task: Task) -> tuple[DocumentSource, ...]:
-        """The sources of whose documents a task is asked."""
+        """Return the sources whose documents a task is asked about."""
         return tuple(source for source in self.documents if task.sources is None or source.called in task.sources)
 
     @field_validator("tasks")
@@ -253,6 +253,6 @@ class JobSpec(JobFilePart):
 
 @cache
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of the job file, for editors."""
+    """Return the JSON Schema of the job file, for editors."""
     schema = JobSpec.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "orch job file"}

@@ -1,7 +1,7 @@
-"""Known answers, and how a job's answers compare with them. Pure, but for the file it reads.
+"""Known answers, and their comparison with a job's answers. Pure except for reading the file.
 
-A line of a gold file is `{"document": ..., "task": ..., "expect": {field: value, ...}}`. Each field counts once.
-Where the task has no schema, `expect` is the whole text.
+A line of a gold file is `{"document": ..., "task": ..., "expect": {field: value, ...}}`. Each field counts once. If
+the task has no schema, `expect` is the whole text.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import read_bytes
 
 TOLERANCE = 1e-6
-"""Numbers are alike where they differ by no more than this share: what a float's way through JSON may take."""
+"""Largest relative difference of equal numbers, which a float's way through JSON may cause."""
 MOST_NAMES = 3
 MAX_BYTES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What the answer of a task to a document must say."""
+    """The expected content of a task's answer about a document."""
 
     document: str
     task: str
@@ -35,7 +35,7 @@ class Gold:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How answers compare with known ones: `hits` of `fields`, in `rows`; `wrong` names the first that miss one."""
+    """Result of a comparison: `hits` of `fields`, in `rows`; `wrong` names the first documents with a miss."""
 
     hits: int = 0
     fields: int = 0
@@ -53,12 +53,12 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def tasks_of(spec: JobSpec) -> list[str]:
-    """The tasks whose answers can be known: no person knows a vector."""
+    """Return the tasks whose answers can be known: nobody knows a vector in advance."""
     return [task.id for task in spec.tasks if task.kind != "embedding"]
 
 
 def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
-    """The known answers of a file. Raises InputError with file, line and field for what is none."""
+    """Read the known answers of a file. Raises InputError with file, line and field for an invalid line."""
     lines = read_bytes(path, MAX_BYTES, "gold").splitlines()
     known, seen, found = list(tasks), set[tuple[str, str]](), []
     for number, raw in enumerate(lines, 1):
@@ -87,7 +87,7 @@ def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
 
 
 def score(known: Iterable[tuple[Gold, Any]]) -> Score:
-    """Hold answers (parsed; None where a row has none) against what was expected of them."""
+    """Compare parsed answers (None for a row without one) with the expected ones."""
     total = Score()
     for gold, answer in known:
         hits, fields = _fields(gold.expect, answer)
@@ -104,10 +104,10 @@ def _fields(expect: Mapping[str, Any] | str, answer: Any) -> tuple[int, int]:
 
 
 def alike(expected: Any, given: Any) -> bool:
-    """Whether an answer's value is the expected one.
+    """True if an answer's value equals the expected one.
 
-    Texts regardless of case and of how they are spaced, numbers within TOLERANCE, lists element by element in their
-    order, objects field by field as far as they are expected; all else exactly.
+    Texts are equal regardless of case and spacing, numbers within TOLERANCE. Lists are compared element by element,
+    in order, and objects by their expected fields; anything else exactly.
     """
     if isinstance(expected, bool) or isinstance(given, bool):
         return expected is given
@@ -128,7 +128,7 @@ def _plain(text: str) -> str:
 
 
 def told(score: Score, absent: int) -> str:
-    """A score in words: the share, of how much, and where it misses."""
+    """Describe a score: the share, the numbers and the misses."""
     words = f"{score.hits:,} of {score.fields:,} known fields are right, in {score.rows:,} rows"
     if score.fields:
         words = f"{score.hits / score.fields:.1%}: {words}"

@@ -1,8 +1,8 @@
-"""Aliases that list models from cheap to strong: each model of a list is a rung with an alias of its own.
+"""Aliases that list models from cheap to strong: each model of a list is a rung with its own alias. Pure.
 
-`analyst` is the first rung, `analyst@2` the second. A row stands on one of them, so a shard, a price and a bound have
-one model as ever. Where a backend has no name for a rung, it takes the next one above that it has a name for: a row
-is never asked of a weaker model than its rung's. Pure.
+`analyst` is the first rung, `analyst@2` the second. A row is on one rung, so that a shard, a price and a limit have
+one model as usual. A backend without a name for a rung uses the next higher rung that it has a name for: no row gets
+a weaker model than its rung's.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MOST = 9
-"""Rungs of an alias; a row is paid for at most so often for bad answers."""
+"""Most rungs of an alias, and so the most payments of a row for bad answers."""
 Names = str | dict[str, str]
-"""A model's name at every backend, or at each that is named."""
+"""Name of a model at every backend, or names by backend."""
 _RUNG = re.compile(r"(.+)@([2-9])")
 
 
@@ -22,7 +22,7 @@ _RUNG = re.compile(r"(.+)@([2-9])")
 class Step:
     """The next rung of rows whose answers failed their check.
 
-    `models` is what it is called where they may go, `avoid` what they keep away from.
+    `models` are its names at the backends where the rows may go; `avoid` are the backends to avoid.
     """
 
     alias: str
@@ -32,10 +32,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RungStanding:
-    """Where the rows of a shard stand on their alias's list.
+    """Position of a shard's rows on their alias's list.
 
-    `lacks` are the backends that may take the job and have no model as strong as their rung's; `is_alone` says that
-    no other than theirs has one; `step` is None where nothing stronger is left.
+    `lacks` are the job's allowed backends without a model as strong as the rung's. `is_alone`: only the rows' own
+    backend has such a model. `step` is None if no stronger model is left.
     """
 
     lacks: frozenset[str] = frozenset()
@@ -44,19 +44,19 @@ class RungStanding:
 
 
 def rung_of(alias: str) -> tuple[str, int]:
-    """The alias as it was declared, and the number of its rung, from 1."""
+    """Return the alias as declared, and the number of its rung, from 1."""
     found = _RUNG.fullmatch(alias)
     return (found[1], int(found[2])) if found else (alias, 1)
 
 
 def alias_words(alias: str) -> str:
-    """An alias for people, without the sign that tells its rungs apart."""
+    """Format an alias for people, without the sign of its rungs."""
     name, rung = rung_of(alias)
     return name if rung == 1 else f"{name} (model {rung} of its list)"
 
 
 def expand(models: Mapping[str, Names | Sequence[Names]], backends: Iterable[str]) -> dict[str, Names]:
-    """Aliases with their lists taken apart into rungs, each with the names that these backends have for it."""
+    """Split the lists of aliases into rungs, each with its names at these backends."""
     known, found = tuple(backends), dict[str, Names]()
     for alias, ladder in models.items():
         if isinstance(ladder, (str, dict)):
@@ -75,13 +75,13 @@ def _upward(rungs: Sequence[Names], backends: Sequence[str]) -> dict[str, str]:
 
 
 def above(alias: str, models: Mapping[str, Names]) -> list[str]:
-    """The rungs above an alias's own, by their aliases, in order."""
+    """Return the aliases of higher rungs, in order."""
     base, number = rung_of(alias)
     return [name for higher in range(number + 1, MOST + 1) if (name := f"{base}@{higher}") in models]
 
 
 def standing(alias: str, backend: str, models: Mapping[str, Names], usable: Collection[str]) -> RungStanding:
-    """Where rows stand that were asked of `backend` under an alias of `expand`; `usable` may take rows of the job."""
+    """Return the position of rows asked at `backend` under an expanded alias; `usable` backends may take the job."""
     if alias not in models:
         return RungStanding()  # a model's own name, in a ready batch file
     having = _places(models[alias], usable)
@@ -94,7 +94,7 @@ def _step(alias: str, backend: str, models: Mapping[str, Names], usable: Collect
     answered = _places(models[alias], (backend,)).get(backend)
     for higher in above(alias, models):
         if _places(models[higher], (backend,)).get(backend) == answered:
-            continue  # there it is the very model that has just failed
+            continue  # at this backend, it is the same model that has just failed
         places = _places(models[higher], usable)
         if not places:
             return None

@@ -1,7 +1,7 @@
 """YAML and TOML files whose errors name file, line and field.
 
-A file is read into plain data plus a map from the path of each value to its line, so that a pydantic error at
-`("tasks", 0, "max_tokens")` can be told as `job.yaml:14: tasks[0].max_tokens: ...`.
+A file is read into plain data and a map from each value's path to its line. So a pydantic error at `("tasks", 0,
+"max_tokens")` becomes `job.yaml:14: tasks[0].max_tokens: ...`.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 MAX_BYTES = 1_000_000
-"""Of a settings file; PyYAML takes a second for a quarter of that."""
+"""Largest settings file; PyYAML needs a second for a quarter of it."""
 MAX_VALUES = 100_000
-"""Values of a YAML file when each alias is written out: seven hundred bytes of aliases can stand for a billion."""
+"""Most values of a YAML file with its aliases expanded: 700 bytes of aliases can stand for a billion values."""
 MAX_LEVELS = 60
 MAX_NUMBER = 400
-"""Characters; the largest number that a float holds has 309 digits."""
+"""Characters; the largest number in a float has 309 digits."""
 MAX_KEY_PARTS = 50
 MAX_KEY = 1000
 """Characters; an error spells out the keys that lead to its place."""
 _LONGEST_HEADER = 1000
 MAX_DIGITS = 4300
-"""Of a number, as Python reads it: to make one of more takes time that grows with their square."""
+"""Python's limit for a number: conversion time grows with the square of its digits."""
 _LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
-# What PyYAML lets out where an explicit tag (`!!int x`) and its value do not go together.
+# PyYAML lets these out if an explicit tag (`!!int x`) does not fit its value.
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
 
 
 class _Yaml12(yaml.SafeLoader):
-    """YAML with the 1.2 core scalars: `22:00` and `no` stay the strings that their author meant."""
+    """YAML with the 1.2 core scalars: `22:00` and `no` stay strings, as their author meant."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
 
@@ -58,7 +58,7 @@ class _Yaml12(yaml.SafeLoader):
 
 
 def _short_number(node: yaml.ScalarNode) -> yaml.ScalarNode:
-    """Raises ConstructorError for a number whose digits alone would take minutes to be read."""
+    """Raise ConstructorError for a number whose digits would take minutes to convert."""
     if len(node.value) > MAX_NUMBER:
         problem = f"a number of {len(node.value):,} characters, more than {MAX_NUMBER}"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
@@ -80,15 +80,15 @@ for _tag, _pattern, _first in (
 
 
 def read_text(path: Path) -> str:
-    """The text of a small settings file; a BOM is dropped.
+    """Read a small settings file, without its BOM.
 
-    Raises InputError when it cannot be read, is larger than MAX_BYTES or is not UTF-8 text.
+    Raises InputError if it cannot be read, is larger than MAX_BYTES or is not UTF-8 text.
     """
     return text_of(read_bytes(path, MAX_BYTES), path)
 
 
 def read_bytes(path: Path, most: int, field: str | None = None) -> bytes:
-    """A whole file. Raises InputError when it cannot be read, or has more bytes than it may."""
+    """Read a whole file. Raises InputError if it cannot be read, or has more than `most` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(most + 1)
@@ -102,7 +102,7 @@ def read_bytes(path: Path, most: int, field: str | None = None) -> bytes:
 
 
 def text_of(content: bytes, path: Path) -> str:
-    """What a settings file says, by its bytes. Raises InputError where they are not UTF-8 text."""
+    """Decode a settings file. Raises InputError if it is not UTF-8 text."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -111,7 +111,7 @@ def text_of(content: bytes, path: Path) -> str:
 
 
 def load_yaml(path: Path) -> tuple[Any, Lines]:
-    """Data and the line of each value. Raises InputError on syntax errors and on a key given twice."""
+    """Return data and the line of each value. Raises InputError for syntax errors and repeated keys."""
     text = read_text(path)
     try:
         loader = _Yaml12(text)
@@ -145,14 +145,14 @@ def _too_deep(path: Path, line: int | None = None) -> InputError:
 
 
 def _refuse_long_number(text: str, path: Path) -> None:
-    """Raises InputError where a text has more digits in a row than Python makes a number of."""
+    """Raise InputError for more consecutive digits than Python converts to a number."""
     if found := _LONG_NUMBER.search(text):
         line = text[: found.start()].count("\n") + 1
         raise InputError(f"a number has more than {MAX_DIGITS:,} digits", file=path, line=line)
 
 
 def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
-    """Raises InputError for a text with what no file name, database or JSON takes: NUL, or half a character."""
+    """Raise InputError for NUL or a lone surrogate, which no file name, database or JSON accepts."""
     if isinstance(data, Mapping):
         for key, value in data.items():
             _refuse_no_text(str(key), (*place, str(key)), lines, path)
@@ -168,7 +168,7 @@ def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
 
 
 def _refuse_long_keys(data: Any, text: str, path: Path) -> None:
-    """Raises InputError for a key that would fill a screen wherever it is told."""
+    """Raise InputError for a key that would fill a screen in a message."""
     inside = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ()
     for key in data if isinstance(data, Mapping) else ():
         if len(str(key)) > MAX_KEY:
@@ -205,10 +205,10 @@ def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Pa
 
 
 def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Lines]:
-    """Data and the line of each table and key, of a `text` that was read already. Raises InputError."""
+    """Return data and the line of each table and key, of the file or its `text`. Raises InputError."""
     text = read_text(path) if text is None else text
     for number, row in enumerate(text.splitlines(), 1):
-        # The standard library takes the square of a key's parts.
+        # The standard library's time grows with the square of a key's parts.
         if row.partition("=")[0].count(".") > MAX_KEY_PARTS:
             raise InputError(f"is not valid TOML: a key of more than {MAX_KEY_PARTS} parts", file=path, line=number)
     try:
@@ -247,7 +247,7 @@ def _toml_lines(text: str) -> Lines:
 
 
 def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
-    """`data` as a `model`. Raises one InputError that tells every mistake, each with its line and field."""
+    """Validate `data` as a `model`. Raises one InputError with every mistake, each with its line and field."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -259,7 +259,7 @@ def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
 
 
 def _without_echoes(problems: list[Any]) -> list[Any]:
-    """Without the complaint that a list is too short where only its bad items are missing from it."""
+    """Drop a complaint about a short list if only its invalid items are missing."""
     places = [problem["loc"] for problem in problems]
 
     def echoes(problem: Any) -> bool:
@@ -290,12 +290,12 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
 
 
 def _is_union_tag(part: str | int, loc: Place, lines: Lines) -> bool:
-    """pydantic puts the name of a union's member into the place; no such key stands in the file."""
+    """True for the name of a union's member, which pydantic adds to the place; the file has no such key."""
     return isinstance(part, str) and bool(re.search(r"[\[\]()]|^(str|int|float|bool|dict|list|tuple)$", part))
 
 
 def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
-    """The field names that the model knows at a place: walks through lists, dicts and optional types."""
+    """Return the model's field names at a place, through lists, dicts and optional types."""
     here: Any = model
     for part in place:
         here = _inside(_member(here, part))
@@ -303,7 +303,7 @@ def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
 
 
 def _member(here: Any, part: str | int) -> Any:
-    """The type of a model's field, of a list's items or of a dict's values."""
+    """Return the type of a model's field, a list's items or a dict's values."""
     if _is_model(here):
         return next(
             (field.annotation for name, field in here.model_fields.items() if part in (name, field.alias)), None
@@ -314,7 +314,7 @@ def _member(here: Any, part: str | int) -> Any:
 
 
 def _inside(annotation: Any) -> Any:
-    """What `Model | None` and the like are when they are not None or a scalar; a union with tags stays one."""
+    """Unwrap `Model | None` and similar types; a tagged union stays."""
     if get_origin(annotation) is Annotated:
         return _inside(get_args(annotation)[0])
     if any(_tags(arg) for arg in get_args(annotation)):
@@ -335,7 +335,7 @@ def _is_model(annotation: Any) -> bool:
 
 
 def line_of(place: Iterable[str | int], lines: Lines) -> int | None:
-    """The line of the value at a place, or of the nearest thing around it."""
+    """Return the line of the value at a place, or of the nearest enclosing value."""
     parts = tuple(place)
     while parts not in lines:
         if not parts:
@@ -345,7 +345,7 @@ def line_of(place: Iterable[str | int], lines: Lines) -> int | None:
 
 
 def spell(place: Iterable[str | int]) -> str:
-    """`("tasks", 0, "id")` as `tasks[0].id`."""
+    """Format `("tasks", 0, "id")` as `tasks[0].id`."""
     text = ""
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

@@ -1,4 +1,4 @@
-"""The job file that a job was made from, as it was checked then: parsed once, and read by its fields everywhere."""
+"""The checked job file of a job as stored, parsed once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.task_spec import Task
 
 KEPT = 256
-"""Jobs whose specs are kept parsed."""
+"""Most jobs whose parsed specs are kept."""
 
 
 class _Stored:
-    """A job's spec as it is stored, as a cache key."""
+    """A job's stored spec as a cache key."""
 
     __slots__ = ("data", "id")
 
@@ -33,17 +33,17 @@ def _parsed(stored: _Stored) -> JobSpec:
 
 
 def spec_of(job: Job) -> JobSpec | None:
-    """What a job's file says; None for a ready batch file. Raises ValueError where another version wrote it."""
+    """Return the spec of a job's file, None for a ready batch file. Raises ValueError if another version wrote it."""
     return None if job.kind is JobKind.BATCH else _parsed(_Stored(job))
 
 
 def tasks_of(job: Job) -> tuple[Task, ...]:
-    """The tasks of a job; a ready batch file has none."""
+    """Return the tasks of a job; a ready batch file has none."""
     spec = spec_of(job)
     return () if spec is None else spec.tasks
 
 
 def expires(job: Job) -> bool:
-    """Whether the rows that a missed deadline leaves behind are given up."""
+    """True if rows that miss the deadline are given up."""
     spec = spec_of(job)
     return spec is not None and spec.on_late == "expire"

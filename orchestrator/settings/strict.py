@@ -1,4 +1,4 @@
-"""The base of what orch.toml is made of."""
+"""Base class of the tables of orch.toml."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Strict(BaseModel):
-    """A table of orch.toml that knows all its fields, and holds only numbers that are ones."""
+    """A table of orch.toml that rejects unknown fields, NaN and infinity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

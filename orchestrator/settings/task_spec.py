@@ -1,4 +1,4 @@
-"""What a job file says of its tasks: what each asks of a document, of which kind, and how the answer is bounded."""
+"""The tasks of a job file: their questions, kinds, and limits of their answers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from orchestrator.core.quote_marks import unmarked
 AUTO: Literal["auto"] = "auto"
 DEFAULT_MAX_TOKENS = 512
 MAX_LABELS = 500
-"""Providers take up to 1,000 values in the enums of a schema."""
+"""Most labels: providers take up to 1,000 values in the enums of a schema."""
 MAX_DIMENSIONS = 16_000
-"""Numbers of a vector: pgvector stores as many at most."""
+"""Most numbers of a vector, as in pgvector."""
 
 _Bound = Annotated[
     Annotated[Annotated[int, Field(ge=1, le=MAX_TOKENS)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
@@ -34,18 +34,18 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=4
 TaskKind = Literal["chat", "classify", "embedding"]
 Endpoint = Literal["chat", "responses"]
 _PROMPTS: Mapping[Any, str] = {"classify": "Which label fits the document best?", "embedding": "{{ text }}"}
-"""What is asked where a task of the kind says nothing else."""
+"""Default prompts of kinds."""
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
 class JobFilePart(BaseModel):
-    """Knows all its fields; what is not among them is a mistake."""
+    """A part of a job file that rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
 
 class Long(JobFilePart):
-    """How a document that is too long for one request is asked about: in parts, and then about their answers."""
+    """Settings for documents that are too long for one request: asked in parts, then about the parts' answers."""
 
     part_tokens: int = Field(
         6000, ge=100, le=MAX_TOKENS, description="most tokens of a part; a longer document has several"
@@ -75,7 +75,7 @@ class Long(JobFilePart):
 
 
 def _for_editors(schema: dict[str, Any]) -> None:
-    """Only a chat needs a prompt, and only a classification labels."""
+    """Require a prompt only for a chat, and labels only for a classification."""
     schema["required"].remove("prompt")
     schema["if"] = {"properties": {"kind": {"enum": ["classify", "embedding"]}}, "required": ["kind"]}
     schema["then"] = {
@@ -86,10 +86,10 @@ def _for_editors(schema: dict[str, Any]) -> None:
 
 
 class Task(JobFilePart):
-    """One question asked of every document, or its vector.
+    """A question asked about every document, or its vector.
 
-    What a kind says by itself (the prompt of an embedding, the schema of labels) is filled in when it is read, so
-    that all others find a task with a prompt, and with a schema where its answers have one.
+    A kind's own values (the prompt of an embedding, the schema of labels) are filled in on reading. So every reader
+    finds a task with a prompt, and with a schema if its answers have one.
     """
 
     model_config = ConfigDict(json_schema_extra=_for_editors)
@@ -156,7 +156,7 @@ class Task(JobFilePart):
 
     @property
     def aliases(self) -> dict[tuple[str, ...], str]:
-        """The aliases of the models that the task asks, by the field that names them."""
+        """Aliases of the task's models, by the field that names them."""
         more = None if self.long is None else self.long.reduce_model
         return {("model",): self.model} | ({} if more is None else {("long", "reduce_model"): more})
 
@@ -286,11 +286,11 @@ _TAKEN = frozenset(
     ("model", "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "response_format", "stream")
 )
 _TAKEN_ELSEWHERE = frozenset(("input", "instructions", "max_output_tokens", "dimensions"))
-"""Fields of a request body that a task has fields of its own for, or that are set by orch."""
+"""Fields of a request body that have their own task field, or that orch sets."""
 
 
 def labels_schema(labels: Any) -> dict[str, Any]:
-    """The JSON Schema of an answer that is one of these labels."""
+    """Return the JSON Schema of an answer that is one of these labels."""
     return {
         "type": "object",
         "properties": {"label": {"type": "string", "enum": list(labels)}},
@@ -300,13 +300,13 @@ def labels_schema(labels: Any) -> dict[str, Any]:
 
 
 def _only(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None:
-    """Raises ValueError where a field that is set belongs to another kind of task."""
+    """Raise ValueError if a field of another kind of task is set."""
     if is_set and info.data.get("kind") not in (kind, None):
         raise ValueError(f"is for `kind: {kind}`")
 
 
 def _check_references(schema: dict[str, Any]) -> None:
-    """Raises ValueError for a `$ref` that leads nowhere in the schema itself: nothing is fetched for an answer."""
+    """Raise ValueError for a `$ref` that leads outside the schema: nothing is fetched for an answer."""
     from referencing import Registry
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012

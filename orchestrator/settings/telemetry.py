@@ -1,4 +1,4 @@
-"""The section `[telemetry]` of orch.toml: where traces and metrics go."""
+"""The section `[telemetry]` of orch.toml: the receiver of traces and metrics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 
 
 class Telemetry(Strict):
-    """An OpenTelemetry receiver that takes OTLP over HTTP; `/v1/traces` and `/v1/metrics` come behind `endpoint`.
+    """An OpenTelemetry receiver of OTLP over HTTP; orch appends `/v1/traces` and `/v1/metrics` to `endpoint`.
 
-    `headers_env` names, for each header, the variable with its value. `sample` is the share of succeeded rows that
-    get a span beside those that failed. `content` adds prompts, answers and reasons in words. `location` says
-    whether what arrives there stays with the user, as that of a backend does.
+    `headers_env` maps each header to the variable with its value. `sample` is the share of succeeded rows that get a
+    span besides failed ones. `content` adds prompts, answers and reasons in words. `location` says if data there
+    stays with the user, as for a backend.
     """
 
     endpoint: str
@@ -48,7 +48,7 @@ class Telemetry(Strict):
 
     @property
     def stays_here(self) -> bool:
-        """Whether what is sent stays with the user: by their word, or since it does not leave this machine."""
+        """True if the data stays with the user: by `location`, or because it does not leave this machine."""
         host = urlsplit(self.endpoint).hostname or ""
         try:
             is_loopback = host == "localhost" or ip_address(host).is_loopback
