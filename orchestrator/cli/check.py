@@ -104,8 +104,8 @@ def validate(file: Path | None, schema: bool, lists: bool, scope: Scope, quiet: 
     show(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file{part}")
     if ignored := told_ignored(found.ignored):
         show(f"  {ignored}")
-    for key, why in found.not_read or ():
-        show(f"  not read: {one_line(f'{key}: {why}')}")
+    for key, why, notes in found.not_read or ():
+        show(f"  {'not all read' if notes else 'not read'}: {one_line(f'{key}: {notes or why}')}")
     for warning in found.warnings:
         show(f"  warning: {warning}")
     for problem in found.problems[:MOST_PROBLEMS]:

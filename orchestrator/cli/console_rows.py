@@ -72,6 +72,8 @@ def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
         told.append(("took", duration(row.latency_ms / 1000) if row.latency_ms >= 1000 else f"{row.latency_ms} ms"))
     if row.settled_at is not None:
         told.append(("at", moment_words(row.settled_at)))
+    if row.notes is not None:
+        told.append(("not read", row.notes))
     if options := _options(found.body):
         told.append(("with", options))
     return told

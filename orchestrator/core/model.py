@@ -198,8 +198,8 @@ class Row:
     estimates what the clean-up removed from the document. `content` identifies the document's bytes and text, None if
     it could not be read; `wording` identifies the prompts. A long document is asked in `parts`: one row asks about
     the parts' answers, and a row for each `part`, from 1, follows it. `sent_as` names the pages sent as pictures,
-    None if all are text. `text_at` says where the document's text stands in the request, as `grounding.TextAt`
-    writes it, if answers quote it.
+    None if all are text; `notes` names what of the document was not read. `text_at` says where the document's text
+    stands in the request, as `grounding.TextAt` writes it, if answers quote it.
     """
 
     seq: int
@@ -221,6 +221,7 @@ class Row:
     part: int | None = None
     parts: int | None = None
     sent_as: str | None = None
+    notes: str | None = None
     text_at: str | None = None
 
 
@@ -345,6 +346,7 @@ class FinishedRow:
     part: int | None = None
     parts: int | None = None
     sent_as: str | None = None
+    notes: str | None = None
     repaired: bool = False
     quotes: str | None = None
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from orchestrator.documents.office import TextLimit
 from orchestrator.documents.office_package import Package
 
+_LONG = re.compile(r"-?\d{1,15}\.\d{13,20}")
 MAX_POINTS = 1_000
 """Of a series; what has more is read in its sheet."""
 
@@ -14,6 +17,11 @@ def chart_lines(package: Package, part: str, limit: TextLimit) -> list[str]:
     chart = _Chart(limit)
     package.parse(part, chart.start, chart.end, chart.characters)
     return chart.lines()
+
+
+def _shortest(text: str) -> str:
+    """A number without the digits that a computer puts behind it: 0.164 for 0.16400000000000001."""
+    return repr(float(text)) if _LONG.fullmatch(text) else text
 
 
 class _Chart:
@@ -53,7 +61,7 @@ class _Chart:
         elif name == "v" and self._series and "ser" in self._path:
             what = self._path[self._path.index("ser") + 1 :][:1]
             if what and self._point < MAX_POINTS:
-                self._series[-1].setdefault(what[0], {})[self._point] = text
+                self._series[-1].setdefault(what[0], {})[self._point] = _shortest(text)
 
     def lines(self) -> list[str]:
         """Empty if the chart has nothing that can be read."""

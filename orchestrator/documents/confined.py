@@ -163,7 +163,7 @@ def _plain(found: Document | UnreadableDocument) -> Plain:
     if isinstance(found, Document):
         pictures = tuple(map(tuple, found.pictures))
         fields = {whole(name): _whole_value(value) for name, value in found.fields.items()}
-        return key, name, whole(found.text), found.digest, found.size, fields, pictures
+        return key, name, whole(found.text), found.digest, found.size, fields, pictures, found.notes
     return key, name, found.code.value, whole(found.message), found.size
 
 
@@ -179,8 +179,8 @@ def _whole_value(value: object) -> object:
 
 def from_plain(found: Plain) -> Document | UnreadableDocument:
     """What a worker meant."""
-    if len(found) == 7:
+    if len(found) == 8:
         pictures = tuple(Picture(*one) for one in found[6])  # type: ignore[attr-defined]
-        return Document(*found[:6], pictures)  # type: ignore
+        return Document(*found[:6], pictures, found[7])  # type: ignore
     key, name, code, message, size = found
     return UnreadableDocument(key, name, DocumentProblem(code), message, size)  # type: ignore[arg-type]

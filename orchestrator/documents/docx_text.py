@@ -11,17 +11,19 @@ content controls, which is where the changing parts of a contract are, but no de
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
-from orchestrator.documents.chart_text import chart_lines
 from orchestrator.documents.encoding import clean
-from orchestrator.documents.office import TextLimit, check_container, damaged
+from orchestrator.documents.files import extractor
+from orchestrator.documents.kinds import Holds, kind_of
+from orchestrator.documents.office import Losses, TextLimit, check_container, damaged
 from orchestrator.documents.office_package import Package, new_parser
 from orchestrator.documents.scripts import lowered, raised
-from orchestrator.documents.types import ExtractionError
-from orchestrator.documents.word_styles import Properties, Styles, value_of
+from orchestrator.documents.shapes_text import drawn_lines
+from orchestrator.documents.types import NOTES, ExtractionError
+from orchestrator.documents.word_fields import SYMBOLS, FormField, is_on
+from orchestrator.documents.word_styles import NoteNumbers, Properties, Styles, value_of
 
 _WORD = (
     "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
@@ -48,6 +50,7 @@ class _In(Enum):
     EQUATION = auto()
     PROPERTIES = auto()  # of a paragraph
     RUN = auto()  # the properties of a run of text
+    FIELD = auto()  # a form field of before content controls
 
 
 _WRAPPERS = "sdt sdtContent ins moveTo customXml smartTag".split()
@@ -63,18 +66,20 @@ _CHILDREN: dict[_In, dict[str, _In]] = {
         "AlternateContent": _In.CHOICES,
         "pPr": _In.PROPERTIES,
         "rPr": _In.RUN,
+        "fldChar": _In.FIELD,
     },
     _In.TABLE: {**dict.fromkeys(_WRAPPERS, _In.TABLE), "tr": _In.ROW},
     _In.ROW: {**dict.fromkeys(_WRAPPERS, _In.ROW), "tc": _In.BLOCKS},
     _In.PAGE: {"body": _In.BLOCKS},
     _In.NOTES: {"footnote": _In.BLOCKS, "endnote": _In.BLOCKS, "comment": _In.BLOCKS},
     _In.PROPERTIES: {"numPr": _In.PROPERTIES},
+    _In.FIELD: dict.fromkeys(("ffData", "checkBox", "ddList"), _In.FIELD),
 }
+MOST_DEPTH = 3
+"""Documents that are kept within documents."""
 _SCRIPTS = {"superscript": raised, "subscript": lowered}
 _EQUATIONS = {"num": "", "den": "/", "sup": "^", "sub": "_", "deg": "root "}
 """What stands before a part of an equation in a line of text; a part of several characters is in brackets."""
-_SYMBOLS = dict.fromkeys(("F052", "F0FC", "F0FE", "F054"), "☒") | dict.fromkeys(("F06F", "F0A8", "F071"), "☐")
-"""Boxes and ticks of the fonts Wingdings."""
 _REFERENCES = {"footnoteReference": "footnote", "endnoteReference": "endnote", "commentReference": "comment"}
 
 
@@ -82,34 +87,58 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     """Text, one paragraph or table row a line. Raises ExtractionError (encrypted, unreadable, too_large ...)."""
     del encoding  # XML says itself how it is written
     check_container(data, "a Word 97-2003 document; save it as .docx or PDF")
+    losses = Losses()
     try:
-        lines = list(_lines(Package(data), TextLimit(most)))
+        lines = list(_lines(Package(data), TextLimit(most), losses))
     except (ExtractionError, MemoryError):
         raise
     except Exception as error:
         # zipfile, zlib and expat raise a dozen different types on a damaged package.
         raise damaged("Word document") from error
-    return clean("\n".join(line.rstrip() for line in lines)).strip(), {}
+    return clean("\n".join(line.rstrip() for line in lines)).strip(), {**losses.notes()}
 
 
-def _lines(package: Package, limit: TextLimit) -> Iterator[str]:
+def _lines(package: Package, limit: TextLimit, losses: Losses, depth: int = 1) -> Iterator[str]:
     """Headers, body, notes, comments, footers. A header that several sections share is given once."""
     main = package.main_part()
     relations = package.relations(main)
-    styles, notes = Styles(package, relations), _Notes()
+    styles, notes = Styles(package, relations), NoteNumbers()
+    kept = {relation.id: relation.target for relation in relations if relation.kind == "aFChunk"}
+
+    def kept_lines(ident: str) -> list[str]:
+        lines = _of_kept(package, kept.get(ident, ""), limit, losses, depth)
+        losses["part in another format"] += not any(lines)
+        return lines
+
     for kind in ("header", "document", "footnotes", "endnotes", "comments", "footer"):
         names = [main] if kind == "document" else [relation.target for relation in relations if relation.kind == kind]
         seen = set()
         for part in dict.fromkeys(names):
-            text = _Text(kind, limit, styles, notes)
+            text = _Text(kind, limit, styles, notes, losses, kept_lines)
             digest = _read(package, part, text)
             if digest not in seen:
                 yield from text.lines
             seen.add(digest)
         if kind == "document":
-            for relation in relations:
-                if relation.kind == "chart" and package.holds(relation.target):
-                    yield from chart_lines(package, relation.target, limit)
+            yield from drawn_lines(package, main, limit, losses)
+
+
+def _of_kept(package: Package, part: str, limit: TextLimit, losses: Losses, depth: int) -> list[str]:
+    """A part of another format (altChunk), such as HTML; empty if it cannot be read."""
+    if not package.holds(part) or depth > MOST_DEPTH:
+        return []
+    data, kind = package.whole(part), kind_of(part, {}, as_rows=False)
+    try:
+        if kind.name == "docx":
+            return list(_lines(Package(data), limit, losses, depth + 1))
+        if kind.holds is not Holds.ONE:
+            return []
+        text, more = extractor(kind.name)(data, None, len(data) * 10)
+    except ExtractionError:
+        return []
+    limit.text(text)
+    losses["part in another format"] += NOTES in more
+    return text.split("\n")
 
 
 def _read(package: Package, part: str, text: _Text) -> bytes:
@@ -125,22 +154,6 @@ def _read(package: Package, part: str, text: _Text) -> bytes:
     return digest.digest()
 
 
-class _Notes:
-    """Numbers for notes and comments, in the order in which the text has them."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, str], int] = {}
-        self._counts = Counter[str]()
-
-    def label(self, kind: str, ident: str) -> str:
-        """What a note or comment goes by."""
-        if (kind, ident) not in self._numbers:
-            self._counts[kind] += 1
-            self._numbers[kind, ident] = self._counts[kind]
-        number = self._numbers[kind, ident]
-        return {"footnote": f"[^{number}]", "endnote": f"[^e{number}]"}.get(kind, f"[comment {number}]")
-
-
 class _Text:
     """Takes the events of an XML parser and makes lines of them.
 
@@ -148,13 +161,20 @@ class _Text:
     pieces, so that no text is copied more than a few times. Raises ExtractionError.
     """
 
-    def __init__(self, kind: str, limit: TextLimit, styles: Styles, notes: _Notes) -> None:
-        """`kind` is that of the part."""
+    def __init__(
+        self, kind: str, limit: TextLimit, styles: Styles, notes: NoteNumbers, losses: Losses,
+        kept_lines: Callable[[str], list[str]],
+    ) -> None:  # fmt: skip
+        """`kind` is that of the part; `kept_lines` are those of a part in another format."""
         self.lines: list[str] = []
         self._kind = kind
         self._limit = limit
         self._styles = styles
         self._notes = notes
+        self._losses = losses
+        self._kept_lines = kept_lines
+        self._field = FormField()
+        self._is_hidden = False  # the run that is open
         self._label = ""  # of the note that begins
         self._mark = ""  # what stands before the line that is open
         self._properties = Properties()
@@ -207,6 +227,7 @@ class _Text:
         """What an element is below the one that is open; None where nothing of it is read."""
         parent, name = self._open[-1][0], tag.rpartition("}")[2]
         if parent is _In.DRAWING:
+            self._lose(name, attributes)
             return _In.BLOCKS if tag in _BOXES else _In.DRAWING
         if parent is _In.CHOICES:
             return _In.INLINE if tag == _CHOICE else None
@@ -218,8 +239,11 @@ class _Text:
             return None
         if parent is _In.PROPERTIES:
             self._properties.take(name, value_of(attributes))
-        if parent is _In.RUN and name == "vertAlign":
-            self._script = _SCRIPTS.get(value_of(attributes))
+        if parent is _In.RUN:
+            if name == "vertAlign":
+                self._script = _SCRIPTS.get(value_of(attributes))
+            elif name == "vanish":
+                self._is_hidden = is_on(value_of(attributes))
         if parent is _In.NOTES and not self._begins_note(name, attributes):
             return None
         children = _CHILDREN.get(parent)
@@ -230,8 +254,24 @@ class _Text:
         if parent is _In.EQUATION:
             return _In.TEXT if name == "t" else None if name.endswith("Pr") else _In.EQUATION
         if parent is _In.INLINE and name == "sym" and "ingdings" in value_of(attributes, "font"):
-            self._pieces.append(_SYMBOLS.get(value_of(attributes, "char").upper(), ""))
+            self._pieces.append(SYMBOLS.get(value_of(attributes, "char").upper(), ""))
+        elif parent is _In.FIELD:
+            self._field.take(name, value_of(attributes))
+        elif parent is _In.BLOCKS and name == "altChunk":
+            lines = self._kept_lines(value_of(attributes, "id"))
+            if self._inner:
+                self._pieces.append(self._inner[-1].join(lines))
+            else:
+                self.lines += lines
         return None
+
+    def _lose(self, name: str, attributes: dict[str, str]) -> None:
+        """Count what is in a drawing and has no words."""
+        if name in ("blip", "imagedata"):
+            self._losses["picture"] += 1
+        elif name == "OLEObject" and not attributes.get("ProgID", "").startswith("Equation"):
+            self._losses["embedded file"] += 1
+            self._losses["picture"] -= 1  # what shows it
 
     def _begins_note(self, name: str, attributes: dict[str, str]) -> bool:
         """Whether it is a note, and no line that separates notes from the page."""
@@ -251,11 +291,16 @@ class _Text:
             case "p" if now is _In.INLINE:
                 return self._begin_line()
             case "r" if now is _In.INLINE:
-                self._script, self._run = None, len(self._pieces)
+                self._script, self._is_hidden, self._run = None, False, len(self._pieces)
                 return self._end_run
             case "pPr" if now is _In.PROPERTIES:
                 self._properties = Properties()
                 return self._end_properties
+            case "fldChar":
+                self._field = FormField()
+                return self._end_field
+            case "checkBox" | "ddList":
+                self._field.take(name, "")
             case "t" if now is _In.TEXT:
                 self._is_text = True
                 return self._end_text
@@ -271,7 +316,12 @@ class _Text:
                 return self._begin_box()
         return _nothing
 
+    def _end_field(self) -> None:
+        self._pieces.append(self._field.text())
+
     def _end_run(self) -> None:
+        if self._is_hidden:
+            del self._pieces[self._run :]
         if self._script is not None:
             self._pieces[self._run :] = [self._script("".join(self._pieces[self._run :]))]
             self._script = None

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from urllib.parse import unquote
 
 from orchestrator.documents import html_text
 from orchestrator.documents.files import text_too_large
-from orchestrator.documents.office import damaged, encrypted
+from orchestrator.documents.office import Losses, damaged, encrypted
 from orchestrator.documents.office_package import Package
 from orchestrator.documents.pdf_text import PAGE_BREAK
 from orchestrator.documents.types import ExtractionError
 
 _CONTAINER = "META-INF/container.xml"
 _LOCKS = "META-INF/encryption.xml"
+_PICTURE = re.compile(rb"<(?:img|image)\b", re.IGNORECASE)
 _PAGES = ("application/xhtml+xml", "text/html")
 
 
@@ -25,11 +27,13 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         index = _index(package)
         title, order = _contents(package, index)
         locked = _locked(package)
-        chapters, size = [], 0
+        chapters, size, pictures = [], 0, 0
         for part in order:
             if part in locked:
                 raise encrypted()
-            chapters.append(html_text.extract(package.whole(part), None)[0])
+            page = package.whole(part)
+            pictures += len(_PICTURE.findall(page))
+            chapters.append(html_text.extract(page, None)[0])
             size += len(chapters[-1])
             if size > most:
                 raise text_too_large(most)
@@ -38,7 +42,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     except Exception as error:
         # zipfile, zlib and expat raise a dozen different types on a damaged package.
         raise damaged("EPUB book") from error
-    return PAGE_BREAK.join(filter(None, chapters)), {"title": title}
+    return PAGE_BREAK.join(filter(None, chapters)), {"title": title, **Losses({"picture": pictures}).notes()}
 
 
 def _index(package: Package) -> str:

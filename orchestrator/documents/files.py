@@ -14,6 +14,7 @@ from orchestrator.documents.lines import read_all
 from orchestrator.documents.plugins import Extract, Plugin
 from orchestrator.documents.safe_open import Opener, open_file
 from orchestrator.documents.types import (
+    NOTES,
     Document,
     DocumentProblem,
     ExtractionError,
@@ -141,9 +142,11 @@ def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
         "folder": folder,
         "size": len(data),
     }
+    notes = ""
     if more:
+        notes = "" if file.plugin else str(more.pop(NOTES, ""))
         fields.update(more)
-    return Document(file.key, name, text, hashlib.sha256(data).hexdigest(), len(data), fields, pictures)
+    return Document(file.key, name, text, hashlib.sha256(data).hexdigest(), len(data), fields, pictures, notes)
 
 
 def fields_of(kind: str) -> frozenset[str]:

@@ -25,16 +25,24 @@ class IgnoredReason(StrEnum):
     SECRET = "secret"  # a key or certificate, which is never sent to a model
 
 
+IN_PART = "in_part"
+"""The code of a document that was read without all that is in it."""
+
+
 class NotRead(NamedTuple):
-    """Something that was found and not read: as a document's key would be, and a code for why."""
+    """Something that was found and not read: as a document's key would be, and a code for why.
+
+    `notes` say what a document lost that was read in part.
+    """
 
     key: str
     why: str
+    notes: str = ""
 
 
 class Ignored:
     """How much of a source is not documents: files by their ending, and the rest by reason. Beside it stands how many
-    documents were `read`, and how many were not, by code.
+    documents were `read`, how many of these `in_part`, and how many were not, by code.
 
     `kinds` are counted by ending, in small letters, "" for none. `names` are the first links and special files, as a
     document's key would be. Everything that was not read is in `listed`, if that is wanted (`lists`).
@@ -45,6 +53,7 @@ class Ignored:
         self.counts: Counter[IgnoredReason] = Counter()
         self.names: list[str] = []
         self.read = 0
+        self.in_part = 0
         self.unreadable: Counter[str] = Counter()
         self.listed: list[NotRead] | None = [] if lists else None
 
@@ -58,22 +67,26 @@ class Ignored:
         elif reason not in (IgnoredReason.LOCK, IgnoredReason.SECRET) and len(self.names) < MOST_NAMES:
             self.names.append(key)
 
-    def document(self, key: str, problem: str | None) -> None:
-        """Count a document; `problem` is the code of one that could not be read."""
-        if problem is None:
-            self.read += 1
-        else:
+    def document(self, key: str, problem: str | None, notes: str | None = "") -> None:
+        """Count a document; `problem` is the code of one that could not be read, `notes` what another one lost."""
+        if problem is not None:
             self.unreadable[problem] += 1
             self._list(key, problem)
+            return
+        self.read += 1
+        if notes:
+            self.in_part += 1
+            self._list(key, IN_PART, notes)
 
-    def _list(self, key: str, why: str) -> None:
+    def _list(self, key: str, why: str, notes: str = "") -> None:
         if self.listed is not None:
-            self.listed.append(NotRead(key, why))
+            self.listed.append(NotRead(key, why, notes))
 
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/reference/json.md."""
         return {
             "read": self.read,
+            "in_part": self.in_part,
             "unreadable": _most_first(self.unreadable),
             "total": self.counts.total(),
             "kinds": _most_first(self.kinds),
@@ -116,6 +129,8 @@ _WORDS = {
 
 def _parts(found: Mapping[str, Any]) -> Iterable[str]:
     kinds = dict(found["kinds"])
+    if number := found.get("in_part"):
+        yield f"{number:,} of them in part"
     for helper, endings in (("LibreOffice", LEGACY), ("`render`", IMAGES)):
         several = {ending: kinds.pop(ending) for ending in list(kinds) if ending in endings}
         if several:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.lists import Level, Lists
-from orchestrator.documents.office import TextLimit, damaged, encrypted
+from orchestrator.documents.office import Losses, TextLimit, damaged, encrypted
 from orchestrator.documents.office_package import Package, parse
 from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.types import ExtractionError
@@ -45,7 +45,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 def _told(text: _Text) -> tuple[str, dict[str, object]]:
-    return clean("\n".join(line.rstrip() for line in text.done())).strip(), {}
+    return clean("\n".join(line.rstrip() for line in text.done())).strip(), {**text.losses.notes()}
 
 
 class _Text:
@@ -55,6 +55,7 @@ class _Text:
     """
 
     def __init__(self, limit: TextLimit) -> None:
+        self.losses = Losses()
         self._limit = limit
         self._lists = Lists()
         self._lines: list[list[str]] = [[]]  # of the document, and of each open cell, note and comment
@@ -114,6 +115,11 @@ class _Text:
                 self._open_lists.append(about.get("style-name") or (self._open_lists[-1] if self._open_lists else ""))
             case "list-item":
                 self._item_begins = True
+            case "image":
+                self.losses["picture"] += 1
+            case "object" | "object-ole":
+                self.losses["embedded file"] += 1
+                self.losses["picture"] -= 1  # what shows it
             case "table-row":
                 self._rows.append([])
             case "table-cell" | "covered-table-cell":

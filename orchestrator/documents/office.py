@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from orchestrator.documents.files import text_too_large
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import NOTES, DocumentProblem, ExtractionError
 
 MAX_ELEMENTS = 5_000_000  # a thousand pages have half a million
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -31,6 +33,29 @@ class TextLimit:
         self._characters -= len(text)
         if self._characters < 0:
             raise text_too_large(self._most)
+
+
+class Losses(Counter[str]):
+    """How much of a document is not in its text, by what it is: `picture`, `chart as a picture only`."""
+
+    def notes(self, *first: str) -> dict[str, str]:
+        """The field that says so: `2 pictures, 1 embedded file`; empty if nothing was lost."""
+        counted = [
+            f"{number:,} {what if number == 1 else _MANY[what]}" for what, number in self.items() if number > 0
+        ]
+        return {NOTES: ", ".join((*first, *counted))} if first or counted else {}
+
+
+_MANY = {
+    "attached file": "attached files",
+    "chart as a picture only": "charts as pictures only",
+    "embedded file": "embedded files",
+    "part in another format": "parts in other formats",
+    "picture": "pictures",
+    "sound": "sounds",
+    "video": "videos",
+}
+"""What may be lost, and how several are called."""
 
 
 def check_container(data: bytes, old: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import pypdfium2.raw
 
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.garbled import is_garbled
-from orchestrator.documents.office import TextLimit
+from orchestrator.documents.office import Losses, TextLimit
 from orchestrator.documents.pdf_annotations import with_annotations
 from orchestrator.documents.pdf_lost_text import LostText, loses_text
 from orchestrator.documents.pdf_tables import with_tables
@@ -25,10 +25,14 @@ _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 
 
 class PageText(NamedTuple):
-    """The text of a page; it is not usable if fonts do not tell its letters, or characters cannot be had."""
+    """The text of a page; it is not usable if fonts do not tell its letters, or characters cannot be had.
+
+    `is_drawn` if something is drawn on the page.
+    """
 
     text: str
     is_usable: bool = True
+    is_drawn: bool = False
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
@@ -43,6 +47,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         for index in range(len(document)):
             pages.append(document.text(index))
             limit.text(pages[-1].text)
+        attached = document.attached
     if not any(page.text.strip() for page in pages):
         raise ExtractionError(
             DocumentProblem.EMPTY,
@@ -55,7 +60,31 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
             "The text layer of the PDF does not say what is on its pages: its fonts do not tell their letters. Set "
             "`render: auto` to send such pages as pictures, `render: ocr` to have them read here, or exclude it.",
         )
-    return PAGE_BREAK.join(page.text for page in pages), {"pages": len(pages), "sent_as": "text"}
+    fields = {"pages": len(pages), "sent_as": "text", **_notes(pages, attached)}
+    return PAGE_BREAK.join(page.text for page in pages), fields
+
+
+def _notes(pages: Sequence[PageText], attached: int) -> dict[str, str]:
+    """What is not in the text: pages without any, and attached files."""
+    numbered = list(enumerate(pages, 1))
+    lost = {
+        "without text": [number for number, page in numbered if page.is_drawn and not page.text.strip()],
+        "with unusable text": [number for number, page in numbered if page.text.strip() and not page.is_usable],
+    }
+    told = [f"{pages_told(numbers)} {what}" for what, numbers in lost.items() if numbers]
+    return Losses({"attached file": attached}).notes(*told)
+
+
+def pages_told(numbers: list[int]) -> str:
+    """`pages 1-3, 5`; at least one."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    told = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
+    return f"page{'s' if len(numbers) > 1 else ''} {told}"
 
 
 class OpenPdf:
@@ -68,6 +97,11 @@ class OpenPdf:
     def __len__(self) -> int:
         """How many pages it has."""
         return len(self.pages)
+
+    @property
+    def attached(self) -> int:
+        """How many files are attached to it."""
+        return max(0, int(pypdfium2.raw.FPDFDoc_GetAttachmentCount(self.pages)))
 
     def text(self, index: int) -> PageText:
         """The text of a page, without hyphens that a typesetter put in, and what was filled in."""
@@ -84,7 +118,8 @@ class OpenPdf:
                 else:
                     told = with_tables(page, layer, text)
                 told = clean(with_annotations(self.pages, page, layer, told)).strip()
-                return PageText(told, is_whole and not is_garbled(text))
+                is_drawn = bool(told) or pypdfium2.raw.FPDFPage_CountObjects(page) > 0
+                return PageText(told, is_whole and not is_garbled(text), is_drawn)
             finally:
                 layer.close()
         finally:

@@ -11,7 +11,7 @@ from orchestrator.documents import ocr, pdf_text
 from orchestrator.documents.extras import require
 from orchestrator.documents.kinds import IMAGE
 from orchestrator.documents.office import TextLimit
-from orchestrator.documents.types import BY_OCR, DocumentProblem, ExtractionError, Picture, Render
+from orchestrator.documents.types import BY_OCR, NOTES, DocumentProblem, ExtractionError, Picture, Render
 
 MIN_LETTERS = 20
 """A page with fewer letters and digits has no usable text: page numbers and stamps."""
@@ -50,8 +50,10 @@ def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[
         limit.text(texts[-1])
     if not any(text.strip() for text in texts):
         raise ExtractionError(DocumentProblem.EMPTY, "OCR found no text on its pages; exclude it if it has none.")
-    sent_as = f"{_pages_told(by_ocr)}{BY_OCR}" if by_ocr else "text"
-    return pdf_text.PAGE_BREAK.join(texts), {"pages": len(texts), "sent_as": sent_as}, ()
+    sent_as = f"{pdf_text.pages_told(by_ocr)}{BY_OCR}" if by_ocr else "text"
+    unread = [number for number in by_ocr if not texts[number - 1].strip()]
+    notes = {NOTES: f"{pdf_text.pages_told(unread)} without text for OCR"} if unread else {}
+    return pdf_text.PAGE_BREAK.join(texts), {"pages": len(texts), "sent_as": sent_as, **notes}, ()
 
 
 def _scans(data: bytes) -> Iterator[tuple[str, Any]]:
@@ -120,19 +122,7 @@ class _Gathered:
         if not self.pictures:
             return "text"
         numbers = [picture.page for picture in self.pictures]
-        return f"{_pages_told(numbers)} as image{'s' if len(numbers) > 1 else ''}"
-
-
-def _pages_told(numbers: list[int]) -> str:
-    """`pages 1-3, 5`; at least one."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    told = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
-    return f"page{'s' if len(numbers) > 1 else ''} {told}"
+        return f"{pdf_text.pages_told(numbers)} as image{'s' if len(numbers) > 1 else ''}"
 
 
 def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:

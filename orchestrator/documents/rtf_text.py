@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
 from collections.abc import Callable
 
 from orchestrator.documents.encoding import clean, named, whole
-from orchestrator.documents.office import damaged
+from orchestrator.documents.office import Losses, damaged
 from orchestrator.documents.scripts import lowered, raised
 
 _TOKEN = re.compile(
@@ -49,6 +50,8 @@ _FOOTERS = frozenset(("footer", "footerl", "footerr", "footerf"))
 _EQUATIONS = {"msup": "^", "msub": "_", "mden": "/"}
 _LINK = re.compile(r'HYPERLINK\s+("[^"]*")')
 
+_LOST = re.compile(rb"\\(pict|nonshppict|objdata)(?![a-z])")
+
 
 def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict[str, object]]:
     """Raises ExtractionError (unreadable)."""
@@ -56,7 +59,14 @@ def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict
     if not data.lstrip().startswith(b"{\\rtf"):
         raise damaged("RTF document")
     text = _Text(named(encoding) or "cp1252").read(data)
-    return clean("\n".join(line.rstrip() for line in text.split("\n"))).strip(), {}
+    return clean("\n".join(line.rstrip() for line in text.split("\n"))).strip(), {**_losses(data).notes()}
+
+
+def _losses(data: bytes) -> Losses:
+    words = Counter(word for (word,) in map(re.Match.groups, _LOST.finditer(data)))
+    # Each has a picture of its own: what shows an object, and the same once more for old programs.
+    pictures = words[b"pict"] - words[b"nonshppict"] - words[b"objdata"]
+    return Losses({"picture": pictures, "embedded file": words[b"objdata"]})
 
 
 def _nothing() -> None:

@@ -1,7 +1,7 @@
 """Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods): all sheets as one text, or a document per row.
 
-Values are those that the program which saved the file computed, errors such as `#N/A` among them; formats, formulas
-and comments are not read.
+Values are those that the program which saved the file computed, errors such as `#N/A` among them; formats and
+formulas are not read. Behind the rows of a sheet stand its comments, text boxes and charts.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import datetime
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from xml.parsers.expat import ExpatError
 
 from orchestrator.documents.content import Content, too_large_inside
 from orchestrator.documents.encoding import clean
@@ -18,6 +19,7 @@ from orchestrator.documents.files import text_too_large
 from orchestrator.documents.office import OLE, damaged, encrypted, is_locked
 from orchestrator.documents.old_workbook_repair import without_empty_rows
 from orchestrator.documents.rows import TableRow, bad_row
+from orchestrator.documents.sheet_parts import SheetParts
 from orchestrator.documents.types import ExtractionError
 from orchestrator.documents.workbook_repair import repaired
 
@@ -33,15 +35,27 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     lines: list[str] = []
     names: list[str] = []
     left = most
-    for name, rows in _sheets(data):
+    parts = None
+    for name, is_hidden, rows in _sheets(data):
+        if parts is None:
+            parts = _parts(data, most)
         names.append(name)
         block = [line for row in rows if (line := " | ".join(_trimmed(row)))]
+        block += parts.lines(name) if parts else []
         left -= sum(map(len, block))
         if left < 0:
             raise text_too_large(most)
         if block:
-            lines += [f"## {name}", *block, ""]
-    return clean("\n".join(lines)).strip(), {"sheets": names}
+            lines += [f"## {name} (hidden)" if is_hidden else f"## {name}", *block, ""]
+    return clean("\n".join(lines)).strip(), {"sheets": names, **(parts.losses.notes() if parts else {})}
+
+
+def _parts(data: bytes, most: int) -> SheetParts | None:
+    """What stands beside the cells; None if that cannot be had."""
+    try:
+        return SheetParts(data, most) if data.startswith(b"PK") else None
+    except (KeyError, ExpatError):  # of another format, or damaged where the cells are not
+        return None
 
 
 class SheetTable:
@@ -53,7 +67,7 @@ class SheetTable:
             data = handle.read(content.limit + 1)
         if len(data) > content.limit:
             raise too_large_inside(content.limit)
-        self._sheets = [(name, *_header(rows, expected)) for name, rows in _sheets(data)]
+        self._sheets = [(name, *_header(rows, expected)) for name, _, rows in _sheets(data)]
         fitting = [sheet for sheet in self._sheets if set(expected) <= set(sheet[2])]
         self._fitting = fitting
         best = max(self._sheets, key=lambda sheet: len(sheet[2]), default=("", [], (), 0))
@@ -88,8 +102,8 @@ def _header(rows: list[list[str]], expected: tuple[str, ...]) -> tuple[list[list
     return rows, tuple(cell.strip() for cell in first), len(rows)
 
 
-def _sheets(data: bytes) -> Iterator[tuple[str, list[list[str]]]]:
-    """The sheets in their order, their cells as text. Raises ExtractionError."""
+def _sheets(data: bytes) -> Iterator[tuple[str, bool, list[list[str]]]]:
+    """The sheets in their order: name, whether it is hidden, cells as text. Raises ExtractionError."""
     calamine = require("python_calamine", "spreadsheets", "office")
     try:
         if data.startswith(OLE):
@@ -97,11 +111,13 @@ def _sheets(data: bytes) -> Iterator[tuple[str, list[list[str]]]]:
         data = repaired(data) if data.startswith(b"PK") else without_empty_rows(data)
         book = calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
         cells = calamine.SheetTypeEnum.WorkSheet
-        kinds = {one.name: one.typ for one in book.sheets_metadata}  # made anew at each call
+        seen = calamine.SheetVisibleEnum.Visible
+        about = {one.name: (one.typ, one.visible) for one in book.sheets_metadata}  # made anew at each call
         for name in book.sheet_names:
-            if kinds.get(name, cells) == cells:
-                sheet = book.get_sheet_by_name(name)
-                yield name, [[_shown(cell) for cell in row] for row in sheet.to_python(skip_empty_area=False)]
+            kind, visible = about.get(name, (cells, seen))
+            if kind == cells:
+                rows = book.get_sheet_by_name(name).to_python(skip_empty_area=False)
+                yield name, visible != seen, [[_shown(cell) for cell in row] for row in rows]
     except (ExtractionError, MemoryError, GeneratorExit):
         raise
     except calamine.PasswordError as error:

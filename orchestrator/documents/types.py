@@ -30,6 +30,10 @@ BY_OCR = " by OCR"
 """How `sent_as` ends of a document that OCR has read pages of."""
 
 
+NOTES = "notes"
+"""The field in which a reader of ours says what it left out: it becomes the document's `notes`."""
+
+
 class Picture(NamedTuple):
     """A page as a picture: JPEG, in base64."""
 
@@ -60,7 +64,7 @@ class Document:
     `key` is stable over runs: `<source path as written>/<relative path>`, and `#<id or row number>` for a
     table row. `digest` is the SHA-256 (hex) of the raw bytes, or of the row's canonical JSON. `size` is in
     bytes. `fields` are the names a template may use besides `text`. `pictures` are pages that go to the
-    model as such.
+    model as such. `notes` say what is in the document and not in its text: `2 pictures, page 3 without text`.
     """
 
     key: str
@@ -70,6 +74,7 @@ class Document:
     size: int
     fields: Mapping[str, object]
     pictures: tuple[Picture, ...] = ()
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)

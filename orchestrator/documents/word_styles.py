@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -186,3 +187,19 @@ class _NumberingReader:
 
 def _small(text: str) -> int:
     return int(text) if text.isdigit() and len(text) < 6 else 0
+
+
+class NoteNumbers:
+    """Numbers for notes and comments, in the order in which the text has them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._counts = Counter[str]()
+
+    def label(self, kind: str, ident: str) -> str:
+        """What a note or comment goes by."""
+        if (kind, ident) not in self._numbers:
+            self._counts[kind] += 1
+            self._numbers[kind, ident] = self._counts[kind]
+        number = self._numbers[kind, ident]
+        return {"footnote": f"[^{number}]", "endnote": f"[^e{number}]"}.get(kind, f"[comment {number}]")

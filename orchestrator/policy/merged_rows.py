@@ -84,6 +84,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "prompt_version": row.prompt_version,
         "document_cut_from_tokens": row.cut_from_tokens,
         "document_sent_as": row.sent_as,
+        "document_notes": row.notes,
         "carried_from": row.carried_from,
         "why": row.why,
     }

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -222,6 +222,22 @@ class Identity:
     caches: bool
 
 
+class SentBefore(Protocol):
+    """What an earlier row says of its document: its tokens before it was cut, pages as pictures, and losses."""
+
+    @property
+    def cut_from_tokens(self) -> int | None:
+        """None if the document was not cut."""
+
+    @property
+    def sent_as(self) -> str | None:
+        """None if no page went as a picture."""
+
+    @property
+    def notes(self) -> str | None:
+        """None if all of it was read."""
+
+
 class Builder:
     """Turns documents into request lines. The `model` in a line is the task's alias; a route replaces it by its name.
 
@@ -271,15 +287,14 @@ class Builder:
             for one in self._questions
         ]
 
-    def unread(self, key: str, content: str, earlier: Sequence[tuple[int | None, str | None]]) -> Iterator[Built]:
+    def unread(self, key: str, content: str, earlier: Sequence[SentBefore]) -> Iterator[Built]:
         """Yield the rows of a document whose answers are known, without its text and so without lines.
 
-        `earlier` has, for each question, the document's tokens before it was cut, and which of its pages went as
-        pictures.
+        `earlier` has, for each question, what was sent of the document.
         """
-        for question, (tokens_before, sent_as) in zip(self._questions, earlier, strict=True):
-            row = self._row(question, key, question.fingerprint(content), content, cut_from=tokens_before)
-            yield Built(replace(row, sent_as=sent_as), b"")
+        for question, before in zip(self._questions, earlier, strict=True):
+            row = self._row(question, key, question.fingerprint(content), content, cut_from=before.cut_from_tokens)
+            yield Built(replace(row, sent_as=before.sent_as, notes=before.notes), b"")
 
     def _requests(self, question: _Question, document: Document, content: str, cleaned: str) -> list[Built]:
         task = question.task
@@ -296,7 +311,8 @@ class Builder:
         text_at = question.text_at(document, text, messages)
         sent_as = document.fields.get("sent_as", "text")
         sent_as = None if sent_as == "text" else str(sent_as)
-        return [_asking(question, replace(row, trimmed_tokens=trimmed, sent_as=sent_as, text_at=text_at), messages)]
+        row = replace(row, trimmed_tokens=trimmed, sent_as=sent_as, notes=document.notes or None, text_at=text_at)
+        return [_asking(question, row, messages)]
 
     def _in_parts(
         self, question: _Question, document: Document, content: str, text: str, parts: Sequence[Part],
@@ -310,7 +326,7 @@ class Builder:
         whole = replace(
             self._row(question, document.key, _fingerprint(reduce.identity, content), content, cut_from=cut_from),
             model=reduce.model, prompt_version=reduce.version, wording=reduce.wording,
-            max_output=most_tokens(task, reduce.bound), parts=len(parts),
+            max_output=most_tokens(task, reduce.bound), parts=len(parts), notes=document.notes or None,
         )  # fmt: skip
         built = [Built(whole, b"")]
         seen: Counter[str] = Counter()

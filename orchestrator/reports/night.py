@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
@@ -20,6 +20,7 @@ from orchestrator.documents.types import DocumentProblem
 from orchestrator.policy.advice import advice_for
 from orchestrator.policy.delay_causes import main_delay
 from orchestrator.policy.diff import Difference, DocumentRun
+from orchestrator.policy.grounding import QuoteStatus
 from orchestrator.policy.night_figures import (
     BackendSpending,
     BookedLine,
@@ -162,7 +163,7 @@ class NightFacts:
 
     `reasons` says why rows failed: code, message, number of rows. `known` has the reasons known from an earlier run
     or acknowledged, with the time they began. `held` says what batches wait for, `withheld` why the output was not
-    delivered, None if it was.
+    delivered, None if it was. `quotes` counts the quotes of the answers by status, None if they have none.
     """
 
     job: Job
@@ -179,6 +180,7 @@ class NightFacts:
     held: Sequence[str] = ()
     shards: Sequence[Shard] = ()
     withheld: str | None = None
+    quotes: Mapping[QuoteStatus, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,7 @@ class JobReport:
                 "odd_ends": facts.counts.odd_ends,
                 "unverifiable": facts.counts.unverifiable,
             },
+            "quotes": facts.quotes and {status.value: facts.quotes.get(status, 0) for status in QuoteStatus},
             "documents": facts.documents.to_json(),
             "ignored": job.ignored,
             "answers": facts.answers and facts.answers.to_json(),

@@ -22,6 +22,7 @@ from orchestrator.policy.night_figures import DeadlineResult
 from orchestrator.reports.bars import Bar, bars
 from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
 from orchestrator.reports.pages import LIST, PAID, page_template
+from orchestrator.reports.quote_words import total_words
 from orchestrator.reports.words import marked_words
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ def blocks(job: JobReport) -> list[Block]:
 
 def _rows(job: JobReport) -> Block:
     notes = [answered_words(job.facts.counts), *marked_words(job.facts.counts).values()]
+    if job.facts.quotes:
+        notes.append(total_words(job.facts.quotes))
     if job.due is not None:
         notes.append(due_words(job.due))
     return Block("Answers", notes=notes)

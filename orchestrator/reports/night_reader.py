@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import date, datetime
 
@@ -10,15 +11,18 @@ import msgspec
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
+from orchestrator.core.quote_marks import has_marks
 from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.diff import ComparedRow, Difference, Said, difference
+from orchestrator.policy.grounding import QuoteStatus, read_quotes
 from orchestrator.policy.merged_rows import output_of
 from orchestrator.reports import night as nights
 from orchestrator.reports.job_names import job_named
 from orchestrator.reports.night import JobReport, NightFacts, NightReport, night_of
 from orchestrator.settings.home import Home
+from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.comparisons import Comparisons
 
@@ -91,8 +95,18 @@ def job_report(
         withheld=None if quality is None else quality.withheld,
         held=[shard.held for shard in shards if shard.held and not shard.state.is_final],
         shards=shards,
+        quotes=None if glance else _quotes(store, job),
     )
     return nights.job_report(facts, now)
+
+
+def _quotes(store: Store, job: Job) -> Mapping[QuoteStatus, int] | None:
+    """How many quotes of a job's answers are proven, and how many are not; None if there are none."""
+    spec = spec_of(job)
+    if spec is None or not any(task.check or has_marks(task.output_schema) for task in spec.tasks):
+        return None
+    quotes = store.lookups.quotes(job.id)
+    return Counter(quote.status for stored in quotes for quote in read_quotes(stored)) or None
 
 
 def night_report(store: Store, home: Home, night: date | None, jobs: Sequence[Job], now: datetime) -> NightReport:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orchestrator.policy.grounding import GroundedQuote, QuotePlace, QuoteStatus
 
 
@@ -15,6 +17,21 @@ _QUOTES = {
     QuoteStatus.NOT_FOUND: "not in the document",
     QuoteStatus.TOO_SHORT: "too short to prove anything",
     QuoteStatus.UNVERIFIABLE: "unverifiable: it may stand in a picture that was sent, or the text is gone",
+}
+
+
+def total_words(quotes: Mapping[QuoteStatus, int]) -> str:
+    """How many quotes are proven, and how many are not: `412 quotes: 400 proven, 12 not in the document`."""
+    told = ", ".join(f"{quotes[status]:,} {words}" for status, words in _IN_TOTAL.items() if quotes.get(status))
+    number = sum(quotes.values())
+    return f"{number:,} quote{'' if number == 1 else 's'}: {told}"
+
+
+_IN_TOTAL = {
+    QuoteStatus.FOUND: "proven",
+    QuoteStatus.NOT_FOUND: "not in the document",
+    QuoteStatus.TOO_SHORT: "too short to prove anything",
+    QuoteStatus.UNVERIFIABLE: "unverifiable",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -69,6 +69,12 @@ class Lookups:
             found += takewhile(lambda one: one.row.document == document, rows)
             at = at + NEAR if len(rows) == NEAR and rows[-1].row.document == document else None
         return found if known <= {one.row.seq for one in found} else self.rows(job_id, document)
+
+    def quotes(self, job_id: JobId) -> Iterator[str]:
+        """The quotes of each answer that has some, as a row keeps them; looks at every row of the job."""
+        query = select(requests.c.quotes).where(requests.c.job_id == job_id, requests.c.quotes.is_not(None))
+        with self._db.read() as tx:
+            yield from tx.execution_options(yield_per=1000).scalars(query)
 
     def row(self, job_id: JobId, custom_id: str) -> FoundRow | None:
         """Return the row with this id, or None."""

@@ -28,7 +28,7 @@ CARRIED = (
 _MADE = (
     "job_id", "seq", "custom_id", "document", "task", "endpoint", "model", "fingerprint", "prompt_version", "offset",
     "length", "cut_from_tokens", "inputs", "max_output", "trimmed_tokens", "cache_key", "content", "wording", "part",
-    "parts", "sent_as", "text_at", "why", "twin_of", "carried_from", "attempt", "cost",
+    "parts", "sent_as", "notes", "text_at", "why", "twin_of", "carried_from", "attempt", "cost",
 )  # fmt: skip
 ADDED = (*_MADE, *CARRIED)
 """The columns of a new row."""
@@ -44,7 +44,7 @@ FINISHED = (
     "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream", "latency_ms",
     *COUNTS, "tier", "cost",
     "error_code", "error_message", "carried_from", "twin_of", "job_id", "settled_at", "why", "part", "parts",
-    "sent_as", "repaired", "quotes",
+    "sent_as", "notes", "repaired", "quotes",
 )  # fmt: skip
 """The columns that `finished` takes, in its order."""
 STATES = {state.value: state for state in RequestState}
@@ -56,8 +56,8 @@ class Earlier:
     """An earlier run's outcome of a request; `facts` are the columns that carry over.
 
     `job_id` is the job that asked. `taken_from` is the backend and model if the answer is from a job of another file,
-    None if a run of this file asked. `cut_from_tokens` is the length of the document before it was cut, and `sent_as`
-    names its pages sent as pictures.
+    None if a run of this file asked. `cut_from_tokens` is the length of the document before it was cut, `sent_as`
+    names its pages sent as pictures, and `notes` what of it was not read.
     """
 
     custom_id: str
@@ -69,6 +69,7 @@ class Earlier:
     cut_from_tokens: int | None = None
     taken_from: tuple[str, str] | None = None
     sent_as: str | None = None
+    notes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,9 @@ def earlier(row: Any) -> Earlier:
     facts = {name: getattr(row, name) for name in CARRIED}
     state, job_id = RequestState(row.state), row.carried_from or row.job_id
     return Earlier(
-        row.custom_id, row.fingerprint, state, row.error_code, job_id, facts, row.cut_from_tokens, sent_as=row.sent_as
-    )
+        row.custom_id, row.fingerprint, state, row.error_code, job_id, facts, row.cut_from_tokens,
+        sent_as=row.sent_as, notes=row.notes,
+    )  # fmt: skip
 
 
 def added(
@@ -157,7 +159,7 @@ def added(
         job_id, row.seq, row.custom_id, row.document, row.task, row.endpoint, row.model, row.fingerprint,
         row.prompt_version, span.offset, span.length, row.cut_from_tokens, row.inputs, row.max_output,
         row.trimmed_tokens, row.cache_key, row.content, row.wording, row.part, row.parts, row.sent_as,
-        row.text_at, why,
+        row.notes, row.text_at, why,
     )  # fmt: skip
     if known is not None:
         facts = known.facts if row.problem is None else {**known.facts, "error_message": row.problem[1]}
@@ -206,8 +208,8 @@ def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | 
     (
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, state, attempt, shard, kind, offset,
         length, answered_by, upstream, latency_ms, *counts, tier, cost,
-        error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts, sent_as, repaired,
-        quotes,
+        error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts, sent_as, notes,
+        repaired, quotes,
     ) = values  # fmt: skip
     # A twin takes its outcome from its own job.
     is_twin = twin_of is not None and state != RequestState.PENDING
@@ -216,5 +218,5 @@ def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | 
         None if shard is None or kind is None else (shard, kind, Span(offset, length)),
         answered_by, upstream, latency_ms, Usage(*counts), tier, cost,
         error_code, error_message, job_id if is_twin else carried_from, backend, batch_id, settled_at,
-        None if why is None else Why(why), part, parts, sent_as, bool(repaired), quotes,
+        None if why is None else Why(why), part, parts, sent_as, notes, bool(repaired), quotes,
     )  # fmt: skip

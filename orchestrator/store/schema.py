@@ -1,4 +1,4 @@
 """The schema version of the database."""
 
-HEAD = "0016"
+HEAD = "0017"
 """The newest migration. Stated here so that a current database is opened without importing Alembic."""

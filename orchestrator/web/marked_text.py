@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 
@@ -29,3 +29,42 @@ def marked_texts(text: str, marks: Sequence[tuple[int, int]]) -> list[MarkedText
         depth += change[first]
         pieces.append(MarkedText(text[first:last], depth > 0, tuple(begins.get(first, ()))))
     return pieces
+
+
+def abridged(pieces: Sequence[MarkedText], most: int, around: int) -> list[MarkedText]:
+    """The first `most` characters of a text, and behind these the marks, each with so much text `around` it.
+
+    All of that has at most twice as many characters; what is left out is counted in its place.
+    """
+    found: list[MarkedText] = []
+    at, more, left_out = 0, most, 0
+    for number, piece in enumerate(pieces):
+        keep = [(0, max(0, most - at))]
+        if at + len(piece.text) > most and more > 0:
+            if piece.is_marked:
+                keep = [(0, len(piece.text))]
+            elif number and pieces[number - 1].is_marked:
+                keep.append((0, around))
+            if not piece.is_marked and number + 1 < len(pieces):
+                keep.append((len(piece.text) - around, len(piece.text)))
+        for start, end, is_kept in _spans(keep, len(piece.text)):
+            if not is_kept or (at + start >= most and (more := more - (end - start)) < 0):
+                left_out += end - start
+                continue
+            if left_out:
+                found.append(_left_out(left_out))
+            found.append(replace(piece, text=piece.text[start:end]))
+            left_out = 0
+        at += len(piece.text)
+    return [*found, _left_out(left_out)] if left_out else found
+
+
+def _left_out(number: int) -> MarkedText:
+    return MarkedText(f"… {number:,} characters are not shown …")
+
+
+def _spans(kept: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, int, bool]]:
+    """A text's spans one after the other, and whether one of the `kept` ranges has them."""
+    ends = sorted({0, size, *(min(max(0, end), size) for span in kept for end in span)})
+    for start, end in pairwise(ends):
+        yield start, end, any(first <= start and end <= last for first, last in kept)

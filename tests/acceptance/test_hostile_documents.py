@@ -28,6 +28,7 @@ SLOW = bombs.form_objects(30, 2, padding=5000)
 """Minutes of work in 600 kB."""
 IGNORED = {
     "read": 2,
+    "in_part": 0,
     "unreadable": {},
     "total": 7,
     "kinds": {".png": 2, ".dwg": 1},

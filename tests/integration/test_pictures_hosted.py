@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.console_rows import exchange_lines
 from orchestrator.core.clock import now
 from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.reports.requests_and_answers import exchanges
 from tests.support.hostedjob import MODEL, RATES, Desk
 from tests.unit.test_documents_pictures import PROSE, drawing, mixed_pdf, saved
 
@@ -70,3 +72,24 @@ def test_each_row_says_which_pages_went_as_pictures(desk: Desk, scans: Path) -> 
     again = desk.rows(desk.run(scans))
     carried = {row["document"]: row["provenance"] for row in again.values() if row["provenance"]["carried_from"]}
     assert {document: told["document_sent_as"] for document, told in carried.items()} == sent
+
+
+def test_each_row_says_what_of_its_document_was_not_read(desk: Desk, scans: Path) -> None:
+    desk.backend()
+    (scans.parent / "in/b.png").unlink()
+    scans.write_text(scans.read_text().replace("render: auto", "render: text"))
+    (scans.parent / "in/c.txt").write_text("plain text")
+    first = desk.run(scans)
+    notes = {"in/a.pdf": "pages 1, 3 without text", "in/c.txt": None}
+    assert {row["document"]: row["provenance"]["document_notes"] for row in desk.rows(first).values()} == notes
+    (scans.parent / "in/d.txt").write_text("more")
+    again = desk.run(scans)
+    carried = {row["document"]: row["provenance"] for row in desk.rows(again).values() if row["document"] in notes}
+    assert {document: told["document_notes"] for document, told in carried.items()} == notes
+    assert all(told["carried_from"] for told in carried.values())
+    for job in (first, again):
+        ignored = desk.store.jobs.get(job.id).ignored
+        assert ignored is not None
+        assert ignored["in_part"] == 1
+    shown = exchanges(desk.store, desk.home, desk.store.jobs.get(again.id), "in/a.pdf", None)
+    assert "pages 1, 3 without text" in str(exchange_lines(shown, None))

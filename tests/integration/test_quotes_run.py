@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.clock import now
 from orchestrator.core.model import Job
+from orchestrator.reports.night_pages import blocks
+from orchestrator.reports.night_reader import job_report
 from orchestrator.reports.requests_and_answers import exchanges
 from tests.support.hostedjob import Desk
 
@@ -59,6 +62,10 @@ def test_quotes_are_found_where_they_stand_or_fail_their_check(desk: Desk) -> No
     assert rows["bad"]["error"]["message"] == f"quote: {QUOTE!r} is not in the document, to the word and digit"
     assert rows["bad"]["quotes"] == [{"path": "quote", "status": "not_found"}]
     assert "x-quote" not in requests(desk, job)
+
+    report = job_report(desk.store, desk.home, desk.store.jobs.get(job.id), now())
+    assert report.to_json()["quotes"] == {"found": 1, "not_found": 1, "too_short": 0, "unverifiable": 0}
+    assert "2 quotes: 1 proven, 1 not in the document" in blocks(report)[0].notes
 
     # The next night carries both, with their places, and still knows where the text stands.
     again = desk.run(job_file(desk))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import pypdfium2
 import pytest
 
-from tests.support import bombs, office
+from orchestrator.documents import Document, Ignored
+from orchestrator.documents.ignored import NotRead
+from tests.support import bombs, office, pdfs
 from tests.support.office import zipped
 from tests.unit.test_documents_kinds import found_in, told
+from tests.unit.test_documents_pictures import PROSE, mixed_pdf
 
 CHART = (
     '<c:chartSpace xmlns:c="c" xmlns:a="a"><c:title><a:t>Sales</a:t></c:title><c:ser><c:tx><c:v>2025</c:v></c:tx>'
@@ -57,6 +62,85 @@ MATH = (
 )
 
 
+RUN = "<w:r><w:t xml:space='preserve'>{}</w:t></w:r>"
+FORM = "<w:p>{}</w:p>".format(
+    "".join(
+        RUN.format(text) + f'<w:r><w:fldChar w:fldCharType="begin"><w:ffData>{data}</w:ffData></w:fldChar></w:r>'
+        for text, data in (
+            ("new ", "<w:checkBox><w:default w:val='0'/><w:checked/></w:checkBox>"),
+            (" old ", "<w:checkBox><w:default w:val='1'/><w:checked w:val='0'/></w:checkBox>"),
+            (" preset ", "<w:checkBox><w:default w:val='1'/></w:checkBox>"),
+            (" ", "<w:ddList><w:result w:val='1'/><w:listEntry w:val='Ulm'/><w:listEntry w:val='Bonn'/></w:ddList>"),
+            (", end", "<w:textInput/>"),
+        )
+    )
+)
+HIDDEN = (
+    f"<w:p>{RUN.format('seen')}<w:r><w:rPr><w:vanish/></w:rPr><w:t>gone</w:t></w:r>"
+    "<w:r><w:rPr><w:vanish w:val='0'/></w:rPr><w:t xml:space='preserve'> also seen</w:t></w:r></w:p>"
+)
+ART = f'<d:m xmlns:d="d" xmlns:a="{DRAWING}"><a:p><a:t>Plan</a:t></a:p><a:p><a:t>Build</a:t></a:p></d:m>'
+
+
+def kept_in_word(name: str, data: bytes) -> bytes:
+    """A Word document that keeps a part of another format."""
+    space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    text = "<w:p><w:r><w:t>{}</w:t></w:r></w:p>".format
+    body = f"{text('before')}<w:altChunk id='r0'/>{text('after')}"
+    entries = {
+        "_rels/.rels": related(("officeDocument", "d.xml")),
+        "d.xml": f'<w:document xmlns:w="{space}"><w:body>{body}</w:body></w:document>',
+        "_rels/d.xml.rels": related(("aFChunk", name)),
+    }
+    return zipped({**entries, name: data})
+
+
+PICTURE = f'<w:p><w:r><w:drawing><a:blip xmlns:a="{DRAWING}"/></w:drawing></w:r></w:p>'
+OBJECT = (
+    '<w:p><w:r><w:object><v:imagedata xmlns:v="v"/><o:OLEObject xmlns:o="o" ProgID="Excel.Sheet"/></w:object></w:r>'
+    "</w:p>"
+)
+SHOWN = "<w:p><w:r><w:t>x</w:t></w:r></w:p>"
+
+
+def pdf_with_a_file() -> bytes:
+    document = pypdfium2.PdfDocument(pdfs.latin(["It was agreed."]))
+    document.new_attachment("a.csv").set_data(b"a,b")
+    out = io.BytesIO()
+    document.save(out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "notes"),
+    [
+        ("none.docx", bombs.word(SHOWN), ""),
+        ("one.docx", bombs.word(SHOWN + PICTURE), "1 picture"),
+        ("more.docx", bombs.word(SHOWN + 2 * PICTURE + OBJECT), "2 pictures, 1 embedded file"),
+        ("chart.docx", bombs.word(SHOWN, chart="<c/>"), "1 chart as a picture only"),
+        ("kept.docx", kept_in_word("k.bin", b"\x89PNG\0\xff\xfe\0"), "1 part in another format"),
+        ("a.pptx", deck(f"{RAISED}<pic><a:blip/></pic><a:videoFile/>"), "1 picture, 1 video"),
+        (
+            "a.odt",
+            office.open_document('<text:p>x<draw:frame xmlns:draw="d"><draw:image/></draw:frame></text:p>'),
+            "1 picture",
+        ),
+        ("a.rtf", rb"{\rtf1 x{\*\shppict{\pict 00}}{\nonshppict{\pict 00}}{\pict 00}}", "2 pictures"),
+        ("a.epub", office.book(**{"OEBPS/a.xhtml": "<p>x<img src='a.png'/></p>"}), "1 picture"),
+        ("a.pdf", pdf_with_a_file(), "1 attached file"),
+        ("b.pdf", mixed_pdf("", PROSE, "", ""), "pages 1, 3-4 without text"),
+    ],
+)
+def test_what_is_lost_is_noted(tmp_path: Path, name: str, data: bytes, notes: str) -> None:
+    ignored = Ignored(lists=True)
+    found = found_in(tmp_path, {name: data})[name]
+    assert isinstance(found, Document)
+    assert (found.notes, "notes" in found.fields) == (notes, False)
+    ignored.document(found.key, None, found.notes)
+    assert (ignored.read, ignored.in_part) == (1, int(bool(notes)))
+    assert ignored.listed == ([NotRead(found.key, "in_part", notes)] if notes else [])
+
+
 @pytest.mark.parametrize(
     ("name", "data", "text"),
     [
@@ -80,6 +164,13 @@ MATH = (
         ("up.odt", office.open_document(STYLES + SPANS), "1,200³ CO₂"),
         ("box.docx", bombs.word(f"<w:p>{SYMBOLS}<w:r><w:t>x</w:t></w:r></w:p>"), "☒☐x"),
         ("math.docx", bombs.word(MATH), "x is (a+b)/2c^(10)"),
+        ("form.docx", bombs.word(FORM), "new ☒ old ☐ preset ☒ Bonn, end"),
+        ("chart.docx", bombs.word("<w:p/>", chart=CHART), TABLE),
+        ("art.docx", bombs.word("<w:p/>", diagramData=ART), "Plan\nBuild"),
+        ("hidden.docx", bombs.word(HIDDEN), "seen also seen"),
+        ("kept.docx", kept_in_word("k.html", b"<ol><li>Rent</ol>"), "before\n1. Rent\nafter"),
+        ("kept.docx", kept_in_word("k.rtf", b"{\\rtf1 Rent}"), "before\nRent\nafter"),
+        ("kept.docx", kept_in_word("k.docx", kept_in_word("k.txt", b"Rent")), "before\nbefore\nRent\nafter\nafter"),
     ],
 )
 def test_what_stands_beside_the_paragraphs(tmp_path: Path, name: str, data: bytes, text: str) -> None:

@@ -55,6 +55,59 @@ def stray(row: int, column: int) -> Write:
     return write
 
 
+def beside(made: xlsxwriter.Workbook, sheet: xlsxwriter.worksheet.Worksheet) -> None:
+    sheet.write_row(0, 0, ["North", 0.164])
+    sheet.write_comment(0, 1, "Checked  twice", {"author": "Ines"})
+    sheet.insert_textbox(3, 0, "Draft of March")
+    chart = made.add_chart({"type": "pie"})
+    chart.add_series(
+        {"categories": "=S!$A$1:$A$1", "values": "=S!$B$1:$B$1", "categories_data": ["North"], "values_data": [0.164]}
+    )
+    chart.set_title({"name": "Sales"})
+    sheet.insert_chart(5, 0, chart)
+    hidden = made.add_worksheet("Costs")
+    hidden.write(0, 0, "secret")
+    hidden.hide()
+
+
+def test_what_stands_beside_the_cells(tmp_path: Path) -> None:
+    text, fields = sheets.extract(book(beside), None)
+    assert text == (
+        "## S\nNorth | 0.164\nDraft of March\n[chart] Sales\nNorth | 0.164\n[comment B1]: Ines: Checked twice\n\n"
+        "## Costs (hidden)\nsecret"
+    )
+    assert fields == {"sheets": ["S", "Costs"]}
+
+
+THREAD = (
+    '<t xmlns="x"><threadedComment ref="A1" personId="p"><text>Why?</text></threadedComment>'
+    '<threadedComment ref="A1" personId="q"><text>So.</text></threadedComment></t>'
+)
+
+
+def test_threads_of_comments_stand_once() -> None:
+    """Excel keeps each a second time, with a text for old programs."""
+    related = '<Relationships xmlns="r">{}</Relationships>'.format
+    one = '<Relationship Id="{}" Type="x/{}" Target="{}"/>'.format
+    data, out = (
+        book(lambda made, sheet: sheet.write_comment(0, 0, "[Threaded comment] Your version ...")),
+        io.BytesIO(),
+    )
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
+        for entry in old.infolist():
+            whole = old.read(entry)
+            if entry.filename == "xl/worksheets/_rels/sheet1.xml.rels":
+                whole = related(
+                    one(1, "comments", "../comments1.xml") + one(2, "threadedComment", "../t.xml")
+                ).encode()
+            elif entry.filename == "xl/_rels/workbook.xml.rels":
+                whole = whole.replace(b"</Relationships>", (one(99, "person", "p.xml") + "</Relationships>").encode())
+            new.writestr(entry.filename, whole)
+        new.writestr("xl/t.xml", THREAD)
+        new.writestr("xl/p.xml", '<l xmlns="x"><person id="p" displayName="Ines"/></l>')
+    assert text_of(out.getvalue()) == "## S\n[comment A1]: Ines: Why?\n[comment A1]: So."
+
+
 def macros() -> bytes:
     """A workbook whose second sheet is one of macros."""
     data, out = workbook({"A": [["plain"]], "M": [["ALERT()"]]}), io.BytesIO()

@@ -427,6 +427,7 @@ def test_locks_and_kinds_that_are_not_read_are_counted(tmp_path: Path) -> None:
     assert [one.key for one in read(DocumentSource(path="docs"), base, ignored)] == ["docs/a.txt"]
     assert ignored.to_json() == {
         "read": 0,
+        "in_part": 0,
         "unreadable": {},
         "total": 7,
         "kinds": {".png": 2, "": 1, ".gz": 1},

@@ -16,8 +16,10 @@ from orchestrator.policy.grounding import QuoteStatus, SentDocument, SentText
 from orchestrator.policy.quote_search import errors_allowed, find_quotes
 from orchestrator.policy.requests import Builder
 from orchestrator.policy.sent_text import sent_document
+from orchestrator.reports.quote_words import total_words
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.task_spec import Task
+from orchestrator.web.marked_text import MarkedText, abridged, marked_texts
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyzäöüé", min_size=1, max_size=9)
 SENTENCES = st.lists(WORDS, min_size=6, max_size=40)
@@ -297,3 +299,24 @@ def test_a_request_tells_where_its_document_stands(fields: dict[str, Any], page:
         document
     )
     assert plain.row.text_at is None
+
+
+def test_marks_behind_what_a_page_shows_are_shown_with_what_is_around_them() -> None:
+    text = "a" * 100 + "b" * 100 + "QUOTE" + "c" * 100 + "MORE" + "d" * 5
+    marks = [(40, 60), (200, 205), (305, 309)]
+    pieces = abridged(marked_texts(text, marks), 100, 10)
+    shown = "".join(f"<{piece.text}>" if piece.is_marked else piece.text for piece in pieces)
+    assert shown == (
+        f"{'a' * 40}<{'a' * 20}>{'a' * 40}… 90 characters are not shown …{'b' * 10}<QUOTE>{'c' * 10}"
+        f"… 80 characters are not shown …{'c' * 10}<MORE>{'d' * 5}"
+    )
+    assert [piece.begins for piece in pieces if piece.is_marked] == [(0,), (1,), (2,)]
+    few = abridged(marked_texts(text, marks), 20, 10)
+    assert sum(len(piece.text) for piece in few if piece.text[0] != "…") <= 40
+    assert abridged(marked_texts(text, []), 400, 10) == [MarkedText(text)]
+
+
+def test_a_total_of_quotes_in_words() -> None:
+    assert total_words({QuoteStatus.FOUND: 1400, QuoteStatus.UNVERIFIABLE: 2}) == (
+        "1,402 quotes: 1,400 proven, 2 unverifiable"
+    )

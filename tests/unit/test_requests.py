@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -38,8 +39,14 @@ def body(one: Built) -> dict[str, Any]:
 
 def test_a_row_that_is_not_read_says_what_was_sent_when_it_was() -> None:
     builder = Builder(spec(TASK, {**TASK, "id": "other"}))
-    rows = [one.row for one in builder.unread("d/a.pdf", "content", [(7, "pages 1-3 as images"), (None, None)])]
-    assert [(row.cut_from_tokens, row.sent_as) for row in rows] == [(7, "pages 1-3 as images"), (None, None)]
+    earlier = [
+        SimpleNamespace(cut_from_tokens=7, sent_as="pages 1-3 as images", notes=None),
+        SimpleNamespace(cut_from_tokens=None, sent_as=None, notes="2 pictures"),
+    ]
+    rows = [one.row for one in builder.unread("d/a.pdf", "content", earlier)]
+    assert [(row.cut_from_tokens, row.sent_as, row.notes) for row in rows] == [
+        (7, "pages 1-3 as images", None), (None, None, "2 pictures")
+    ]  # fmt: skip
 
 
 def test_a_request_line_is_one_that_the_batch_api_takes() -> None:

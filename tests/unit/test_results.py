@@ -364,7 +364,7 @@ def test_a_merged_row_says_what_and_where_from() -> None:
             "rung": 1, "tokens": {"input": 10, "cached": 3, "cache_write": 5, "output": 4, "reasoning": 2},
             "cost_usd": "0.000000000001", "latency_ms": 5, "settled_at": None,
             "finish_reason": "stop", "repaired": False, "prompt_version": "v", "document_cut_from_tokens": None,
-            "document_sent_as": None, "carried_from": None, "why": None,
+            "document_sent_as": None, "document_notes": None, "carried_from": None, "why": None,
         },
     }  # fmt: skip
 

@@ -172,10 +172,9 @@ class Sweep:
     def _keep(self, key: str, content: str, answers: Sequence[Earlier]) -> Iterator[Made]:
         self._report.documents += 1
         self._report.unread += 1
-        self._report.ignored.document(key, None)
+        self._report.ignored.document(key, None, next((one.notes for one in answers if one.notes), ""))
         self._memory.kept(key)
-        earlier = [(answer.cut_from_tokens, answer.sent_as) for answer in answers]
-        for built, answer in zip(self._builder.unread(key, content, earlier), answers, strict=True):
+        for built, answer in zip(self._builder.unread(key, content, answers), answers, strict=True):
             yield Made(built, answer)
 
     def _table(self, table: Listed) -> Iterator[Made]:
@@ -214,7 +213,9 @@ class Sweep:
             known = mark.content if mark is not None and is_same else None
             made = [Made(built, known_content=known) for built in self._builder.build(document)]
             self._report.documents += 1
-            self._report.ignored.document(document.key, getattr(document, "code", None))
+            self._report.ignored.document(
+                document.key, getattr(document, "code", None), getattr(document, "notes", "")
+            )
             self._memory.saw(self._seen(found, document, made[0].built.row.content, place))
             yield from made
             place += 1

@@ -166,7 +166,7 @@ def _fill(
     builder = Builder(spec)
     for tasks, document in _chosen(path, spec, config, scope, read):
         read.documents += 1
-        read.ignored.document(document.key, getattr(document, "code", None))
+        read.ignored.document(document.key, getattr(document, "code", None), getattr(document, "notes", ""))
         for built in builder.asking(tasks).build(document):
             row = built.row
             read.requests += 1

@@ -27,7 +27,7 @@ from orchestrator.reports.requests_and_answers import Exchange, exchange_at
 from orchestrator.reports.status import JobDetail
 from orchestrator.store.lookups import RowFilter
 from orchestrator.web.figures import NOTHING, CommandJson
-from orchestrator.web.marked_text import MarkedText, marked_texts
+from orchestrator.web.marked_text import MarkedText, abridged, marked_texts
 from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader
 from orchestrator.web.views import PageAddress, View
@@ -39,6 +39,8 @@ PLACES = 20
 """Most places of a quote with a link; all places are marked."""
 MOST_SHOWN = 200_000
 """Most characters of a text on a page; the raw lines have all of it."""
+AROUND = 500
+"""Characters shown on both sides of a mark behind these."""
 
 
 class JobPage:
@@ -238,7 +240,7 @@ def _messages(exchange: Exchange) -> Iterator[dict[str, Any]]:
         for part in content if isinstance(content, list) else [content]:
             said = part.get("text", part) if isinstance(part, dict) else part
             if message.get("role") == "user" and said == question:
-                parts.append({"marked": _marked(exchange, _pretty(said))})
+                parts.append({"marked": _marked(exchange, said)})
             elif isinstance(part, str) or not isinstance(part, dict):
                 parts.append({"text": _pretty(part)})
             elif _address_of(part) is not None:
@@ -264,10 +266,10 @@ def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
 def _marked(exchange: Exchange, text: str) -> list[MarkedText]:
     """Return a question in pieces, with the passages marked that the answer quotes."""
     at = exchange.text_at
-    if at is None:
-        return [MarkedText(text)]
-    places = [place for quote in exchange.quotes for place in quote.places]
-    return marked_texts(text, [(at.start + place.start, at.start + place.end) for place in places])
+    places = () if at is None else [place for quote in exchange.quotes for place in quote.places]
+    start = 0 if at is None else at.start
+    pieces = marked_texts(text, [(start + place.start, start + place.end) for place in places])
+    return abridged(pieces, MOST_SHOWN, AROUND)
 
 
 def _address_of(part: dict[str, Any]) -> str | None:

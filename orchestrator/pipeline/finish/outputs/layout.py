@@ -62,6 +62,7 @@ class _Origin(msgspec.Struct):
     why: str | None
     settled_at: datetime | None = None
     document_sent_as: str | None = None
+    document_notes: str | None = None
 
 
 class _Merged(msgspec.Struct):
@@ -108,6 +109,7 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
     ("output_tokens", _I), ("reasoning_tokens", _I), ("latency_ms", _I), ("finish_reason", _T),
     ("prompt_version", _T), ("document_cut_from_tokens", _I), ("carried_from", _T), ("why", _T),
     ("settled_at", Plain.INSTANT), ("stage", _T), ("part", _I), ("parts", _I), ("document_sent_as", _T),
+    ("document_notes", _T),
 )  # fmt: skip
 
 
@@ -167,6 +169,7 @@ class Layout:
             tokens.output, tokens.reasoning, origin.latency_ms, origin.finish_reason,
             origin.prompt_version, origin.document_cut_from_tokens, origin.carried_from, origin.why,
             origin.settled_at, row.stage, row.part, row.parts, origin.document_sent_as,
+            origin.document_notes,
         ]  # fmt: skip
 
     def _answer(self, row: _Merged, output: Any, raw: bytes) -> tuple[str | None, list[Any]]:

@@ -1,0 +1,16 @@
+"""what of a row's document was not read"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0017"
+down_revision = "0016"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Of the documents so far nobody knows."""
+    op.add_column("requests", sa.Column("notes", sa.Text(), nullable=True))

@@ -1,0 +1,138 @@
+"""The words of shapes in office documents: of slides, of text boxes on sheets, and of SmartArt."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+
+from orchestrator.documents.chart_text import chart_lines
+from orchestrator.documents.office import Losses, TextLimit
+from orchestrator.documents.office_package import Package
+from orchestrator.documents.scripts import lowered, raised
+
+_TITLES = ("title", "ctrTitle")
+_BODIES = ("", "body", "obj")
+_MOST_LEVEL = 9
+_LOST = {"blip": "picture", "videoFile": "video", "audioFile": "sound"}
+
+
+def shape_lines(package: Package, part: str, limit: TextLimit, losses: Losses, *, notes: bool = False) -> list[str]:
+    """A line for each paragraph of a part's shapes, and for each row of its tables."""
+    shapes = _Shapes(limit, losses, notes=notes)
+    package.parse(posixpath.normpath(part), shapes.start, shapes.end, shapes.characters)
+    return shapes.lines
+
+
+def drawn_lines(package: Package, part: str, limit: TextLimit, losses: Losses) -> list[str]:
+    """The words of the SmartArt and the charts that a part refers to. What has no words is a loss."""
+    lines: list[str] = []
+    for relation in package.relations(part):
+        if not package.holds(relation.target):
+            continue
+        if relation.kind == "diagramData":
+            lines += shape_lines(package, relation.target, limit, losses)
+        elif relation.kind in ("chart", "chartEx"):
+            chart = chart_lines(package, relation.target, limit)
+            losses["chart as a picture only"] += not chart
+            lines += chart
+    return lines
+
+
+class _Shapes:
+    """Takes the events of an XML parser and makes lines of a slide's paragraphs and of the rows of its tables."""
+
+    def __init__(self, limit: TextLimit, losses: Losses, *, notes: bool) -> None:
+        self.lines: list[str] = []
+        self._limit = limit
+        self._losses = losses
+        self._notes = notes
+        self._place: str | None = None  # what a shape is for: a kind of placeholder, None where it is for nothing
+        self._pieces: list[str] | None = None
+        self._cells: list[str] | None = None
+        self._level = 0
+        self._marked: bool | None = None  # whether the paragraph says itself that it has a bullet, or none
+        self._is_text = False
+        self._script: Callable[[str], str] | None = None  # of the run that is open
+        self._run = 0  # where its pieces begin
+        self._fallback = 0
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """An element begins."""
+        self._limit.element()
+        name = tag.rpartition("}")[2]
+        if self._fallback or name == "Fallback":  # the same once more, for old programs
+            self._fallback += 1
+            return
+        match name:
+            case "sp" | "graphicFrame":
+                self._place = None
+            case "ph":
+                self._place = attributes.get("type", "")
+            case "p" if tag.endswith("drawingml/2006/main}p") or tag.endswith("drawingml/main}p"):
+                self._pieces, self._level, self._marked = [], 0, None
+            case "pPr":
+                level = attributes.get("lvl", "0")
+                self._level = min(int(level), _MOST_LEVEL) if level.isdigit() else 0
+            case "buNone":
+                self._marked = False
+            case "buChar" | "buAutoNum":
+                self._marked = True
+            case "r" if self._pieces is not None:
+                self._script, self._run = None, len(self._pieces)
+            case "rPr" if (shift := attributes.get("baseline", "0").rstrip("%")) not in ("0", ""):
+                self._script = lowered if shift.startswith("-") else raised
+            case "t":
+                self._is_text = True
+            case "br":
+                self._add("\n")
+            case "tr":
+                self._cells = []
+            case "blip" | "videoFile" | "audioFile" if not self._notes:
+                self._losses[_LOST[name]] += 1
+            case "oleObj" if attributes.get("progId", "").partition(".")[0] != "Equation":
+                self._losses["embedded file"] += 1
+                self._losses["picture"] -= 1  # what shows it
+
+    def end(self, tag: str) -> None:
+        """An element ends."""
+        if self._fallback:
+            self._fallback -= 1
+            return
+        name = tag.rpartition("}")[2]
+        if name == "t":
+            self._is_text = False
+        elif name == "r" and self._pieces is not None and self._script is not None:
+            self._pieces[self._run :] = [self._script("".join(self._pieces[self._run :]))]
+            self._script = None
+        elif name == "p" and self._pieces is not None:
+            self._end_paragraph("".join(self._pieces).strip())
+            self._pieces = None
+        elif name == "tc" and self._cells is not None:
+            self._cells.append("\0")
+        elif name == "tr" and self._cells is not None:
+            row = " ".join(self._cells).split("\0")[:-1]
+            self.lines.append(" | ".join(" ".join(cell.split()) for cell in row))
+            self._cells = None
+
+    def characters(self, text: str) -> None:
+        """Text, in any number of pieces."""
+        if self._is_text:
+            self._add(text)
+
+    def _add(self, text: str) -> None:
+        if self._pieces is not None:
+            self._limit.text(text)
+            self._pieces.append(text.replace("\0", ""))
+
+    def _end_paragraph(self, text: str) -> None:
+        if self._cells is not None:
+            self._cells.append(text)
+            return
+        if not text or (self._notes and self._place != "body") or self._place in ("sldNum", "dt"):
+            return
+        if self._place in _TITLES:
+            self.lines.append("# " + " ".join(text.split()))
+        elif self._marked or (self._marked is None and self._place in _BODIES and not self._notes):
+            self.lines.append("  " * self._level + "- " + text)
+        else:
+            self.lines.append("  " * self._level + text)

@@ -1,0 +1,115 @@
+"""What stands on the sheets of a workbook (.xlsx) beside their cells: comments, text boxes, charts and SmartArt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.documents.office import Losses, TextLimit
+from orchestrator.documents.office_package import Package
+from orchestrator.documents.shapes_text import drawn_lines, shape_lines
+
+
+class SheetParts:
+    """A workbook's parts beside its cells. Raises what the package raises."""
+
+    def __init__(self, data: bytes, most: int) -> None:
+        self.losses = Losses()
+        self._limit = TextLimit(most)
+        self._package = Package(data)
+        self._sheets = self._parts()
+        self._people: dict[str, str] = {}
+
+    def lines(self, sheet: str) -> list[str]:
+        """The lines for a sheet of this name."""
+        part = self._sheets.get(sheet)
+        return [] if part is None else [*self._drawings(part), *self._comments(part)]
+
+    def _parts(self) -> dict[str, str]:
+        """The part of each sheet, by its name."""
+        main = self._package.main_part()
+        targets = {relation.id: relation.target for relation in self._package.relations(main)}
+        found: dict[str, str] = {}
+
+        def start(tag: str, attributes: dict[str, str]) -> None:
+            if tag.endswith("}sheet") and "name" in attributes:
+                ident = next((value for name, value in attributes.items() if name.endswith("}id")), "")
+                found[attributes["name"]] = targets.get(ident, "")
+
+        if self._package.holds(main) and main.endswith(".xml"):
+            self._package.parse(main, start)
+        return found
+
+    def _drawings(self, part: str) -> Iterator[str]:
+        for relation in self._package.relations(part):
+            if relation.kind == "drawing" and self._package.holds(relation.target):
+                yield from shape_lines(self._package, relation.target, self._limit, self.losses)
+                yield from drawn_lines(self._package, relation.target, self._limit, self.losses)
+            elif relation.kind in ("oleObject", "package"):
+                self.losses["embedded file"] += 1
+
+    def _comments(self, part: str) -> Iterator[str]:
+        """A line for each comment; threads stand twice in a workbook, the second time as old comments."""
+        kinds = {relation.kind: relation.target for relation in self._package.relations(part)}
+        target = kinds.get("threadedComment") or kinds.get("comments", "")
+        if not self._package.holds(target):
+            return
+        comments = _Comments(self._limit, self._persons() if "threadedComment" in kinds else {})
+        self._package.parse(target, comments.start, comments.end, comments.characters)
+        for place, author, text in comments.found:
+            yield f"[comment {place}]: " + (f"{author}: " if author and not text.startswith(author) else "") + text
+
+    def _persons(self) -> dict[str, str]:
+        """The names of those who wrote in threads."""
+        if not self._people:
+
+            def start(tag: str, attributes: dict[str, str]) -> None:
+                if tag.endswith("}person"):
+                    self._people[attributes.get("id", "")] = attributes.get("displayName", "")
+
+            for relation in self._package.relations(self._package.main_part()):
+                if relation.kind == "person" and self._package.holds(relation.target):
+                    self._package.parse(relation.target, start)
+        return self._people
+
+
+class _Comments:
+    """Takes the events of an XML parser; comments as cell, author and text."""
+
+    def __init__(self, limit: TextLimit, people: dict[str, str]) -> None:
+        self.found: list[tuple[str, str, str]] = []
+        self._limit = limit
+        self._people = people
+        self._authors: list[str] = []
+        self._place = self._author = ""
+        self._pieces: list[str] = []
+        self._is_text = self._is_thread = False
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._limit.element()
+        name = tag.rpartition("}")[2]
+        self._is_text = name in ("author", "t") or (name == "text" and self._is_thread)
+        if name in ("comment", "threadedComment"):
+            self._is_thread = name == "threadedComment"
+            number = attributes.get("authorId", "")
+            old = self._authors[int(number)] if number.isdigit() and int(number) < len(self._authors) else ""
+            self._place, self._author = (
+                attributes.get("ref", ""),
+                self._people.get(attributes.get("personId", ""), old),
+            )
+            self._pieces = []
+        elif name == "author":
+            self._pieces = []
+
+    def end(self, tag: str) -> None:
+        name = tag.rpartition("}")[2]
+        self._is_text = False
+        text = " ".join("".join(self._pieces).split())
+        if name == "author":
+            self._authors.append(text)
+        elif name in ("comment", "threadedComment") and text:
+            self.found.append((self._place, self._author, text))
+
+    def characters(self, text: str) -> None:
+        if self._is_text:
+            self._limit.text(text)
+            self._pieces.append(text)

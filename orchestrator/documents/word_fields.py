@@ -1,0 +1,42 @@
+"""What was chosen in the old form fields of a Word document: ticks and entries of lists, which no text repeats."""
+
+from __future__ import annotations
+
+SYMBOLS = dict.fromkeys(("F052", "F0FC", "F0FE", "F054"), "☒") | dict.fromkeys(("F06F", "F0A8", "F071"), "☐")
+"""Boxes and ticks of the fonts Wingdings."""
+_OFF = ("0", "false", "off")
+
+
+def is_on(value: str) -> bool:
+    """True for a property that is there without a value, and for every value but those that switch it off."""
+    return value not in _OFF
+
+
+class FormField:
+    """A field as its elements tell of it, one after the other."""
+
+    def __init__(self) -> None:
+        self._kind = ""
+        self._default = self._chosen = ""
+        self._entries: list[str] = []
+
+    def take(self, name: str, value: str) -> None:
+        """An element of the field."""
+        match name:
+            case "checkBox" | "ddList":
+                self._kind = name
+            case "default":
+                self._default = value or "1"
+            case "checked" | "result":
+                self._chosen = value or "1"
+            case "listEntry":
+                self._entries.append(value)
+
+    def text(self) -> str:
+        """What the page shows; empty for a field whose text stands behind it."""
+        chosen = self._chosen or self._default or "0"
+        if self._kind == "checkBox":
+            return "☒" if is_on(chosen) else "☐"
+        if self._kind == "ddList" and chosen.isdigit() and int(chosen) < len(self._entries):
+            return self._entries[int(chosen)]
+        return ""
