@@ -85,7 +85,7 @@ def test_every_file_that_was_not_read_is_named_on_demand(
         assert f"  not read: documents/{line}\n" in plain
     assert "read 2; 1 .doc not read (LibreOffice would), 2 .png not read (`render` would), 1 damaged or" in plain
     told = result(run_orch, "validate", "job.yaml", "--list")
-    assert {"key": "documents/locked.zip", "why": "unreadable"} in told["not_read"]
+    assert {"key": "documents/locked.zip", "why": "unreadable", "notes": ""} in told["not_read"]
     assert len(told["not_read"]) == told["ignored"]["total"] + sum(told["ignored"]["unreadable"].values())
     assert result(run_orch, "validate", "job.yaml")["not_read"] is None
 
