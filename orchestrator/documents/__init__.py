@@ -1,4 +1,4 @@
-"""Sources of the job file -> documents: folders and files, tables row by row, archives and mail part by part."""
+"""Sources of the job file → documents: folders and files, tables row by row, archives and mail part by part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a ZIP or TAR archive, within limits: nothing is written, and no name leads anywhere."""
+"""Reads ZIP and TAR archives within limits, without writing anything or following any name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from orchestrator.documents.lines import CHUNK, too_large
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit
 
-_LOCKED = 1  # the flag of an entry that opens with a password
+_LOCKED = 1  # the flag of an entry that needs a password
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, tarfile.TarError)
 
 
 class Member(NamedTuple):
-    """A file in another: its path in there, and how to read it.
+    """A file inside another file: its path there, and how to read it.
 
-    `read` raises OSError and ExtractionError, and is to be called before the next part is asked for. `fields` are
-    what templates may use besides, `kind` is what it is where its name does not tell; `passed` says why it is not a
-    document. `parts` gives the parts of a mail in the place of its bytes.
+    `read` raises OSError and ExtractionError, and must be called before the next part is requested. `fields` are
+    further template fields; `kind` is set if the name does not tell it; `passed` says why it is not a document.
+    `parts` gives the parts of a mail instead of its bytes.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Member(NamedTuple):
 
 
 def zip_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """The files in a ZIP archive, in its order. Raises OSError, ExtractionError."""
+    """Yield the files in a ZIP archive, in its order. Raises OSError, ExtractionError."""
     with content.opened() as handle:
         try:
             archive = zipfile.ZipFile(handle)
@@ -65,7 +65,7 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpack
 
 
 def tar_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """The files in a TAR archive, in its order; links and devices are passed over. Raises as `zip_parts`."""
+    """Yield the files in a TAR archive, in its order; links and devices have `passed` set. Raises as `zip_parts`."""
     with content.stream() as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -97,7 +97,7 @@ def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, unpa
 
 
 def _taken(stream: IO[bytes], limit: int, unpacking: UnpackLimit) -> bytes:
-    """The bytes of a part, `limit` of them at most. Raises ExtractionError."""
+    """Return the bytes of a part, at most `limit`. Raises ExtractionError."""
     unpacking.check()
     data = joined(iter(partial(stream.read, CHUNK), b""), limit)
     unpacking.add_part(len(data))
@@ -105,7 +105,7 @@ def _taken(stream: IO[bytes], limit: int, unpacking: UnpackLimit) -> bytes:
 
 
 def damaged_part() -> ExtractionError:
-    """For a part alone."""
+    """Return the error for a single damaged part."""
     return ExtractionError(
         DocumentProblem.UNREADABLE,
         "It is damaged in the archive, or packed in a way that is not read; pack it anew, or exclude it.",
@@ -113,7 +113,7 @@ def damaged_part() -> ExtractionError:
 
 
 def damaged(what: str) -> ExtractionError:
-    """For an archive as a whole."""
+    """Return the error for a damaged archive."""
     return ExtractionError(
         DocumentProblem.UNREADABLE,
         f"The archive is damaged, cut off or no {what} archive; pack it anew, or exclude it.",

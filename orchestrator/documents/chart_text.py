@@ -1,4 +1,4 @@
-"""The words and numbers of a chart in an office document: its title, and a row for each category."""
+"""The text and numbers of a chart in an office document: its title, and a row for each category."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from orchestrator.documents.office_package import Package
 
 _LONG = re.compile(r"-?\d{1,15}\.\d{13,20}")
 MAX_POINTS = 1_000
-"""Of a series; what has more is read in its sheet."""
+"""Most points read of a series; larger data stands in its sheet."""
 
 
 def chart_lines(package: Package, part: str, limit: TextLimit) -> list[str]:
-    """The chart as a table: series are columns. Raises what the package raises."""
+    """Return the chart as a table, with series as columns. Raises what the package raises."""
     chart = _Chart(limit)
     package.parse(part, chart.start, chart.end, chart.characters)
     return chart.lines()
@@ -25,7 +25,7 @@ def _shortest(text: str) -> str:
 
 
 class _Chart:
-    """Takes the events of an XML parser."""
+    """A handler of XML events."""
 
     def __init__(self, limit: TextLimit) -> None:
         self._limit = limit
@@ -64,7 +64,7 @@ class _Chart:
                 self._series[-1].setdefault(what[0], {})[self._point] = _shortest(text)
 
     def lines(self) -> list[str]:
-        """Empty if the chart has nothing that can be read."""
+        """Return the lines; empty if nothing in the chart is readable."""
         values = [one.get("val") or one.get("yVal") or {} for one in self._series]
         names = [" ".join(one.get("tx", {}).values()) for one in self._series]
         categories = next((found for one in self._series if (found := one.get("cat") or one.get("xVal"))), {})

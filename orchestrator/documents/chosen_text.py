@@ -1,4 +1,4 @@
-"""Kinds that are read only where a pattern chooses them: notebooks, drawings, markup, calendars and cards."""
+"""Kinds that are read only if a pattern chooses them: notebooks, drawings, markup, calendars and cards."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _DRAWN = "text, title, desc"
 
 
 def markup(data: bytes, encoding: str | None, most: int) -> Text:
-    """XML as it is written, in the encoding that it declares. Raises ExtractionError (encoding)."""
-    del most  # it has no more characters than bytes
+    """Return XML unchanged, decoded by its declared encoding. Raises ExtractionError (encoding)."""
+    del most  # it has at most as many characters as bytes
     return decode(data, encoding, declared_encoding(data)), {}
 
 
 def folded(data: bytes, encoding: str | None, most: int) -> Text:
-    """A calendar or cards (iCalendar, vCard), with long lines made whole. Raises ExtractionError (encoding)."""
+    """Return a calendar or cards (iCalendar, vCard) with unfolded lines. Raises ExtractionError (encoding)."""
     del most
     return _FOLD.sub("", decode(data, encoding)), {}
 
 
 def drawing(data: bytes, encoding: str | None, most: int) -> Text:
-    """The words of an SVG drawing, a line for each text, title and description.
+    """Return the words of an SVG drawing, a line for each text, title and description.
 
     Raises ExtractionError, MemoryError.
     """
     limit, lines = TextLimit(most), list[str]()
     try:
         page = LexborHTMLParser(tamed(markup(data, encoding, most)[0]))
-    except SelectolaxError as error:  # any page can be parsed, with memory enough
+    except SelectolaxError as error:  # any page can be parsed, with enough memory
         raise MemoryError from error
     for node in page.css(", ".join(f"svg {name}" for name in _DRAWN.split(", "))):
         text = "\n".join(" ".join(line.split()) for line in "".join(_pieces(node)).split("\n"))
@@ -50,7 +50,7 @@ def drawing(data: bytes, encoding: str | None, most: int) -> Text:
 
 
 def _pieces(text: LexborNode) -> Iterator[str]:
-    """The text of a node; a span that stands lower than the one before it begins a line."""
+    """Yield the text of a node; a lower span begins a new line."""
     for node in text.traverse(include_text=True):
         if node.tag == "-text":
             yield (node.text_content or "").replace("\n", " ")
@@ -75,7 +75,7 @@ class _Notebook(msgspec.Struct):
 
 
 def notebook(data: bytes, encoding: str | None, most: int) -> Text:
-    """The cells of a Jupyter notebook and the text that they put out; code is in fences. Raises ExtractionError."""
+    """Return the cells of a Jupyter notebook and their text output, with code in fences. Raises ExtractionError."""
     limit = TextLimit(most)
     try:
         read = msgspec.json.decode(decode(data, encoding).encode(), type=_Notebook)
@@ -107,7 +107,7 @@ def _outputs(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _joined(text: Any) -> str:
-    """Text that may be written as a list of lines."""
+    """Return a text that may be a list of lines."""
     if isinstance(text, list):
         return "".join(line for line in text if isinstance(line, str))
     return text if isinstance(text, str) else ""

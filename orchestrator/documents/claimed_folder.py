@@ -1,4 +1,4 @@
-"""A temporary folder that belongs to a process; what a kill has left is removed by the next one."""
+"""A temporary folder that belongs to a process; the next process removes what a kill has left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCK = "lock"
 
 
 class ClaimedFolder:
-    """A folder that is held as long as this process lives: one that nobody holds is what a kill has left."""
+    """A folder held while this process lives: a folder that no process holds was left by a kill."""
 
     def __init__(self) -> None:
         _sweep()
@@ -25,13 +25,13 @@ class ClaimedFolder:
         claimed.rename(self.path / LOCK)
 
     def close(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the folder with its content."""
         self._lock.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _sweep() -> None:
-    """Remove the folders of processes that were killed."""
+    """Remove the folders of killed processes."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         if folder.is_symlink() or folder.stat().st_uid != os.getuid():
             continue

@@ -1,6 +1,6 @@
-"""Documents with less in them that says nothing: blanks, invisible characters, headers and footers of pages. Pure.
+"""Removes meaningless parts of documents: blanks, invisible characters, headers and footers of pages. Pure.
 
-What is taken away depends on the document alone, so that a document's text is the same whatever others come and go.
+The result depends on the document alone, so that a document's text stays the same whatever other documents exist.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 RULES_VERSION = 1
-"""Part of the fingerprint where a text is cleaned up. Raise it whenever a rule changes what is left."""
+"""Part of the fingerprint of cleaned texts. Raise it whenever a rule changes the result."""
 PAGE_BREAK = "\f"
 MARGIN_LINES = 3
-"""So many lines at the top and at the foot of a page may be its header and footer."""
+"""Number of lines at the top and bottom of a page that may be its header and footer."""
 MARGIN_LENGTH = 2000
-"""Characters of a header or footer that has the page's number in it."""
+"""Most characters of a header or footer that contains the page's number."""
 MARGIN_NUMBERS = 20
-"""So many numbers of a line, from its begin and from its end, may be the page's."""
+"""Number of numbers in a line, from its start and from its end, that may be the page's."""
 FEWEST_PAGES = 3
 
 # Soft hyphen, zero-width space, word joiner, byte order mark. The joiners U+200C and U+200D belong to the spelling of
@@ -32,17 +32,17 @@ _NUMBER = re.compile(r"\d{1,5}")
 
 
 def clean(text: str, *, whitespace: bool, boilerplate: bool) -> str:
-    """The text without what is asked to go; a text of which nothing would be left stays as it is."""
+    """Return the text without the requested parts; a text that would become empty stays as it is."""
     found = _without_margins(text) if boilerplate else text
     found = _without_blanks(found) if whitespace else found
     return found if found.strip() else text
 
 
 def _without_blanks(text: str) -> str:
-    """Runs of blanks within lines, blanks at their ends, runs of empty lines and invisible characters are taken out.
+    """Remove runs of blanks within lines, blanks at line ends, runs of empty lines, and invisible characters.
 
-    Indents stay, and so does all between code fences. Where two lines in a row have gaps they are columns: those
-    lines keep them.
+    Indents stay, and so does everything between code fences. If two successive lines have gaps, these are columns and
+    stay.
     """
     lines: list[str] = []
     for line, is_code in _fenced(text.split("\n")):
@@ -59,7 +59,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _fenced(lines: list[str]) -> Iterator[tuple[str, bool]]:
-    """The lines, each with whether it is a fence or code between two; a fence that is left open holds the rest."""
+    """Yield each line, and True if it is a fence or code between fences; an open fence extends to the end."""
     fence = ""
     for line in lines:
         found = _FENCE.match(line.translate(_INVISIBLE))
@@ -74,10 +74,10 @@ def _fenced(lines: list[str]) -> Iterator[tuple[str, bool]]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line at the edge of a page. `marks` are what it may be known by on the others.
+    """A line at the edge of a page. `marks` identify it on other pages.
 
-    A mark is the hash of the line itself, or of the line without a number, and by how much that number is off the
-    page's.
+    A mark is the hash of the line itself, or the hash of the line without a number, with that number's difference
+    from the page number.
     """
 
     index: int
@@ -85,9 +85,9 @@ class _Line:
 
 
 def _without_margins(text: str) -> str:
-    """Lines that stand at the top, or at the foot, of most pages are left on the first of them alone.
+    """Keep lines that repeat at the top, or at the bottom, of most pages only at their first occurrence.
 
-    A number in such a line may be the page's own. Documents of fewer than FEWEST_PAGES pages stay as they are.
+    A number in such a line may be the page number. Documents of fewer than FEWEST_PAGES pages stay as they are.
     """
     pages = [page.split("\n") for page in text.split(PAGE_BREAK)]
     if len(pages) < FEWEST_PAGES:
@@ -102,7 +102,7 @@ def _without_margins(text: str) -> str:
             for line in edge:
                 known = line.marks & repeated
                 if not known:
-                    break  # what stands further in is the page's own text
+                    break  # lines further in are the page's own text
                 if known & told:
                     gone.append(line.index)
                 told |= known
@@ -112,7 +112,7 @@ def _without_margins(text: str) -> str:
 
 
 def _edge(page: list[str], number: int, *, is_foot: bool) -> list[_Line]:
-    """The outermost lines of a page that are not empty, from its edge inwards."""
+    """Return the outermost non-empty lines of a page, from its edge inwards."""
     order = range(len(page) - 1, -1, -1) if is_foot else range(len(page))
     there = [index for index in order if page[index].strip()][:MARGIN_LINES]
     return [_Line(index, _marks(" ".join(page[index].split()), number)) for index in there]

@@ -1,6 +1,6 @@
-"""What worker processes run: files read and tables cut into rows, given back as plain values.
+"""Functions that worker processes run: they read files and cut tables into rows, returned as plain values.
 
-Arguments and values are tuples, since only plain values go between processes.
+Arguments and results are tuples, since only plain values pass between processes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ BATCH_ROWS = 200
 BATCH_BYTES = 100_000
 BATCH_SECONDS = 0.2
 LOOK_ROWS = 8
-"""After so many rows the clock is checked."""
+"""Number of rows after which the clock is checked."""
 Plain = tuple[object, ...]
 
 
 def file(*about: object) -> Iterator[list[Plain]]:
-    """The document of a `DocumentFile`, or its problem."""
+    """Yield the document of a `DocumentFile`, or its problem."""
     yield [_plain(files.read(_file_of(about)))]
 
 
 def sent(about: Plain, data: bytes) -> Iterator[list[Plain]]:
-    """The same of a file whose bytes come with the call: it lies on another machine."""
+    """Yield the same for a file on another machine, whose bytes come with the call."""
     yield [_plain(files.read_bytes(_file_of(about), data))]
 
 
@@ -51,7 +51,7 @@ def _file_of(about: Plain) -> DocumentFile:
 
 
 def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | None) -> Iterator[list[Plain]]:
-    """What `parts.documents` gives, some at a time; at last the problem of the file itself, if it has one."""
+    """Yield the results of `parts.documents` in batches; at the end the problem of the file itself, if any."""
     from orchestrator.documents import parts as parts_of
 
     file = TableFile(*about)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | 
 
 
 def part_keys(*about: object) -> Iterator[list[str]]:
-    """The keys of the parts of a file, some at a time."""
+    """Yield the keys of a file's parts in batches."""
     from orchestrator.documents import parts as parts_of
 
     try:
@@ -93,7 +93,8 @@ def _with_plugins(file: TableFile) -> TableFile:
 
 
 def rows(about: Plain, wanted: AbstractSet[str] | None, first: int) -> Iterator[list[Plain] | None]:
-    """The documents of a `TableFile`, or their problems, some at a time; at last that of the table, if it has one."""
+    """Yield the documents of a `TableFile`, or their problems, in batches; at the end the table's own problem, if
+    any."""
     batch: list[Plain] = []
     size, began = 0, time.monotonic()
     for found in _rows(TableFile(*about), wanted, first):  # type: ignore[arg-type]
@@ -124,7 +125,7 @@ def _rows(
 
 
 def keys(*about: object) -> Iterator[list[str]]:
-    """The keys of all documents of a `TableFile`, some at a time. Errors are reported when it is read."""
+    """Yield the keys of all documents of a `TableFile` in batches. Errors are reported when it is read."""
     file = TableFile(*about)  # type: ignore[arg-type]
     try:
         found = _keys_of_parts(file) if file.kind in CONTAINERS.values() else tables.keys(file)
@@ -135,7 +136,7 @@ def keys(*about: object) -> Iterator[list[str]]:
 
 
 def _keys_of_parts(file: TableFile) -> Iterator[str]:
-    """Which documents there are, only reading them tells."""
+    """Yield the keys of documents in a container, which only reading reveals."""
     from orchestrator.documents import parts as parts_of
 
     found = parts_of.documents(_with_plugins(file))
@@ -143,7 +144,7 @@ def _keys_of_parts(file: TableFile) -> Iterator[str]:
 
 
 def columns(*about: object) -> Iterator[tuple[str, ...]]:
-    """The names of a `TableFile`'s columns; nothing where only its rows can tell, or it cannot be opened."""
+    """Yield the names of a `TableFile`'s columns; nothing if only its rows have them, or it cannot be opened."""
     try:
         found = tables.open_table(TableFile(*about), keys_only=True).columns  # type: ignore[arg-type]
     except (ExtractionError, OSError):
@@ -153,12 +154,12 @@ def columns(*about: object) -> Iterator[tuple[str, ...]]:
 
 
 def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
-    """What is reported of a file, folder or table as a whole."""
+    """Return the report on a file, folder or table as a whole."""
     return UnreadableDocument(key, key.rpartition("/")[2], error.code, error.message, error.size)
 
 
 def _plain(found: Document | UnreadableDocument) -> Plain:
-    """As it goes to the main process: whatever a reader or a plug-in made, every string can be written as UTF-8."""
+    """Return the form for the main process: every string can be written as UTF-8, whatever made it."""
     key, name = whole(found.key), whole(found.name)
     if isinstance(found, Document):
         pictures = tuple(map(tuple, found.pictures))
@@ -178,7 +179,7 @@ def _whole_value(value: object) -> object:
 
 
 def from_plain(found: Plain) -> Document | UnreadableDocument:
-    """What a worker meant."""
+    """Return the document or problem that a worker sent."""
     if len(found) == 8:
         pictures = tuple(Picture(*one) for one in found[6])  # type: ignore[attr-defined]
         return Document(*found[:6], pictures, found[7])  # type: ignore

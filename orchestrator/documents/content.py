@@ -1,4 +1,4 @@
-"""The bytes of a file, or of a member of an archive, unpacked within limits where they are packed."""
+"""The bytes of a file, or of a member of an archive, unpacked within limits if packed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _DAMAGE = (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile, zstd.ZstdErro
 
 
 class Content(NamedTuple):
-    """A file on disk, or `data` that is in memory already. `packing` is a value of `kinds.PACKINGS`, or empty.
+    """A file on disk, or `data` in memory. `packing` is a value of `kinds.PACKINGS`, or empty.
 
-    `limit` is in bytes: what is in memory at once has no more. Up to `max_unpacked` bytes, what is packed may be as
-    repetitive as it likes. All methods raise OSError and ExtractionError.
+    `limit` bounds the bytes in memory at once. Up to `max_unpacked` bytes, packed data may be as repetitive as it
+    likes. All methods raise OSError and ExtractionError.
     """
 
     path: str
@@ -41,7 +41,7 @@ class Content(NamedTuple):
     max_unpacked: int = LEAST_UNPACKED
 
     def pieces(self) -> Iterator[bytes]:
-        """What is in it, from front to back, however much that is."""
+        """Yield the content from front to back, of any size."""
         if self.packing:
             with self._raw() as raw:
                 yield from unpacked(raw, self.packing, self.max_unpacked)
@@ -52,7 +52,7 @@ class Content(NamedTuple):
 
     @contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """A file to read and seek in; what is packed has to fit into the limit."""
+        """Yield a seekable file; packed content must fit into the limit."""
         if self.packing:
             yield io.BytesIO(joined(self.pieces(), self.limit))
             return
@@ -61,7 +61,7 @@ class Content(NamedTuple):
 
     @contextmanager
     def stream(self) -> Iterator[IO[bytes]]:
-        """A file to read from front to back, however large."""
+        """Yield a file of any size, to read from front to back."""
         if self.packing:
             yield io.BufferedReader(_Pieces(self.pieces()), CHUNK)
             return
@@ -69,12 +69,12 @@ class Content(NamedTuple):
             yield raw
 
     def whole(self) -> bytes:
-        """All of it. Raises ExtractionError (too_large)."""
+        """Return all content. Raises ExtractionError (too_large)."""
         return joined(self.pieces(), self.limit)
 
     @contextmanager
     def _raw(self) -> Iterator[IO[bytes]]:
-        """The bytes as they lie there. A file that changes while it is read is reported."""
+        """Yield the bytes as stored. Raises ExtractionError if a file changes while it is read."""
         if self.data is not None:
             yield io.BytesIO(self.data)
             return
@@ -114,12 +114,12 @@ class _Pieces(io.RawIOBase):
 
 
 def unpack(data: bytes, packing: str, limit: int, max_unpacked: int) -> bytes:
-    """What `data` unpacks to. Raises ExtractionError (too_large, unreadable)."""
+    """Return the unpacked `data`. Raises ExtractionError (too_large, unreadable)."""
     return joined(unpacked(io.BytesIO(data), packing, max_unpacked), limit)
 
 
 def unpacked(raw: IO[bytes], packing: str, max_unpacked: int) -> Iterator[bytes]:
-    """What a packed file holds, a piece at a time. Raises ExtractionError."""
+    """Yield the content of a packed file in pieces. Raises ExtractionError."""
     size = 0
     try:
         with _unpacking(raw, packing) as stream:
@@ -153,7 +153,7 @@ def _unpacking(raw: IO[bytes], packing: str) -> IO[bytes]:
 
 
 def joined(pieces: Iterator[bytes], limit: int) -> bytes:
-    """The pieces as one. Raises ExtractionError where they have more than `limit` bytes."""
+    """Join the pieces. Raises ExtractionError if they exceed `limit` bytes."""
     parts, size = [], 0
     for piece in pieces:
         size += len(piece)
@@ -164,7 +164,7 @@ def joined(pieces: Iterator[bytes], limit: int) -> bytes:
 
 
 def too_large_inside(limit: int, size: int | None = None) -> ExtractionError:
-    """For what has more bytes once it is unpacked; `size` where that is known."""
+    """Return the error for content that exceeds the limit once unpacked; `size` if known."""
     if size is not None:
         return too_large(size, limit)
     return ExtractionError(

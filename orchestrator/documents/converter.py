@@ -1,7 +1,7 @@
-"""Files of formats that LibreOffice alone reads, turned into ones that orch reads, each by a process of its own.
+"""Converts formats that only LibreOffice reads into formats that orch reads, each file in its own process.
 
 That process has no network, sees the system's programs, its own file and a new profile, and can change nothing else:
-Linux gives it namespaces of its own, as `unshare` makes them. Where they cannot be had, nothing is converted.
+Linux isolates it in namespaces, as `unshare` makes them. Without namespaces, nothing is converted.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 0.2
 _SHOWN = 300
 _FIB, _LOCKED = b"\xec\xa5", 0x01
-"""How the main stream of a Word document begins, and the bit of its twelfth byte that says that it is locked."""
+"""The first bytes of a Word document's main stream, and the bit of its twelfth byte that marks it as locked."""
 _SECTOR = 512
-# The root of the file system is made anew: the folders of programs, three devices, and the folder of this conversion.
-# Whoever is root outside is root in there, so that nothing of it can be written to and no right is kept.
+# A new root of the file system holds only the programs' folders, three devices, and this conversion's folder. Root
+# outside stays root inside, so that nothing there can be written to and no right is kept.
 _CONFINED = r"""
 root=$1 folder=$2 program=$3 target=$4 name=$5 own=$6
 mount -t tmpfs -o mode=755,size=1m orch "$root"
@@ -68,7 +68,7 @@ exec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all \
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """The file that came out, and the digest (SHA-256, hex) and size in bytes of what it was made of."""
+    """The resulting file, and the digest (SHA-256, hex) and size in bytes of its source."""
 
     path: str
     kind: str
@@ -77,10 +77,8 @@ class Converted:
 
 
 class Converter:
-    """Converts some files at once, in a folder that it removes. `check` is called while one is waited for.
-
-    For one thread.
-    """
+    """Converts several files in parallel, in a folder that it removes. `check` is called during waits. For one
+    thread."""
 
     def __init__(self, program: str, most: int, limits: WorkerLimits, check: Callable[[], None]) -> None:
         self._program = shutil.which(program)
@@ -93,19 +91,19 @@ class Converter:
         self._is_closed = threading.Event()
 
     def close(self) -> None:
-        """End all that is under way."""
+        """End all running conversions."""
         self._is_closed.set()
         self._pool.shutdown(cancel_futures=True)
         self._folder.close()
 
     def submit(self, file: DocumentFile) -> Future[Converted]:
-        """Begin with a file."""
+        """Start converting a file."""
         self._number += 1
         return self._pool.submit(self._convert, file, self._folder.path / f"{self._number}")
 
     @contextmanager
     def result(self, begun: Future[Converted]) -> Iterator[Converted | ExtractionError]:
-        """What a file became, or why nothing; it is gone behind that."""
+        """Yield a file's conversion or its error; the converted file is removed afterwards."""
         while True:
             self._check()
             try:
@@ -124,7 +122,7 @@ class Converter:
                 shutil.rmtree(Path(found.path).parents[1], ignore_errors=True)
 
     def _convert(self, file: DocumentFile, folder: Path) -> Converted:
-        """Raises ExtractionError, OSError."""
+        """Convert a file. Raises ExtractionError, OSError."""
         if self._program is None:
             raise _unsupported(f"there is no program {self._called}")
         data = read_all(open_file, file.path, file.within, file.max_bytes)
@@ -151,7 +149,7 @@ class Converter:
         return Converted(str(out), kind, hashlib.sha256(data).hexdigest(), len(data))
 
     def _run(self, folder: Path, name: str, target: str) -> str:
-        """What the program said last. Raises ExtractionError (time_limit)."""
+        """Run the conversion and return the program's last message. Raises ExtractionError (time_limit)."""
         limits = self._limits
         assert self._program is not None
         program = os.path.realpath(self._program)
@@ -192,7 +190,7 @@ class Converter:
 
 
 def _is_locked(data: bytes) -> bool:
-    """Whether a document of the time before packages opens only with a password."""
+    """True if an old binary document needs a password."""
     if not data.startswith(OLE):
         return False
     if is_locked(data) or "EncryptedSummary".encode("utf-16-le") in data:  # of any program; of PowerPoint

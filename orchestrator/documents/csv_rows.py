@@ -19,14 +19,14 @@ MOST_HEADER_BYTES = 1_000_000
 
 
 class CsvTable:
-    """Rows are numbered from 1, the header not counted; messages also name the line."""
+    """Rows are numbered from 1 without the header; messages also name the line."""
 
     def __init__(self, content: Content, encoding: str | None, expected: tuple[str, ...] = ()) -> None:
-        """`expected` are column names that tell the delimiter. Raises OSError, ExtractionError."""
+        """`expected` are column names that reveal the delimiter. Raises OSError, ExtractionError."""
         self._content = content
         self._encoding = encoding
         self._limit = limit = content.limit
-        # The limit is one for the whole process, so it is only ever raised; a line is no longer than this already.
+        # The limit applies to the whole process, so it is only ever raised; lines are bounded already.
         csv.field_size_limit(max(csv.field_size_limit(), limit))
         head = self._head()
         self._delimiter = _delimiter(head, expected)
@@ -83,7 +83,7 @@ class CsvTable:
         return lines(_plain_newlines(pieces), self._limit)
 
     def _head(self) -> list[str]:
-        """The first lines, as many as tell the dialect."""
+        """Return the first lines, enough to detect the dialect."""
         head: list[str] = []
         size = 0
         for line in itertools.islice(self._lines(), SNIFF_LINES):
@@ -106,7 +106,7 @@ class _TooLarge(Exception):
 
 
 class _Feed:
-    """Gives lines to a csv.reader and knows how much of the current record it has given."""
+    """Feeds lines to a csv.reader and tracks the size of the current record."""
 
     def __init__(self, source: Iterator[bytes | TooLong | Blanks], limit: int) -> None:
         self._source = source
@@ -115,11 +115,11 @@ class _Feed:
         self.begin()
 
     def begin(self) -> None:
-        """The next line starts a record."""
+        """Note that the next line starts a record."""
         self.first = self._line + 1
         self.size = 0
         self.torn = False  # the file ended inside the record
-        self.passed = 0  # lines of nothing but blanks before it
+        self.passed = 0  # blank lines before it
         self._quotes = 0
 
     def __iter__(self) -> _Feed:
@@ -153,7 +153,7 @@ class _Feed:
         return line.decode("utf-8") + "\n"
 
     def _given_up(self) -> _TooLarge:
-        """Pass over the rest of a record that is too large: up to the line that closes its quote."""
+        """Skip the rest of a record that is too large: up to the line that closes its quote."""
         while self._quotes % 2 and (line := next(self._source, None)) is not None:
             if isinstance(line, Blanks):
                 self._line += line.number
@@ -170,12 +170,13 @@ class _Feed:
 
 
 def _is_blank(cells: list[str]) -> bool:
-    """Whether a row holds nothing: spreadsheets write thousands of such below a table."""
+    """True if a row is empty: spreadsheets write thousands of empty rows below a table."""
     return not cells[0].strip() and not "".join(cells).strip()
 
 
 def _plain_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """`\\r\\n` and `\\r` become `\\n`, and NUL goes. A `\\r` at the end of a piece waits for the next."""
+    """Yield the pieces with `\\r\\n` and `\\r` as `\\n`, without NUL. A `\\r` at the end of a piece waits for the
+    next."""
     held = b""
     for piece in pieces:
         data = held + piece
@@ -187,7 +188,7 @@ def _plain_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _delimiter(head: list[str], expected: tuple[str, ...]) -> str:
-    """The delimiter that shows the expected columns; else the one that cuts the rows most evenly."""
+    """Return the delimiter that yields the expected columns; else the one that cuts the rows most evenly."""
 
     def score(delimiter: str) -> tuple[int, float, int]:
         rows = [row for row in csv.reader(head, delimiter=delimiter) if row]

@@ -1,11 +1,11 @@
-"""Paragraphs and tables of a Word document in their order, with headers, notes, comments and text boxes.
+"""Paragraphs and tables of a Word document in order, with headers, notes, comments and text boxes.
 
-Headings begin with `#` by their level and list items with their number or a dash; notes and comments are marked where
+Headings begin with `#` by their level and list items with their number or a dash. Notes and comments are marked where
 they belong (`[^1]`, `[comment 1]`) and come at the end.
 
-The XML is read from front to back and nothing is kept of it but its text, so time and memory grow with the size of
-the document alone, however its elements are nested. What is read is what a reader sees: tracked insertions and
-content controls, which is where the changing parts of a contract are, but no deletions and no field codes.
+The XML is read from front to back and only its text is kept, so time and memory grow with the size of the document
+alone, however its elements are nested. The text is what a reader sees: with tracked insertions and content controls,
+which hold the changing parts of contracts, but without deletions and field codes.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _MARKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 
 
 class _In(Enum):
-    """What an element is, by which its children are judged."""
+    """The role of an element, which decides how its children are read."""
 
-    BLOCKS = auto()  # the body, a cell, a note, and what may stand around paragraphs and tables
-    INLINE = auto()  # a paragraph, and what may stand around its text
+    BLOCKS = auto()  # the body, a cell, a note, and what may enclose paragraphs and tables
+    INLINE = auto()  # a paragraph, and what may enclose its text
     TEXT = auto()
     TABLE = auto()
     ROW = auto()
-    DRAWING = auto()  # text boxes are somewhere below
-    CHOICES = auto()  # the same thing for new and for old programs
+    DRAWING = auto()  # may contain text boxes at any depth
+    CHOICES = auto()  # the same content for new and for old programs
     PAGE = auto()  # the root of the document
     NOTES = auto()  # the root of footnotes, endnotes or comments
     EQUATION = auto()
@@ -79,13 +79,14 @@ MOST_DEPTH = 3
 """Documents that are kept within documents."""
 _SCRIPTS = {"superscript": raised, "subscript": lowered}
 _EQUATIONS = {"num": "", "den": "/", "sup": "^", "sub": "_", "deg": "root "}
-"""What stands before a part of an equation in a line of text; a part of several characters is in brackets."""
+"""Prefix of a part of an equation in a line of text; a part of several characters is in brackets."""
 _REFERENCES = {"footnoteReference": "footnote", "endnoteReference": "endnote", "commentReference": "comment"}
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Text, one paragraph or table row a line. Raises ExtractionError (encrypted, unreadable, too_large ...)."""
-    del encoding  # XML says itself how it is written
+    """Return the text, one paragraph or table row a line. Raises ExtractionError (encrypted, unreadable, too_large
+    ...)."""
+    del encoding  # XML declares its own encoding
     check_container(data, "a Word 97-2003 document; save it as .docx or PDF")
     losses = Losses()
     try:
@@ -99,7 +100,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 def _lines(package: Package, limit: TextLimit, losses: Losses, depth: int = 1) -> Iterator[str]:
-    """Headers, body, notes, comments, footers. A header that several sections share is given once."""
+    """Yield headers, body, notes, comments and footers. A header shared by several sections is given once."""
     main = package.main_part()
     relations = package.relations(main)
     styles, notes = Styles(package, relations), NoteNumbers()
@@ -142,7 +143,7 @@ def _of_kept(package: Package, part: str, limit: TextLimit, losses: Losses, dept
 
 
 def _read(package: Package, part: str, text: _Text) -> bytes:
-    """Read a part; the hash of its bytes."""
+    """Read a part and return the hash of its bytes."""
     digest = hashlib.sha256()
     parser = new_parser()
     parser.StartElementHandler, parser.EndElementHandler = text.start, text.end
@@ -155,17 +156,17 @@ def _read(package: Package, part: str, text: _Text) -> bytes:
 
 
 class _Text:
-    """Takes the events of an XML parser and makes lines of them.
+    """A handler of XML events that collects lines.
 
-    A paragraph or a table's row is a line; what stands in it deeper (text boxes, tables in cells) goes to the same
-    pieces, so that no text is copied more than a few times. Raises ExtractionError.
+    A paragraph or a table's row is a line; nested content (text boxes, tables in cells) goes to the same pieces, so
+    that no text is copied more than a few times. Raises ExtractionError.
     """
 
     def __init__(
         self, kind: str, limit: TextLimit, styles: Styles, notes: NoteNumbers, losses: Losses,
         kept_lines: Callable[[str], list[str]],
     ) -> None:  # fmt: skip
-        """`kind` is that of the part; `kept_lines` are those of a part in another format."""
+        """`kept_lines` returns the lines of a part in another format."""
         self.lines: list[str] = []
         self._kind = kind
         self._limit = limit
@@ -176,24 +177,25 @@ class _Text:
         self._field = FormField()
         self._is_hidden = False  # the run that is open
         self._label = ""  # of the note that begins
-        self._mark = ""  # what stands before the line that is open
+        self._mark = ""  # prefix of the open line
         self._properties = Properties()
-        self._open: list[tuple[_In, Callable[[], None]]] = []  # what an element is, and what to do at its end
-        self._ignored = 0  # open elements of which, and below which, nothing is read
+        # the role of each open element, and its action at the end
+        self._open: list[tuple[_In, Callable[[], None]]] = []
+        self._ignored = 0  # number of open elements from the first ignored one on
         self._is_text = False
-        self._script: Callable[[str], str] | None = None  # of the run that is open
+        self._script: Callable[[str], str] | None = None  # of the open run
         self._run = 0  # where its pieces begin
         self._pieces: list[str] = []
-        self._outside: list[str] = []  # the pieces around the outermost cell that is open
-        self._cells = 0  # that are open, in each other
-        self._inner: list[str] = []  # what goes between the lines of each open box or cell
-        self._has_line: list[bool] = []  # whether each of them has one yet
-        self._has_cell: list[bool] = []  # whether each open row has one yet
+        self._outside: list[str] = []  # the pieces around the outermost open cell
+        self._cells = 0  # number of nested open cells
+        self._inner: list[str] = []  # separator of the lines of each open box or cell
+        self._has_line: list[bool] = []  # if each of them has a line yet
+        self._has_cell: list[bool] = []  # if each open row has a cell yet
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins."""
+        """Handle the start of an element."""
         self._limit.element()
-        self._is_text = False  # what follows a child is not the text's own
+        self._is_text = False  # text after a child does not belong to the text element
         if self._ignored:
             self._ignored += 1
         elif not self._open:
@@ -204,14 +206,14 @@ class _Text:
             self._ignored = 1
 
     def end(self, tag: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
         if self._ignored:
             self._ignored -= 1
         else:
             self._open.pop()[1]()
 
     def characters(self, text: str) -> None:
-        """Text, in any number of pieces."""
+        """Handle text, in any number of pieces."""
         if self._is_text:
             self._limit.text(text)
             self._pieces.append(text)
@@ -224,7 +226,7 @@ class _Text:
         return _In.NOTES if self._kind in ("footnotes", "endnotes", "comments") else _In.BLOCKS
 
     def _child(self, tag: str, attributes: dict[str, str]) -> _In | None:
-        """What an element is below the one that is open; None where nothing of it is read."""
+        """Return an element's role below the open element; None if it is ignored."""
         parent, name = self._open[-1][0], tag.rpartition("}")[2]
         if parent is _In.DRAWING:
             self._lose(name, attributes)
@@ -274,7 +276,7 @@ class _Text:
             self._losses["picture"] -= 1  # what shows it
 
     def _begins_note(self, name: str, attributes: dict[str, str]) -> bool:
-        """Whether it is a note, and no line that separates notes from the page."""
+        """True for a note, False for a line that separates notes from the page."""
         if any(name in attributes for name in _TYPES):
             return False
         self._label = self._notes.label(name, value_of(attributes, "id")) + ": "
@@ -283,7 +285,7 @@ class _Text:
         return True
 
     def _begin(self, now: _In, name: str) -> Callable[[], None]:
-        """What an element does when it begins; gives what it does at its end."""
+        """Handle the start of an element, and return its action at the end."""
         if now is _In.EQUATION and name in _EQUATIONS:
             begin = len(self._pieces)
             return lambda: self._end_of_equation(_EQUATIONS[name], begin)
@@ -380,7 +382,7 @@ class _Text:
         self._has_line.pop()
         self._cells -= 1
         if not self._cells:
-            # Blanks in a cell, and all that is in one, are one blank.
+            # Blanks in a cell, and all line breaks inside, become one blank.
             self._outside.append(" ".join("".join(self._pieces).split()))
             self._pieces, self._outside = self._outside, []
 
@@ -397,4 +399,4 @@ class _Text:
 
 
 def _nothing() -> None:
-    """An element that does nothing at its end."""
+    """Do nothing at an element's end."""

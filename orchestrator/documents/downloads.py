@@ -1,4 +1,4 @@
-"""Files of remote sources, downloaded a few ahead of those that are read, and removed behind them."""
+"""Downloads files of remote sources a few ahead of their reading, and removes them afterwards."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from orchestrator.documents.remote import AT_ONCE, LONG_SECONDS, PAUSES, RemoteO
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 MOST_FAILED = 5
-"""After so many downloads in a row that broke off, it is the storage that fails and not the objects."""
+"""After this many failed downloads in a row, the storage is at fault, not the objects."""
 WAIT_SECONDS = 0.2
 CLOSE_SECONDS = 10.0
-"""How long downloads that are under way may take to notice that nobody wants them any more."""
+"""Time for running downloads to notice that they are no longer wanted."""
 Item = TypeVar("Item")
 
 
 class Downloads:
-    """A folder of downloaded files. `check` is called while one is waited for. For one thread."""
+    """A folder of downloaded files. `check` is called during waits. For one thread."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -43,19 +43,19 @@ class Downloads:
         self._storages = PerThread()
 
     def close(self) -> None:
-        """Remove all that is still there."""
+        """Remove all remaining files."""
         self._is_closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        # Storages make the folder anew where it is missing.
+        # Storages recreate the folder if it is missing.
         wait([each for each in self._under_way if not each.cancelled()], CLOSE_SECONDS)
         self._folder.close()
 
     def ahead(
         self, items: Iterable[Item], remote_of: Callable[[Item], tuple[RemoteObject, int | None] | None]
     ) -> Iterator[tuple[Item, str | ExtractionError | None]]:
-        """Items with the path that their file was downloaded to, or why it was not; None: it lies here.
+        """Yield items with the path of their downloaded file, or its error; None for a local file.
 
-        `remote_of` gives a file and how many bytes it may have. Raises JobFilesError where the storage fails.
+        `remote_of` returns a file and its limit in bytes. Raises JobFilesError if the storage fails.
         """
         waiting: deque[tuple[Item, Future[str] | None]] = deque()
         for item in items:
@@ -70,13 +70,13 @@ class Downloads:
             yield self._done(*waiting.popleft())
 
     def one(self, remote: RemoteObject, limit: int | None) -> str | ExtractionError:
-        """The path that a file was downloaded to, or why it was not."""
+        """Return the path of a downloaded file, or its error."""
         path = self._done(None, self._begin(remote, limit))[1]
         assert path is not None
         return path
 
     def drop(self, path: str) -> None:
-        """A downloaded file was read; others are left alone."""
+        """Remove a downloaded file after reading; other files are left alone."""
         if os.path.dirname(path) == str(self._folder.path):
             with suppress(FileNotFoundError):
                 os.unlink(path)
@@ -115,7 +115,7 @@ class Downloads:
 
 
 class _Failed(Exception):
-    """A download that broke off each time."""
+    """A download that failed at each try."""
 
     def __init__(self, remote: RemoteObject, error: Exception) -> None:
         super().__init__(why(error))
@@ -128,7 +128,7 @@ class _NotWanted(Exception):
 
 
 class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
-    """Ends a download that is larger than it may be, or that nobody wants any more."""
+    """Ends a download that is too large, or no longer wanted."""
 
     def __init__(self, limit: int | None, is_closed: Event) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
 
 
 def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event, storages: PerThread) -> str:
-    """Raises ExtractionError, _Failed, and _NotWanted once it is closed."""
+    """Download an object. Raises ExtractionError, _Failed, and _NotWanted once it is closed."""
     if limit is not None and remote.size is not None and remote.size > limit:
         raise too_large(remote.size, limit)
     for pause in (*PAUSES, None):
@@ -166,7 +166,7 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
             with suppress(FileNotFoundError):
                 os.unlink(to)
             raise
-        except Exception as error:  # each storage has errors of its own
+        except Exception as error:  # each storage has its own errors
             if (led := led_elsewhere(error)) is not None:
                 raise ExtractionError(DocumentProblem.UNREADABLE, f"{led}.") from error
             if pause is None or time.monotonic() - began > LONG_SECONDS:
@@ -176,7 +176,7 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
 
 
 def _check_size(remote: RemoteObject, path: str) -> None:
-    """Raises OSError where fewer or more bytes came than there are, as of a connection that was cut."""
+    """Raise OSError if the size differs from the listed one, as after a cut connection."""
     size, expected = os.stat(path).st_size, remote.size
     if expected is not None and size != expected:
         raise OSError(f"{size:,} of {expected:,} bytes arrived")

@@ -1,7 +1,7 @@
-"""Bytes to text: UTF-8, a byte order mark, the named encoding, or a guess that leaves no second reading.
+"""Bytes to text: UTF-8, a byte order mark, the named encoding, or a guess without a second reading.
 
-A wrong guess would send garbled text to a model and nobody would see it, so what can be read in two ways is
-an `encoding` problem that names the candidates.
+A wrong guess would silently send garbled text to a model, so an ambiguous text is an `encoding` problem that names
+the candidates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from orchestrator.core.errors import InputError
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
-# UTF-32 first: its little-endian mark begins with that of UTF-16.
+# UTF-32 first: its little-endian mark begins with UTF-16's.
 BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -22,23 +22,24 @@ BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 AUTO = "auto"
-"""In the place of an encoding: the most likely one, even if it is not certain."""
+"""Stands for the most likely encoding, even if it is not certain."""
 _ISO_2022 = re.compile(rb"\x1b\$[@AB)(]|\x1b\([IJ]")
 _SEVEN_BITS = ("iso2022_jp", "iso2022_jp_ext", "iso2022_jp_2004", "iso2022_kr")
 _UTF_8 = "utf-8"
 _ASCII = b"Aa1 +-~{\x1b$B!!"
-"""Text that an encoding of seven bits, of two bytes or of mainframes reads as another."""
+"""Text that 7-bit, two-byte and mainframe encodings read differently."""
 _LOOK = 32 * 1024
 _LAST_PLANE = 0x10  # of Unicode
 
-# What a page on the web may be written in. Python knows more names: not all are of texts, and some are slow.
+# Encodings for web pages. Python knows more names: some are not for text, and some are slow.
 ON_THE_WEB = frozenset(
     "utf-8 utf-16 utf-16-le utf-16-be cp866 koi8-r koi8-u mac-roman mac-cyrillic cp874 cp932 cp949 gb2312 gbk "
     "gb18030 big5 big5hkscs euc_jp euc_kr iso2022_jp shift_jis".split()
     + [f"cp125{i}" for i in range(9)]
     + [f"iso8859-{i}" for i in (*range(1, 12), *range(13, 17))]
 )
-# What browsers read under these names: programs write them on texts with characters that only the larger set has.
+# Browsers read the larger set under these names: programs use the smaller name for texts with characters of the
+# larger.
 _LARGER = {
     "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "gb2312": "gb18030", "gbk": "gb18030",
     "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs", "iso8859-11": "cp874", "tis-620": "cp874",
@@ -50,7 +51,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """Without byte order mark and NUL (databases refuse it), with lines ended by `\\n`."""
+    """Return a text without byte order mark and NUL (which databases refuse), with lines ended by `\\n`."""
     if text.startswith("\ufeff"):
         text = text[1:]
     if "\0" in text:
@@ -61,9 +62,9 @@ def clean(text: str) -> str:
 
 
 def whole(text: str) -> str:
-    """The same text if it can be written as UTF-8: else halves of a pair are joined, and single ones replaced.
+    """Return the text if it can be written as UTF-8, else join surrogate halves, and replace single ones.
 
-    Readers of formats that count in UTF-16 give such halves, and JSON may spell one out.
+    Readers of formats that count in UTF-16 produce such halves, and JSON may contain one.
     """
     if text.isascii() or _SURROGATE.search(text) is None:
         return text
@@ -71,12 +72,12 @@ def whole(text: str) -> str:
 
 
 def names_of(encoding: str) -> list[str]:
-    """The encodings of a setting, in their order."""
+    """Return the encodings of a setting, in order."""
     return [name.strip() for name in encoding.split(",")]
 
 
 def check_name(encoding: str | None) -> None:
-    """Raises InputError when Python knows no text encoding of one of the names."""
+    """Raise InputError if Python knows no text encoding of one of the names."""
     for name in names_of(encoding) if encoding is not None else ():
         if name != AUTO and not _is_text_encoding(name):
             raise InputError(
@@ -94,18 +95,18 @@ def _is_text_encoding(name: str) -> bool:
 
 
 def decode(data: bytes, encoding: str | None = None, declared: str | None = None) -> str:
-    """The text of a whole file. `encoding` is the user's word, `declared` what the file says of itself.
+    """Return the text of a whole file. `encoding` is the user's setting, `declared` the file's own statement.
 
-    Raises ExtractionError (encoding) when the bytes do not fit, or fit more than one reading.
+    Raises ExtractionError (encoding) if the bytes do not fit, or fit more than one reading.
     """
     if encoding is None and _told_by_bytes(data) is None:
         with suppress(UnicodeDecodeError):
-            return clean(data.decode())  # in which there are no halves of pairs to look for
+            return clean(data.decode())  # UTF-8 contains no surrogate halves
     return clean(_strictly(data, encoding_of(data, encoding, declared)))
 
 
 def encoding_of(data: bytes, encoding: str | None = None, declared: str | None = None) -> str:
-    """The encoding in which `decode` reads a file. Raises ExtractionError (encoding) as it does."""
+    """Return the encoding in which `decode` reads a file. Raises ExtractionError (encoding) as it does."""
     if encoding is not None:
         return _chosen(data, encoding)
     if name := _told_by_bytes(data):
@@ -120,7 +121,7 @@ def encoding_of(data: bytes, encoding: str | None = None, declared: str | None =
 
 
 def _told_by_bytes(data: bytes) -> str | None:
-    """The encoding that a mark, zeros or shifts give away, unless that is UTF-8."""
+    """Return the encoding that a mark, zeros or shifts reveal, unless it is UTF-8."""
     bom = bom_of(data)
     if bom is not None and bom != _UTF_8:
         return bom
@@ -130,7 +131,7 @@ def _told_by_bytes(data: bytes) -> str | None:
 
 
 def _chosen(data: bytes, encoding: str) -> str:
-    """The first of the encodings in the setting that fits; UTF-8 goes before them if the bytes can only be that."""
+    """Return the first fitting encoding of the setting; UTF-8 comes first if the bytes can only be that."""
     if extends_ascii(encoding):
         if bom := bom_of(data):
             return bom
@@ -143,11 +144,11 @@ def _chosen(data: bytes, encoding: str) -> str:
             return _likeliest(data)
         if fits(data, name):
             return name
-    return names[0]  # which says what is wrong
+    return names[0]  # decoding then raises the error
 
 
 def chosen_encoding(data: bytes, encoding: str | None) -> dict[str, str]:
-    """The field that says what `auto` chose, if that was not UTF-8."""
+    """Return the field that names the encoding chosen by `auto`, if it is not UTF-8."""
     if encoding is None or AUTO not in names_of(encoding):
         return {}
     name = encoding_of(data, encoding)
@@ -155,7 +156,7 @@ def chosen_encoding(data: bytes, encoding: str | None) -> dict[str, str]:
 
 
 def named(encoding: str | None) -> str | None:
-    """The first encoding of a setting that is no `auto`, for formats that name their encodings themselves."""
+    """Return the first encoding of a setting that is not `auto`, for formats that declare their encodings."""
     return None if encoding is None else next((name for name in names_of(encoding) if name != AUTO), None)
 
 
@@ -172,13 +173,13 @@ def _likeliest(data: bytes) -> str:
 
 
 def extends_ascii(encoding: str) -> bool:
-    """True if ASCII means the same in the first of the encodings in the setting, as in UTF-8."""
+    """True if ASCII means the same in the setting's first encoding as in UTF-8."""
     name = names_of(encoding)[0]
     return name == AUTO or _ASCII.decode(name, "replace") == _ASCII.decode("ascii")
 
 
 def fits(data: bytes, encoding: str) -> bool:
-    """True if all of the bytes are text in an encoding, without characters that only a private agreement has."""
+    """True if all bytes are text in an encoding, without private-use characters."""
     try:
         return not _NO_CHARACTER.search(data.decode(encoding))
     except ValueError:
@@ -186,28 +187,29 @@ def fits(data: bytes, encoding: str) -> bool:
 
 
 def iso_2022_of(data: bytes) -> str | None:
-    """The encoding of seven bits whose shifts stand in the text, such as that of Japanese mails."""
+    """Return the 7-bit encoding whose shift sequences occur in the text, as in Japanese mails."""
     if b"\x1b" not in data or _ISO_2022.search(data) is None:
         return None
     return next((name for name in _SEVEN_BITS if fits(data, name)), None)
 
 
 def decode_declared(data: bytes, declared: str | None) -> str:
-    """The text of what another file says the encoding of, such as a section of a mail; a wrong word is seen through.
+    """Decode a text whose encoding another part declares, such as a section of a mail; wrong declarations are
+    detected.
 
-    Raises ExtractionError (encoding) as `decode`.
+    Raises ExtractionError (encoding) like `decode`.
     """
     name = declared and _decodes(data, declared)
     return clean(_strictly(data, name)) if name else decode(data)
 
 
 def bom_of(data: bytes) -> str | None:
-    """The encoding that the first bytes name, if they do."""
+    """Return the encoding named by a byte order mark, or None."""
     return next((name for mark, name in BOMS if data.startswith(mark)), None)
 
 
 def wide_without_bom(data: bytes) -> str | None:
-    """UTF-16 or UTF-32 without a mark: mostly Latin text, so that every second byte or three of four are NUL."""
+    """Return UTF-16 or UTF-32 for mostly Latin text without a mark: every second byte or three of four are NUL."""
     head = data[: _LOOK - _LOOK % 4]
     if len(data) % 4 == 0:
         high, low = head[::4], head[3::4]
@@ -224,7 +226,7 @@ def wide_without_bom(data: bytes) -> str | None:
 
 
 def _decodes(data: bytes, declared: str) -> str | None:
-    """The encoding that a file means by a name, if its bytes fit."""
+    """Return the encoding that a file means by a name, if its bytes fit."""
     try:
         name = codecs.lookup(declared).name
     except LookupError:
@@ -247,7 +249,7 @@ def _strictly(data: bytes, encoding: str) -> str:
         at = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
         raise _not_valid(encoding, at) from error
     if not text.isascii() and _SURROGATE.search(text):
-        raise _not_valid(encoding, "")  # some codecs give half surrogate pairs, which nothing later can write
+        raise _not_valid(encoding, "")  # some codecs give surrogate halves, which cannot be written later
     return text
 
 

@@ -1,4 +1,4 @@
-"""The chapters of an EPUB book in their reading order, each on a line that begins with a form feed."""
+"""The chapters of an EPUB book in reading order, separated by form feeds."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PAGES = ("application/xhtml+xml", "text/html")
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Text and `{"title": ...}`. Raises ExtractionError."""
-    del encoding  # its pages say themselves how they are written
+    """Return the text and `{"title": ...}`. Raises ExtractionError."""
+    del encoding  # its pages declare their own encoding
     try:
         package = Package(data)
         index = _index(package)
@@ -46,7 +46,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 def _index(package: Package) -> str:
-    """The part that says what the book holds."""
+    """Return the part that lists the book's contents."""
     found: list[str] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -58,7 +58,7 @@ def _index(package: Package) -> str:
 
 
 def _contents(package: Package, index: str) -> tuple[str, list[str]]:
-    """The title, and the parts of the book in their order; one that is named twice comes once."""
+    """Return the title, and the parts of the book in order, without duplicates."""
     folder = posixpath.dirname(index)
     items: dict[str, str] = {}
     order: dict[str, None] = {}
@@ -86,7 +86,7 @@ def _contents(package: Package, index: str) -> tuple[str, list[str]]:
 
 
 def _locked(package: Package) -> frozenset[str]:
-    """The parts that are encrypted; of a book without copy protection only its fonts are."""
+    """Return the encrypted parts; without copy protection only fonts are encrypted."""
     found: list[str] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Libraries that are installed only where they are wanted."""
+"""Libraries that are installed only on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 
 def require(module: str, what: str, extra: str) -> Any:
-    """The module. Raises ExtractionError (unsupported), which says what to install, where it is missing."""
+    """Return the module. Raises ExtractionError (unsupported), which says what to install, if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError:

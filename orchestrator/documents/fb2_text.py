@@ -1,4 +1,4 @@
-"""The chapters of a FictionBook, in the form that Word documents are given."""
+"""The chapters of a FictionBook, in the same form as Word documents."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _SKIPPED = frozenset("description binary stylesheet".split())
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Text, one paragraph, verse or table row a line, and `{"title": ...}`. Raises ExtractionError."""
-    del encoding  # XML says itself how it is written
+    """Return the text, one paragraph, verse or table row a line, and `{"title": ...}`. Raises ExtractionError."""
+    del encoding  # XML declares its own encoding
     book = _Book(TextLimit(most))
     try:
         parse((data,), book.start, book.end, book.characters)
-    except (ExpatError, ValueError, LookupError) as error:  # also encodings that expat cannot be taught
+    except (ExpatError, ValueError, LookupError) as error:  # also encodings unknown to expat
         raise damaged("FictionBook") from error
     if not book.begun:
         raise damaged("FictionBook")
@@ -26,7 +26,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 class _Book:
-    """Takes the events of an XML parser and makes lines of them."""
+    """A handler of XML events that collects lines."""
 
     def __init__(self, limit: TextLimit) -> None:
         self._limit = limit
@@ -40,7 +40,7 @@ class _Book:
         self.title: list[str] = []
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins."""
+        """Handle the start of an element."""
         del attributes
         self._limit.element()
         name = tag.rpartition("}")[2]
@@ -54,7 +54,7 @@ class _Book:
             self._pieces = []
 
     def end(self, tag: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
         name = self._open.pop()
         if self._skipped:
             self._skipped -= 1
@@ -75,7 +75,7 @@ class _Book:
             self._pieces = []
 
     def characters(self, text: str) -> None:
-        """Text, in any number of pieces."""
+        """Handle text, in any number of pieces."""
         if "book-title" in self._open:
             self.title.append(text)
         elif not self._skipped:

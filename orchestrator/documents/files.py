@@ -1,4 +1,4 @@
-"""One file, one document: text, HTML, PDF, office documents, and what plug-in readers take."""
+"""One file, one document: text, HTML, PDF, office documents, and files for plug-in readers."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _MORE_FIELDS = {
     SHEETS: frozenset({"sheets"}),
 }
 PART_FIELDS = FIELDS.union(("inside", "subject", "sender", "recipients", "date"), *_MORE_FIELDS.values())
-"""What a template may use of some document of an archive or of mail."""
+"""Template fields that any document of an archive or mail may have."""
 
 Open = Callable[[str, str | None], tuple[int, os.stat_result]]
 _loaded: dict[str, Extract] = {}
 
 
 class DocumentFile(NamedTuple):
-    """A file and how to make a document of it.
+    """A file, and how to make a document of it.
 
     `path` is for the system, `relative` and `key` are the document's; `kind` and `packing` are those of `kinds.Kind`.
-    It must be in the folder `within`, and may be anywhere where that is None. `plugin` reads it, where one does.
+    The file must be inside the folder `within`, unless that is None. `plugin` reads it, if set.
     """
 
     path: str
@@ -63,17 +63,17 @@ class DocumentFile(NamedTuple):
 
     @property
     def may_be_plain(self) -> bool:
-        """Whether it may be plain text in UTF-8, as its name goes."""
+        """True if by its name it may be plain text in UTF-8."""
         return self.encoding is None and self.kind in ("text", UNKNOWN) and not self.packing
 
 
 def read(file: DocumentFile) -> Document | UnreadableDocument:
-    """The document of a file. Never raises for what the file holds, but MemoryError."""
+    """Return the document of a file. Raises nothing for its content except MemoryError."""
     return _read(file, _extractor_of(file), open_file)
 
 
 def read_bytes(file: DocumentFile, data: bytes) -> Document | UnreadableDocument:
-    """The document that `data` makes, which lies in another file. Never raises for what it holds, but MemoryError."""
+    """Return the document in `data`, a part of another file. Raises nothing for its content except MemoryError."""
     try:
         return _document(file, data, _extractor_of(file))
     except ExtractionError as error:
@@ -85,7 +85,7 @@ def _extractor_of(file: DocumentFile) -> Extract:
 
 
 def read_plain(file: DocumentFile, opener: Opener) -> Document | UnreadableDocument | None:
-    """The document of a file that is plain text in UTF-8, which takes little more than its bytes; None for others."""
+    """Return the document of a plain UTF-8 text file, at little more than the cost of its bytes; None for others."""
     try:
         return _read(file, _utf8, opener.open)
     except _NotPlain:
@@ -93,7 +93,7 @@ def read_plain(file: DocumentFile, opener: Opener) -> Document | UnreadableDocum
 
 
 class _NotPlain(Exception):
-    """The text is in another encoding, or none at all."""
+    """The text is not in UTF-8, or not a text."""
 
 
 def _read(file: DocumentFile, extract: Extract, open_it: Open) -> Document | UnreadableDocument:
@@ -114,7 +114,7 @@ def _problem(file: DocumentFile, error: ExtractionError, size: int | None) -> Un
 
 
 def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
-    """Raises ExtractionError."""
+    """Build the document. Raises ExtractionError."""
     folder, _, name = file.relative.rpartition("/")
     stem, suffix = split_name(name)
     if file.packing:
@@ -150,12 +150,12 @@ def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
 
 
 def fields_of(kind: str) -> frozenset[str]:
-    """The template fields of a kind of file."""
+    """Return the template fields of a kind of file."""
     return FIELDS | _MORE_FIELDS.get(kind, frozenset())
 
 
 def io_problem(error: OSError) -> ExtractionError:
-    """What to tell about a file that the system does not give."""
+    """Return the problem of a file that the system cannot read."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return ExtractionError(
             DocumentProblem.VANISHED, "It was listed and is gone; run again if it was not meant to go."
@@ -170,7 +170,7 @@ def io_problem(error: OSError) -> ExtractionError:
 
 
 def text_too_large(limit: int) -> ExtractionError:
-    """For a file that is small enough itself."""
+    """Return the error for a text that is too long although its file is small enough."""
     return ExtractionError(
         DocumentProblem.TOO_LARGE,
         f"Its text has more than the {limit:,} characters allowed; split it, or raise `max_bytes`.",
@@ -178,7 +178,7 @@ def text_too_large(limit: int) -> ExtractionError:
 
 
 def extractor(kind: str) -> Extract:
-    """The reader for a kind of file; unknown ones are tried as plain text."""
+    """Return the reader for a kind of file; unknown kinds are tried as plain text."""
     found = _loaded.get(kind)
     if found is None:
         found = _loaded[kind] = _load(kind)
@@ -227,7 +227,7 @@ def _utf8(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, 
 
 
 def _plain(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
-    del most  # it has no more characters than bytes
+    del most  # it has at most as many characters as bytes
     return decode(data, encoding), chosen_encoding(data, encoding)
 
 
@@ -249,7 +249,7 @@ def _converted(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[
 
 
 def _unknown(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
-    """A file that only a pattern chose, such as LICENSE or server.log."""
+    """Read a file that only a pattern chose, such as LICENSE or server.log."""
     del most
     try:
         text = decode(data, encoding)

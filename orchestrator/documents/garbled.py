@@ -1,7 +1,7 @@
-"""Whether a text layer says what is on its page, or its fonts do not tell which letters they show. Pure.
+"""Detects text layers that do not match their page, because fonts lack a mapping to letters. Pure.
 
-A text is judged by its characters, and where these are letters by its words: a font without a mapping gives letters
-that stand a fixed number of places from the right ones, or signs in place of letters.
+A text is judged by its characters, and letters by their words: a font without a mapping gives letters that are
+shifted by a fixed number of places, or signs instead of letters.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections import Counter
 from orchestrator.documents.languages import SMALL_WORDS, small_words
 
 MIN_CHARACTERS = 20
-"""Characters below which nothing is said of a text."""
+"""Fewer characters are not judged."""
 MAX_BROKEN = 0.1
-"""Share of a text's characters that are controls, replacements or of private areas."""
+"""Share of a text's characters that are controls, replacements or private-use."""
 MIN_LETTERS = 60
-"""Characters below which words say nothing."""
+"""With fewer characters, words prove nothing."""
 MOST_JUDGED = 800
-"""Characters that are looked at for words."""
+"""Number of characters that are examined for words."""
 _FEW_LETTERS, _MANY_SIGNS = 0.2, 0.45
 """Shares of letters and signs in a text whose letters have become the first signs of a code."""
 _FEW_WORDS, _MANY_WORDS = 0.05, 0.15
-"""Shares of the small words of a language in a text that is not in it, and in one that is."""
+"""Shares of a language's small words in a text of another language, and in one of this language."""
 _DIFFERENT = 3
 _BROKEN = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd\ue000-\uf8ff]")
 _LEADERS = re.compile(r"([.\-_·…=*—–|•])(?:\s?\1){2,}")
@@ -31,7 +31,7 @@ _SHIFTS = tuple({code: chr(code + shift) for code in map(ord, _SOLID)} for shift
 
 
 def is_garbled(text: str) -> bool:
-    """True if a text cannot be what its page shows. Texts of few characters, lists and code are never."""
+    """True if a text cannot be what its page shows; never for short texts, lists and code."""
     if _BROKEN.search(text) is not None:
         solid = len("".join(text.split()))
         if len(_BROKEN.findall(text)) > MAX_BROKEN * solid:
@@ -45,7 +45,7 @@ def _has_small_words(text: str) -> bool:
 
 
 def _is_shifted(text: str) -> bool:
-    """True for ASCII that has the words of a language a fixed number of places off, or is made of signs alone."""
+    """True for ASCII whose words are shifted by a fixed number of places, or that consists mostly of signs."""
     counts = Counter("".join(text.split()))
     total = counts.total()
     if total < MIN_LETTERS or 10 * sum(counts[character] for character in _SOLID) < 9 * total:

@@ -1,6 +1,6 @@
-"""Glob patterns, matched one path component at a time so that a walk can leave out what cannot match.
+"""Glob patterns, matched one path component at a time, so that a walk can skip folders that cannot match.
 
-The meaning is pathlib's: `*`, `?` and `[...]` stay within one component, `**` is any number of folders, case
+The meaning is pathlib's: `*`, `?` and `[...]` stay within one component, `**` is any number of folders, and case
 counts. Hidden names (`.git`) match only a component that itself starts with a dot.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Iterable
 
 from orchestrator.core.errors import InputError
 
-# How far each pattern has come: (pattern, index of the component that the next name must match).
+# The progress of each pattern: (pattern, index of the component that the next name must match).
 State = frozenset[tuple[int, int]]
 
 _MAGIC = re.compile(r"[*?\[]")
 
 
 class Component:
-    """One part of a pattern; `literal` is set when only one name can match."""
+    """One part of a pattern; `literal` is set if only one name can match."""
 
     __slots__ = ("any_depth", "literal", "match")
 
@@ -42,7 +42,7 @@ class Globs:
         self.start: State = self._closed((i, 0) for i in range(len(self._patterns)))
 
     def descend(self, state: State, name: str) -> State:
-        """The state below the folder `name`; an empty one means that nothing there can match."""
+        """Return the state below the folder `name`; an empty state means that nothing there can match."""
         steps = []
         for i, at in state:
             part = self._patterns[i][at]
@@ -54,7 +54,7 @@ class Globs:
         return self._closed(steps)
 
     def accepts(self, state: State, name: str) -> bool:
-        """Whether `name`, in the folder that `state` stands for, is matched by a whole pattern."""
+        """True if a whole pattern matches `name` in the folder of `state`."""
         for i, at in state:
             parts = self._patterns[i]
             if at == len(parts) - 1 and parts[at].match(name):
@@ -62,11 +62,11 @@ class Globs:
         return False
 
     def names(self, state: State, name: str) -> bool:
-        """Whether a pattern spells out the folder `name` here, with no wildcard."""
+        """True if a pattern names the folder `name` here without a wildcard."""
         return any(self._patterns[i][at].literal == name for i, at in state)
 
     def match(self, relative: str) -> bool:
-        """Whether a whole relative path is matched."""
+        """True if a whole relative path matches."""
         *folders, name = relative.split("/")
         state = self.start
         for folder in folders:
@@ -74,7 +74,7 @@ class Globs:
         return self.accepts(state, name)
 
     def _closed(self, steps: Iterable[tuple[int, int]]) -> State:
-        """`**` may stand for no folder at all, so its successor is reached with it."""
+        """Add the successors of `**`, which may stand for no folder."""
         closed = set()
         for i, at in steps:
             closed.add((i, at))

@@ -1,7 +1,7 @@
-"""A legacy encoding told by the text: words of a language, letters that follow each other, and what no text has.
+"""Detects a legacy encoding by the text: words of a language, sequences of letters, and impossible characters.
 
-A wrong guess would send garbled text to a model and nobody would see it, so what can be read in two ways is an
-`encoding` problem that names the candidates.
+A wrong guess would silently send garbled text to a model, so an ambiguous text is an `encoding` problem that names
+the candidates.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 SAMPLE_BYTES = 32 * 1024
 MIN_ODD, MIN_ODD_WIDE = 24, 100
-"""So many bytes that are not ASCII a text has to have for its letters to tell; more in encodings of two bytes, which
-make rare characters of anything.
-"""
+"""Fewest non-ASCII bytes of a text for its letters to be conclusive; more for two-byte encodings, which make rare
+characters of anything."""
 _WIDE = frozenset("big5 big5hkscs cp949 euc-kr gb18030 johab cp932 euc_jp euc-jp".split())
 MIN_LIKELY = 0.2
 MIN_LEAD = 1.15
 MANY_ODD, FAR_LEAD = 100, 1.5
-"""In a text of markup all is unlikely, but with so many bytes a lead like this one is not by chance."""
+"""Texts of markup have low likelihoods, but with this many bytes such a lead is not chance."""
 MIN_MORE_ODD = 3
 MIN_WITNESS = 0.1
 MOST_ODD = 10
-"""One odd place in so many bytes that are not ASCII is another encoding, whatever the letters say."""
+"""More than one odd place in this many non-ASCII bytes means another encoding, whatever the letters say."""
 _PIECE = 1 << 20
 _CLOSE = 0.5
-"""Encodings that are at least so likely as the best one are compared by what no text has."""
-# Sets of characters that another one includes: what differs are a few signs, and programs write the larger under
-# the name of the smaller.
+"""Encodings at least this likely, relative to the best, are compared by their oddities."""
+# Character sets that a larger set includes: they differ in a few signs, and programs write the larger set under the
+# smaller name.
 _LARGER = {
     "shift_jis": "cp932", "euc-kr": "cp949", "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs",
     "iso-8859-1": "cp1252", "iso-8859-9": "cp1254", "iso-8859-8": "cp1255", "tis-620": "cp874", "iso8859-11": "cp874",
@@ -41,17 +40,17 @@ _RARE = frozenset(
     "iso8859-3 iso8859-4 iso8859-10 iso8859-14 iso8859-16 kz1048 ptcp154 cp720 cp775 cp864 cp869 macturkish koi8-t "
     "cp1006".split()
 )
-"""Encodings that are hardly found in files, and are no rivals of others."""
+"""Encodings that hardly occur in files, and do not rival others."""
 _COMMON = ("cp1252", "windows-1252", "cp1251", "windows-1251", "cp1250", "windows-1250", "latin-1")
 _FEW_LIKELY = 8
 _NOT_FILES = ("cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140", "hp-roman8", "utf-")
-"""Encodings of mainframes and terminals: not found in files, but statistics find them likely."""
+"""Encodings of mainframes and terminals: not found in files, but statistically likely."""
 
 
 def guess(data: bytes, at: int) -> str:
-    """The one encoding in which `data`, not UTF-8 from byte `at` on, can be read.
+    """Return the only encoding in which `data`, not UTF-8 from byte `at` on, can be read.
 
-    Raises ExtractionError (encoding) when there is none, or more than one.
+    Raises ExtractionError (encoding) if there is none, or more than one.
     """
     if _mostly_utf8(data):
         raise ExtractionError(
@@ -73,7 +72,7 @@ def guess(data: bytes, at: int) -> str:
 
 
 def best_guess(data: bytes) -> str | None:
-    """The most likely encoding, however close the next one is; None if the bytes fit none."""
+    """Return the most likely encoding, however close the next one is; None if the bytes fit none."""
     at = next((at for at, byte in enumerate(data) if byte > 127), 0)
     sample = _telling(data, at)
     found = sorted(readings(sample), key=lambda one: one.oddities)
@@ -84,9 +83,9 @@ def best_guess(data: bytes) -> str | None:
 
 
 def _clearly_best(found: list[Reading], likely: list[tuple[str, float]], sample: bytes) -> str | None:
-    """The reading with the words of a language, if every other one has far more that no text has.
+    """Return the reading with the words of a language, if every other reading has far more oddities.
 
-    One that is odd somewhere, or in an encoding of two bytes, must not contradict what the letters say.
+    A reading with oddities, or in a two-byte encoding, must agree with the likelihood of the letters.
     """
     best, *others = sorted(found, key=lambda one: one.oddities) or (None,)
     if best is None or (others and others[0].oddities <= 2 * best.oddities + (1 if best.oddities else 0)):
@@ -99,7 +98,7 @@ def _clearly_best(found: list[Reading], likely: list[tuple[str, float]], sample:
 
 
 def _likely(sample: bytes) -> list[tuple[str, float]]:
-    """Encodings in which the letters follow each other as in some language, with how well (0 to 1), best first."""
+    """Return encodings whose letter sequences fit some language, with their likelihood (0 to 1), best first."""
     import chardet
 
     found: dict[str, float] = {}
@@ -113,9 +112,9 @@ def _likely(sample: bytes) -> list[tuple[str, float]]:
 
 
 def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
-    """The best of what is likely, if no other text is nearly as likely, or each such has more that no text has.
+    """Return the likeliest encoding, if no other text is nearly as likely, or all rivals have more oddities.
 
-    The thresholds hold for languages without small words on our own list, such as Vietnamese and Thai.
+    The thresholds are for languages without small words on our own list, such as Vietnamese and Thai.
     """
     odd_bytes = sum(byte > 127 for byte in sample)
     if not likely or odd_bytes < (MIN_ODD_WIDE if likely[0][0] in _WIDE else MIN_ODD):
@@ -139,9 +138,9 @@ def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
 
 
 def _least_odd(texts: list[tuple[str, str]]) -> str | None:
-    """The encoding of the text with the fewest odd places, if every other one has clearly more of them.
+    """Return the encoding of the text with the fewest oddities, if every other text has clearly more.
 
-    Of two texts that differ in a few characters, one odd place more is clear.
+    Of two texts that differ in a few characters, one more oddity is clear.
     """
     counts = sorted((oddities(text), name, text) for text, name in texts)
     (least, name, text), *others = counts
@@ -162,7 +161,7 @@ def _decodes(sample: bytes, name: str) -> str | None:
 
 
 def _telling(data: bytes, at: int) -> bytes:
-    """At most SAMPLE_BYTES of the lines that are not ASCII, from the first one on: the rest tells nothing."""
+    """Return at most SAMPLE_BYTES of the non-ASCII lines, from the first one on: other lines prove nothing."""
     start = max(data.rfind(b"\n", 0, at) + 1, at - 1024)
     lines = b"\n".join(line for line in data[start : start + 16 * SAMPLE_BYTES].split(b"\n") if not line.isascii())
     if len(lines) <= SAMPLE_BYTES:
@@ -173,7 +172,7 @@ def _telling(data: bytes, at: int) -> bytes:
 
 
 def _mostly_utf8(data: bytes) -> bool:
-    """More good multi-byte characters than broken ones: damaged UTF-8, whatever else it would decode as."""
+    """True if there are more valid multi-byte characters than broken ones: damaged UTF-8, whatever else fits."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     others = broken = 0
     for at in range(0, len(data), _PIECE):

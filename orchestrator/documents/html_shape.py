@@ -1,8 +1,8 @@
-"""Pages nested so deep, or with so many formatting marks left open, that a parser's time grows with their square.
+"""Tames pages with so much nesting, or so many open formatting marks, that parsing time grows with their square.
 
-HTML's rules make a parser look through all open elements at most tags, and open every formatting mark (`<b>`) that
-was left open anew in each paragraph. Browsers stop nesting at a depth of 512; here the tags beyond such a depth are
-taken out before the page is parsed. The text stays the same, and pages that people write are not touched.
+HTML's rules make a parser search all open elements at most tags, and reopen every open formatting mark (`<b>`) in
+each paragraph. Browsers stop nesting at a depth of 512; here, tags beyond such a depth are removed before the page is
+parsed. The text stays the same, and pages that people write are not changed.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import re
 MAX_DEPTH = 512
 MAX_FORMATTING = 32
 MAX_TAG = 16 * 1024
-"""Characters of a tag with its attributes; a longer one stands without them."""
+"""Characters of a tag with its attributes; a longer tag loses its attributes."""
 
 _FORMATTING = frozenset("a b big code em font i nobr s small strike strong tt u".split())
-# They end by themselves where the next one begins, or have no end at all.
+# They end where the next one begins, or have no end at all.
 _NO_DEPTH = frozenset(
     "p li dt dd tr td th thead tbody tfoot option optgroup rp rt rb rtc colgroup caption html head body "
     "area base br col embed hr img input link meta param source track wbr".split()
 )
-# Past these an end tag does not look for its start.
+# An end tag does not look for its start beyond these.
 _WALLS = frozenset("applet marquee object table template".split())
 _BLOCKS = _WALLS | frozenset(
     "address article aside blockquote button center details dialog dir div dl fieldset figcaption figure footer form "
@@ -29,21 +29,21 @@ _BLOCKS = _WALLS | frozenset(
 )
 _RAW = frozenset("script style title textarea xmp iframe noembed noframes".split())
 _START = re.compile(r"<(?:!--|/?[A-Za-z])")
-# A tag with its attributes: only behind an equals sign does a quote hold what looks like an end.
+# A tag with its attributes: a quote can hide an end only after an equals sign.
 _TAG = re.compile(
     r"<(?P<close>/?)(?P<name>[^\s/>]++)(?P<rest>(?:[^>=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+'|(?![\"'])))*+)>"
 )
 
 
 def tamed(page: str) -> str:
-    """The page as it is, or without the tags that lie too deep."""
+    """Return the page unchanged, or without tags that are nested too deep."""
     if page.count("<") <= MAX_DEPTH and len(page) <= MAX_TAG:
         return page
     return _Tamer(page).tamed()
 
 
 class _Tamer:
-    """Knows which elements are open much as a parser does; where the two differ, a few tags more are taken out."""
+    """Tracks open elements roughly as a parser does; if the two differ, a few more tags are removed."""
 
     def __init__(self, page: str) -> None:
         self._page = page
@@ -60,11 +60,11 @@ class _Tamer:
             elif (found := _TAG.match(page, start.start())) is not None:
                 at = self._tag(found)
             else:
-                break  # the tag never ends, nor does a parser find another behind it
+                break  # the tag never ends, and a parser finds no other after it
         return "".join([*self._kept, page[self._copied :]]) if self._kept else page
 
     def _tag(self, found: re.Match[str]) -> int:
-        """Take a tag in; gives where to look for the next, below zero where there is none."""
+        """Process a tag and return where to look for the next; below zero if there is none."""
         name = found["name"].lower()
         if name in _RAW and not found["close"]:
             end = re.compile(rf"</{name}[\s/>]", re.IGNORECASE).search(self._page, found.end())
@@ -89,7 +89,7 @@ class _Tamer:
         for at in range(len(self._open) - 1, -1, -1):
             one = self._open[at]
             if one == name:
-                # Formatting marks and forms end alone; with all others ends what is open inside.
+                # Formatting marks and forms end alone; any other element ends everything open inside it.
                 gone = self._open[at : at + 1 if name in _FORMATTING or name == "form" else None]
                 del self._open[at : at + len(gone)]
                 self._formatting -= sum(other in _FORMATTING for other in gone)
@@ -99,6 +99,6 @@ class _Tamer:
 
     def _replace(self, found: re.Match[str], by: str) -> None:
         if self._copied == found.end():
-            self._kept.pop()  # what stands in its place already
+            self._kept.pop()  # the text that replaces it
         self._kept += [self._page[self._copied : found.start()], by]
         self._copied = found.end()

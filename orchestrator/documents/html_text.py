@@ -1,4 +1,5 @@
-"""The visible text of an HTML page, a line per block. Of a page that shows nothing without scripts, what it holds."""
+"""The visible text of an HTML page, a line per block. A page that shows nothing without scripts gives its hidden
+text."""
 
 from __future__ import annotations
 
@@ -25,20 +26,20 @@ _DECLARED = re.compile(
     re.IGNORECASE,
 )
 _HEAD_BYTES = 64 * 1024
-"""So far into a page its encoding is looked for; browsers stop after 1,024 bytes where they read from a network."""
+"""Bytes in which a page's encoding declaration is searched; browsers stop after 1,024 bytes for network input."""
 _ALWAYS, _FEW = 3, 1000
-"""Characters of a page that may be damaged in the encoding that it declares, and one in so many of a long one."""
+"""Damaged characters allowed in the declared encoding: this many, or one in this many of a long page."""
 _HIDDEN = re.compile(r"(?:^|;)\s*display\s*:\s*none\b", re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\n\r\f]+")  # not \s: a no-break space is content
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 
 def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict[str, object]]:
-    """Text and `{"title": ...}`. Raises ExtractionError (encoding), MemoryError."""
+    """Return the text and `{"title": ...}`. Raises ExtractionError (encoding), MemoryError."""
     del most  # it has hardly more characters than the page
     try:
         page = LexborHTMLParser(tamed(_decoded(data, encoding)))
-    except SelectolaxError as error:  # any page can be parsed, with memory enough
+    except SelectolaxError as error:  # any page can be parsed, with enough memory
         raise MemoryError from error
     title = page.css_first("title")
     fields: dict[str, object] = {"title": _SPACE.sub(" ", clean(title.text())).strip() if title else ""}
@@ -48,7 +49,7 @@ def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict
 
 
 def _decoded(data: bytes, encoding: str | None) -> str:
-    """Raises ExtractionError (encoding)."""
+    """Decode a page. Raises ExtractionError (encoding)."""
     declared = declared_encoding(data)
     try:
         return decode(data, encoding, declared)
@@ -62,7 +63,7 @@ def _decoded(data: bytes, encoding: str | None) -> str:
 
 
 def declared_encoding(data: bytes) -> str | None:
-    """The encoding of a meta element or the XML declaration; Latin-1 means windows-1252, as in browsers."""
+    """Return the encoding of a meta element or the XML declaration; Latin-1 means windows-1252, as in browsers."""
     found = _DECLARED.search(data[:_HEAD_BYTES])
     if found is None:
         return None
@@ -77,11 +78,11 @@ class _Lines:
         self.done: list[str] = []
         self.inline: list[str] = []
         self.mark = ""
-        """What stands before the next line, where that is the first of a list item."""
+        """Prefix of the next line, if it is the first of a list item."""
         self.numbers: list[int | None] = []
-        """The number of the latest item of each open list; None where they have none."""
+        """The latest item's number in each open list; None for lists without numbers."""
         self.scripts: list[int] = []
-        """Where in the line the text of each open superscript or subscript begins."""
+        """Start in the line of each open superscript or subscript."""
 
     def end_line(self) -> None:
         text = _SPACE.sub(" ", "".join(self.inline)).strip(" ")
@@ -140,7 +141,7 @@ def _whole(value: str | None, otherwise: int) -> int:
 
 
 def block_text(root: LexborNode, dropped: frozenset[str] = _DROPPED, *, shows_hidden: bool = False) -> str:
-    """Depth first with a stack of our own: pages nest deeper than Python may recurse."""
+    """Return the text, depth first with an explicit stack: pages nest deeper than Python may recurse."""
     lines = _Lines()
     stack: list[LexborNode | str] = [root]
     while stack:
@@ -189,7 +190,7 @@ def _open(node: LexborNode, tag: str, lines: _Lines, stack: list[LexborNode | st
 
 
 def _cells(row: LexborNode) -> list[str]:
-    """The cells of a data row, each on one line; none for a row that only serves layout."""
+    """Return the cells of a data row, each on one line; empty for a row that only serves layout."""
     cells = [cell for cell in row.iter() if cell.tag in ("td", "th")]
     if len(cells) < 2 or row.css_first("table") is not None:
         return []

@@ -1,4 +1,4 @@
-"""What of a source was read, and what was not: counted, so that nobody believes it was asked about."""
+"""Counts what of a source was read and what was not, so that unread files do not pass as asked."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from orchestrator.documents.kinds import IMAGES, LEGACY
 
 MOST_KINDS = 30
-"""Endings that are counted apart; the others are counted together."""
+"""Most endings that are counted separately."""
 MOST_NAMES = 20
 OTHER = "other"
 
 
 class IgnoredReason(StrEnum):
-    """Why something is not a document."""
+    """Reason why something is not a document."""
 
     KIND = "kind"  # a kind of file that is not read here
-    LOCK = "lock"  # what an office program leaves beside a document that is open
+    LOCK = "lock"  # a file that an office program leaves beside an open document
     LINK = "link"  # it leads out of the source's folder, or into the system's own
     SPECIAL = "special"  # a pipe, socket or device
     SECRET = "secret"  # a key or certificate, which is never sent to a model
@@ -30,9 +30,9 @@ IN_PART = "in_part"
 
 
 class NotRead(NamedTuple):
-    """Something that was found and not read: as a document's key would be, and a code for why.
+    """Something found but not read: its key as for a document, and a code for the reason.
 
-    `notes` say what a document lost that was read in part.
+    `notes` say what a partly read document lost.
     """
 
     key: str
@@ -41,11 +41,11 @@ class NotRead(NamedTuple):
 
 
 class Ignored:
-    """How much of a source is not documents: files by their ending, and the rest by reason. Beside it stands how many
-    documents were `read`, how many of these `in_part`, and how many were not, by code.
+    """Counts of a source's non-documents: files by ending, other things by reason. It also counts documents that were
+    `read`, those of them read `in_part`, and unreadable ones by code.
 
-    `kinds` are counted by ending, in small letters, "" for none. `names` are the first links and special files, as a
-    document's key would be. Everything that was not read is in `listed`, if that is wanted (`lists`).
+    `kinds` are counted by ending, in lower case, "" for none. `names` are the first links and special files, as keys
+    of documents. `listed` has everything that was not read, if requested (`lists`).
     """
 
     def __init__(self, *, lists: bool = False) -> None:
@@ -68,7 +68,7 @@ class Ignored:
             self.names.append(key)
 
     def document(self, key: str, problem: str | None, notes: str | None = "") -> None:
-        """Count a document; `problem` is the code of one that could not be read, `notes` what another one lost."""
+        """Count a document; `problem` is the code of an unreadable one, `notes` what a readable one lost."""
         if problem is not None:
             self.unreadable[problem] += 1
             self._list(key, problem)
@@ -83,7 +83,7 @@ class Ignored:
             self.listed.append(NotRead(key, why, notes))
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/reference/json.md."""
+        """Return the stable form, documented in docs/reference/json.md."""
         return {
             "read": self.read,
             "in_part": self.in_part,
@@ -103,10 +103,10 @@ def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def told(found: Mapping[str, Any] | None) -> str:
-    """The JSON form in words; empty where all was read."""
+    """Return the JSON form in words; empty if everything was read."""
     if found is None or not (parts := list(_parts(found))):
         return ""
-    # Jobs that were built before it was counted have none.
+    # Jobs built before this was counted have none.
     read = f"read {found['read']:,}; " if found.get("read") or found.get("unreadable") else ""
     return read + ", ".join(parts)
 
@@ -124,7 +124,7 @@ _WORDS = {
     "memory_limit": "too large for the memory",
     "reader_crashed": "crashed their reader",
 }
-"""How the codes of unreadable documents are told in short; of others, the code is."""
+"""Short descriptions of the codes of unreadable documents; other codes stand for themselves."""
 
 
 def _parts(found: Mapping[str, Any]) -> Iterable[str]:
@@ -161,9 +161,9 @@ _SECRET_NAMES = frozenset("id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk 
 
 
 def never_document(name: str) -> IgnoredReason | None:
-    """Why a file of this name is no document, whatever pattern chooses it; None where it may be one.
+    """Return why a file of this name is never a document, even if a pattern chooses it; None if it may be one.
 
-    Locks of office programs are called `~$a.docx` (Word) and `.~lock.a.odt#` (LibreOffice).
+    Lock files of office programs are called `~$a.docx` (Word) and `.~lock.a.odt#` (LibreOffice).
     """
     if name.startswith("~$") or (name.startswith(".~lock.") and name.endswith("#")):
         return IgnoredReason.LOCK

@@ -1,4 +1,4 @@
-"""Names that documents go by: such as fit into databases, whatever a file is called."""
+"""Keys of documents that fit into databases, whatever a file is called."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import hashlib
 import re
 
 MOST_KEY = 2000
-"""Bytes; what a row's id adds has room besides."""
-# In front of an odd byte, or of what reads like one.
+"""Bytes; leaves room for what a row's id adds."""
+# Before an odd byte, or text that looks like one.
 _BACKSLASHES = re.compile(r"\\+(?=udc[89a-f][0-9a-f]|[\udc80-\udcff])")
 
 
 def printable(name: str) -> str:
-    """A file name that is not valid UTF-8 with its odd bytes as `\\udcXX`: keys must go into databases.
+    """Return a file name with bytes that are not UTF-8 as `\\udcXX`: keys must go into databases.
 
-    No two names give the same, also where one holds such a text itself.
+    No two names give the same result, even if one contains such text itself.
     """
     if name.isascii() and "\\ud" not in name:
         return name
@@ -23,7 +23,7 @@ def printable(name: str) -> str:
 
 
 def shortened(key: str) -> str:
-    """A key that fits into a database's index, where a file lies very deep."""
+    """Return a key short enough for a database's index, even if a file is nested very deep."""
     whole = key.encode()
     if len(whole) <= MOST_KEY:
         return key
@@ -32,24 +32,24 @@ def shortened(key: str) -> str:
 
 
 class DistinctKeys:
-    """Keys of one file's parts. A key that an earlier part has gets an apostrophe, one more for each further part.
+    """Distinct keys of one file's parts. A key that an earlier part has gets an apostrophe for each repetition.
 
-    The names are those that trying one apostrophe after the other gives, but each key that is taken leads to the next
-    that may be free: many equal names take no longer than as many different ones.
+    The result equals trying one apostrophe after the other, but each taken key leads to the next possibly free one:
+    many equal names take no longer than as many different ones.
     """
 
     def __init__(self) -> None:
         self._next: dict[bytes, str | None] = {}
-        """By the digest of each key that is taken: a later candidate, None for the one after it."""
+        """For the digest of each taken key: a later candidate, None for the next one."""
 
     def distinct(self, key: str) -> str:
-        """A key that was not given before."""
+        """Return a key that was not given before."""
         passed: list[bytes] = []
         while (mark := _digest(key)) in self._next:
             passed.append(mark)
             key = self._next[mark] or _following(key)
         self._next[mark] = None
-        if passed:  # so that nobody goes the same way again
+        if passed:  # so that no search repeats this path
             self._next.update(dict.fromkeys(passed, _following(key)))
         return key
 

@@ -1,4 +1,4 @@
-"""Which endings are read, as what, and how much a file of that kind holds."""
+"""Which endings are read, as what, and how many documents a file of that kind holds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FILES = {
     **dict.fromkeys((".xlsx", ".xlsm", ".xltx", ".xltm", ".xlsb", ".xls", ".ods", ".ots"), SHEETS),
 }
 CHOSEN = {".ipynb": "ipynb", ".svg": "svg", ".xml": "xml", ".ics": "folded", ".vcf": "folded"}
-"""Read where a pattern or a path of the user's names them: a folder of documents may hold settings and drawings."""
+"""Read only if the user's pattern or path names them: a folder of documents may contain settings and drawings."""
 CONVERTED = "converted"
 LEGACY = {
     **dict.fromkeys((".doc", ".dot", ".pages", ".wpd", ".wps", ".hwp", ".lwp", ".abw"), ("docx", "docx")),
@@ -49,12 +49,12 @@ LEGACY = {
     ".sxi": ("odf", "odp"),
     ".numbers": (SHEETS, "xlsx"),
 }
-"""What LibreOffice makes of older formats and of those of one program: the kind, and the ending of the file."""
+"""LibreOffice's targets for older and single-program formats: the kind, and the file's ending."""
 JSON = "json"
-"""A list of rows; without a column for their text, it is read as any text."""
+"""A list of rows; without a text column, it is read like any text."""
 IMAGE = "image"
 IMAGES = dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".heic", ".heif"), IMAGE)
-"""Read where a source sends pictures."""
+"""Read if a source sends pictures."""
 RENDERED = ("pdf", IMAGE)
 TABLES = {
     ".csv": "csv",
@@ -78,7 +78,7 @@ SUFFIXES = (*FILES, *TABLES, *CONTAINERS, *_SHORT)
 
 
 class Kind(NamedTuple):
-    """What a file is read as. `packing` is a value of PACKINGS, or empty; `plugin` reads it, where one does."""
+    """How a file is read. `packing` is a value of PACKINGS, or empty; `plugin` reads it, if set."""
 
     name: str
     holds: Holds
@@ -95,9 +95,9 @@ OUTLOOK_DATA = Kind("tnef", Holds.PARTS)
 
 
 def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
-    """The kind of a file, told by its name; `as_rows` reads spreadsheets row by row, as other tables are.
+    """Return the kind of a file by its name; `as_rows` reads spreadsheets and JSON row by row, like other tables.
 
-    A plug-in takes the place of our own reader for its ending.
+    A plug-in replaces our own reader for its ending.
     """
     stem, ending = split_name(name)
     ending = ending.lower()
@@ -124,13 +124,13 @@ def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
 
 
 def is_supported(name: str, plugins: Mapping[str, Plugin], *, pictures: bool, converts: bool) -> bool:
-    """Whether a file is read without a pattern of the user's that chooses it."""
+    """True if a file is read without a pattern of the user's that chooses it."""
     kind = kind_of(name, plugins, as_rows=False)
     return converts if kind.name == CONVERTED else is_read_unasked(kind, pictures=pictures)
 
 
 def is_read_unasked(kind: Kind, *, pictures: bool) -> bool:
-    """Whether files of a kind are read wherever they lie."""
+    """True if files of a kind are read wherever they lie."""
     return kind.name not in _ASKED_FOR and (pictures or kind.name != IMAGE)
 
 
@@ -138,6 +138,6 @@ _ASKED_FOR = frozenset((UNKNOWN, JSON, CONVERTED, *CHOSEN.values()))
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Stem and suffix as pathlib splits them, without making a path."""
+    """Return stem and suffix as pathlib splits them, without making a path."""
     dot = name.rfind(".")
     return (name[:dot], name[dot:]) if 0 < dot < len(name) - 1 else (name, "")

@@ -1,9 +1,9 @@
-"""Which legacy encoding a text is in, told by its language: frequent small words and the letters it writes with.
+"""Detects a text's legacy encoding by its language: frequent small words and the letters it uses.
 
 Statistics over single letters are not enough: charset-normalizer reads Polish in windows-1250 as windows-1252, and
-French from an old Macintosh as windows-1250. A text is taken here only if one reading has the small words of a
-language, hardly a letter foreign to it or a sign where none can be, and no other encoding gives a reading nearly as
-good. Names, lists of numbers and a handful of words have no such reading, and are left to the user.
+French from an old Macintosh as windows-1250. A text is accepted only if one reading has the small words of a
+language, hardly a foreign letter or misplaced sign, and no other encoding gives a reading nearly as good. Names,
+lists of numbers and a handful of words have no such reading, and are left to the user.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ ARABIC = ("cp1256", "iso8859-6")
 MIN_WORDS = 3  # small words that must be found, two of them different
 MIN_SHARE = 0.05  # of all words
 ODD_WORDS, FEW_WORDS = 30, 12
-"""One odd place in so many words is a name, a slip or a quirk of its author, and one in a short text; more are
-another encoding.
-"""
+"""One odd place in this many words is a name, a slip or a quirk of its author, and so is one in a short text; more
+mean another encoding."""
 
 _SIGNS = frozenset("“”‘’„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0\xad")
 _WORD = re.compile(r"[^\W\d_ªº]+")
 _MISPLACED = re.compile(
     "[^\\W\\d_][“”‘„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0](?=[^\\W\\d_])"  # a sign inside a word; only ’ may stand there
-    "|[^\\W\\d_][¿¡£§„¼½¾]"  # what begins something, at the end of a word
+    "|[^\\W\\d_][¿¡£§„¼½¾]"  # a sign that begins something, at the end of a word
     "|\xa0(?=\\s)|\\s\xa0"
     "|\\d[À-ɏ]|[À-ɏ]\\d"  # an accented letter beside a digit
 )
 _NO_TEXT = re.compile(
-    "[\x80-\x9f\ufffd\ue000-\uf8ff]"  # controls, and characters that nobody agreed on
+    "[\x80-\x9f\ufffd\ue000-\uf8ff]"  # controls, and private-use characters
     "|[^\\W\\d_][^\\w\\s\\x00-\\x7f\u0300-\u036f\u0590-\u0e7f’‘·\xad‐-―…\u3000-\u30ff\uff00-\uffef](?=[^\\W\\d_])"
     "|[^\\W\\d_][ºª](?=[^\\W\\d_])"
     "|[†‡≈≠≤≥∞√∂∆∑∏∫ƒ◊¶¬±µ÷¤¦•](?=[^\\W\\d_])|[^\\W\\d_][†‡≈≠≤≥∞√∂∆∑∏∫◊¶¬±µ÷¤¦]"
@@ -49,15 +48,15 @@ _BALKAN = re.compile("[ЂђЃѓЉљЊњЌќЋћЏџЈјЅѕ]")
 
 
 def oddities(text: str) -> int:
-    """How many places no text has: signs and capitals inside words, controls, words of two scripts."""
+    """Count the places that no text has: signs and capitals inside words, controls, words of two scripts."""
     found = sum(1 for _ in _NO_TEXT.finditer(text))
-    if _RUSSIAN.search(text):  # then letters of Serbian and Macedonian are none
+    if _RUSSIAN.search(text):  # then it has no letters of Serbian and Macedonian
         found += sum(1 for _ in _BALKAN.finditer(text))
     return found
 
 
 class Language(NamedTuple):
-    """`alone`: the letters outside ASCII that are a word by themselves."""
+    """A language: `alone` are the letters outside ASCII that are a word by themselves."""
 
     encodings: tuple[str, ...]
     words: frozenset[str]
@@ -129,7 +128,7 @@ ENCODINGS = tuple(dict.fromkeys(name for kind in (*ALPHABETIC, *SCRIPTS) for nam
 
 
 class Reading(NamedTuple):
-    """A text that bytes can be in some language, and how many places in it are odd in that language."""
+    """A possible text of the bytes in some language, and how many of its places are odd in that language."""
 
     encoding: str
     text: str
@@ -137,7 +136,7 @@ class Reading(NamedTuple):
 
 
 def readings(data: bytes) -> list[Reading]:
-    """Every text that `data` can be in some language. Usually none or one."""
+    """Return every text that `data` can be in some language, usually none or one."""
     found: dict[str, Reading] = {}
     for encoding in ENCODINGS:
         try:
@@ -150,7 +149,7 @@ def readings(data: bytes) -> list[Reading]:
 
 
 def small_words(text: str) -> float:
-    """The share of a text's words that are small words of one language; three of them must differ."""
+    """Return the share of a text's words that are small words of one language; three of them must differ."""
     words = Counter(word.lower() for word in _WORD.findall(text))
     shares = [0.0]
     for language in ALPHABETIC:
@@ -161,7 +160,7 @@ def small_words(text: str) -> float:
 
 
 def _fits(text: str, encoding: str) -> Iterator[int]:
-    """For each language that it can be in, how many places in it are odd."""
+    """Yield the number of odd places for each possible language."""
     foreign = Counter(char for char in text if char > "\x7f")
     yield from (0 for script in SCRIPTS if encoding in script.encodings and _is_script(foreign, script))
     words = Counter(_WORD.findall(text))
@@ -180,7 +179,7 @@ def _fits(text: str, encoding: str) -> Iterator[int]:
 
 
 def _has_words(words: Counter[str], total: int, language: Language) -> bool:
-    # A word may begin a sentence; a letter may be an initial, and capitals are what KOI8 makes of small letters.
+    # A word may begin a sentence; a letter may be an initial, and KOI8 turns small letters into capitals.
     found = Counter[str]()
     for word, count in words.items():
         found[word.lower() if word[1:].islower() else word] += count

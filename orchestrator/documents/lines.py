@@ -1,4 +1,4 @@
-"""Bytes and lines of files of any size, with memory bounded by the longest line that is allowed."""
+"""Bytes and lines of files of any size, with memory bounded by the longest line allowed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 CHUNK = 1 << 20
 TRIES = 3
-"""So often is a file read that changes meanwhile."""
+"""Number of times a changing file is read."""
 _SHORTEST_RUN = b"\n" * 8
 _RUN = re.compile(rb"\n{8,}")
 
 
 class TooLong(NamedTuple):
-    """Stands for a line of more than the allowed bytes; `quotes` counts its double quotes."""
+    """Stands for a line longer than allowed; `quotes` counts its double quotes."""
 
     size: int
     quotes: int
 
 
 class Blanks(NamedTuple):
-    """Stands for so many empty lines in a row."""
+    """Stands for this many successive empty lines."""
 
     number: int
 
@@ -36,9 +36,9 @@ class Blanks(NamedTuple):
 def read_all(
     open_it: Callable[[str, str | None], tuple[int, os.stat_result]], path: str, within: str | None, limit: int
 ) -> bytes:
-    """The whole file as it was at one moment; it is opened by `open_it`.
+    """Return the whole file as it was at one moment; `open_it` opens it.
 
-    Raises OSError; ExtractionError (too_large, without reading more than `limit` + 1 bytes; changing; and as
+    Raises OSError; ExtractionError (too_large, after reading at most `limit` + 1 bytes; changing; and as
     `open_file`).
     """
     for _ in range(TRIES):
@@ -79,12 +79,12 @@ def too_large(size: int, limit: int) -> ExtractionError:
 
 
 def chunks(path: str, within: str | None = None) -> Iterator[bytes]:
-    """The file as it is when it is opened, in pieces of 1 MiB; what is added meanwhile is left for another time.
+    """Yield the file as it is when opened, in pieces of 1 MiB; later additions are left out.
 
     Raises OSError, ExtractionError.
     """
     fd, status = open_file(path, within)
-    left = status.st_size or sys.maxsize  # some file systems know no sizes
+    left = status.st_size or sys.maxsize  # some file systems do not report sizes
     try:
         while left > 0 and (data := os.read(fd, min(CHUNK, left))):
             left -= len(data)
@@ -94,10 +94,10 @@ def chunks(path: str, within: str | None = None) -> Iterator[bytes]:
 
 
 def utf8_chunks(pieces: Iterator[bytes], encoding: str | None, *, checked: bool) -> Iterator[bytes]:
-    """A file's pieces as UTF-8 without byte order mark.
+    """Yield a file's pieces as UTF-8 without byte order mark.
 
-    `checked` also makes certain that it is UTF-8, and finds another encoding if not; otherwise bytes that
-    carry no mark pass as they are. Raises OSError; ExtractionError (encoding).
+    `checked` also verifies that it is UTF-8, and finds another encoding if not; otherwise bytes without a mark pass
+    unchanged. Raises OSError; ExtractionError (encoding).
     """
     first = next(pieces, b"")
     name = bom_of(first) or (wide_without_bom(first) if checked else None) or "utf-8"
@@ -133,9 +133,8 @@ def _transcoded(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 def _checked(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
-    """Pass UTF-8 on. At the first byte that is not, change to the encoding that is set or, if only ASCII went before,
-    to the one that fits.
-    """
+    """Pass UTF-8 on. At the first invalid byte, change to the encoding that is set or, if only ASCII preceded, to the
+    one that fits."""
     held, ascii_so_far = b"", True
     for piece in pieces:
         data = held + piece
@@ -151,7 +150,7 @@ def _checked(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
 
 
 def _valid_utf8(data: bytes) -> int:
-    """How many bytes from the start are UTF-8."""
+    """Return how many bytes from the start are UTF-8."""
     if data.isascii():
         return len(data)
     try:
@@ -162,7 +161,7 @@ def _valid_utf8(data: bytes) -> int:
 
 
 def _may_continue(rest: bytes) -> bool:
-    """Whether `rest` is the beginning of a character that the next piece completes."""
+    """True if `rest` is the beginning of a character that the next piece completes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         decoder.decode(rest)
@@ -186,8 +185,8 @@ def _not_utf8(
 
 
 def lines(pieces: Iterator[bytes], limit: int) -> Iterator[bytes | TooLong | Blanks]:
-    """Lines without their `\\n`; a line of more than `limit` bytes is counted, not kept. Long runs of empty lines are
-    told as one."""
+    """Yield lines without their `\\n`; a line of more than `limit` bytes is counted, not kept. A long run of empty
+    lines becomes one Blanks."""
     held: list[bytes] = []
     size = quotes = 0  # of the line in `held`; above the limit the line itself is dropped
     for piece in _cut_at_runs(pieces):
@@ -212,7 +211,7 @@ def lines(pieces: Iterator[bytes], limit: int) -> Iterator[bytes | TooLong | Bla
 
 
 def _cut_at_runs(pieces: Iterator[bytes]) -> Iterator[bytes | Blanks]:
-    """The pieces, with empty lines that follow each other in place of their bytes where they are many."""
+    """Yield the pieces, with long runs of empty lines replaced by Blanks."""
     for piece in pieces:
         at = 0
         if _SHORTEST_RUN in piece:

@@ -1,4 +1,4 @@
-"""The numbers and bullets of list items, counted as an office program does: they stand nowhere in the text."""
+"""Numbers and bullets of list items, counted as an office program does: they do not stand in the text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "x
 
 
 class Level(NamedTuple):
-    """How a level of a list is marked: `shape` is a number format as Word names it, `pattern` has %1 to %9 for the
+    """How a level of a list is marked: `shape` is a number format in Word's terms, `pattern` has %1 to %9 for the
     numbers of the levels."""
 
     shape: str
@@ -22,23 +22,23 @@ class Level(NamedTuple):
 
 
 class Lists:
-    """All lists of a document. A mark ends with a blank; deeper levels are indented by two more."""
+    """All lists of a document. A mark ends with a blank; each deeper level is indented by two more."""
 
     def __init__(self) -> None:
         self._levels: dict[tuple[str, int], Level] = {}
         self._counts: dict[str, list[int | None]] = {}
 
     def define(self, name: str, level: int, how: Level) -> None:
-        """How a level, from 0 on, of the list `name` is marked."""
+        """Define how a level, from 0 on, of the list `name` is marked."""
         self._levels[name, level] = how
 
     def restart(self, counted_as: str, level: int, start: int) -> None:
-        """The next item of this level has the number `start`."""
+        """Let the next item of this level have the number `start`."""
         counts = self._counts.setdefault(counted_as, [None] * (MOST_LEVELS + 1))
         counts[max(0, min(level, MOST_LEVELS))] = start - 1
 
     def mark(self, name: str, level: int, counted_as: str = "") -> str:
-        """The mark of the next item. Lists with the same `counted_as` go on counting where the other stopped."""
+        """Return the mark of the next item. Lists with the same `counted_as` share their count."""
         level = max(0, min(level, MOST_LEVELS))
         how = self._levels.get((name, level), Level("bullet", ""))
         counts = self._counts.setdefault(counted_as or name, [None] * (MOST_LEVELS + 1))
@@ -62,7 +62,7 @@ class Lists:
 
 
 def in_shape(number: int, shape: str) -> str:
-    """A number as a format of Word writes it."""
+    """Return a number in a number format of Word."""
     match shape:
         case "lowerLetter" | "upperLetter" if number > 0:
             # Word writes aa after z, and bb after aa.

@@ -1,4 +1,4 @@
-"""Mail as RFC 5322 has it: its text with the headers that a reader sees, and its attachments."""
+"""Mail in the format of RFC 5322: its text with the visible headers, and its attachments."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from orchestrator.documents.unpacking import UnpackLimit
 
 
 def mail_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """The mail's text, and its attachments. Raises OSError, ExtractionError."""
+    """Yield the mail's text, and its attachments. Raises OSError, ExtractionError."""
     del unpacking  # nothing in it is packed: it has no more bytes than the file
     yield from _parts(partial(parsed, content.whole()))
 
 
 def mbox_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """The mails of an mbox file, each with its number, as mails in an archive. Raises OSError, ExtractionError."""
+    """Yield the numbered mails of an mbox file, like mails in an archive. Raises OSError, ExtractionError."""
     del unpacking
     for number, mail in enumerate(_mails(content), 1):
         yield Member(f"{number}", partial(_whole, mail, content.limit), kind=MAIL)
@@ -47,7 +47,7 @@ def _whole(mail: bytes | int, limit: int) -> bytes:
 
 
 def _mails(content: Content) -> Iterator[bytes | int]:
-    """The bytes of each mail, or how many they are where that is more than the limit."""
+    """Yield the bytes of each mail, or its size if that exceeds the limit."""
     held: list[bytes] = []
     size, is_blank, began = 0, True, False
     for line in lines(content.pieces(), content.limit):
@@ -74,12 +74,12 @@ def _mails(content: Content) -> Iterator[bytes | int]:
 
 
 def sent_as(read: Callable[[], bytes], headers: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[Member]:
-    """The same of a mail that another program keeps as it was sent, but with these headers."""
+    """Yield the same for a mail that another program stores as sent, but with these headers."""
     yield from _parts(partial(_signed, read), headers, fields)
 
 
 def _signed(read: Callable[[], bytes]) -> Message:
-    """A mail of a section that is signed or encrypted, in its headers or in the bytes."""
+    """Return a mail from a section that is signed or encrypted, in its headers or in the bytes."""
     data = read()
     if data[:1] in b"\x30M":
         wrapped = Message()
@@ -103,7 +103,7 @@ def _parts(
     except (ExtractionError, MemoryError):
         raise
     except Exception as error:
-        # The parser raises a dozen different types on mails that are not what they should be.
+        # The parser raises a dozen different types on malformed mails.
         raise ExtractionError(
             DocumentProblem.UNREADABLE, "It is damaged or is not an e-mail message; export it again, or exclude it."
         ) from error
@@ -131,7 +131,7 @@ def _members(found: Sections, headers: Mapping[str, str], fields: Mapping[str, s
 
 
 def _bodies(found: Sections) -> list[str] | ExtractionError:
-    """The texts; or why there are none."""
+    """Return the texts, or the reason why there are none."""
     try:
         bodies = [body(part) for part in found.texts]
         if any(map(str.strip, bodies)):

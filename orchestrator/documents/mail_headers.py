@@ -1,4 +1,4 @@
-"""Headers of mails as text: encoded words, bytes that should have been encoded, and dates of any form."""
+"""Headers of mails as text: encoded words, unencoded bytes, and dates in any form."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from orchestrator.documents.types import ExtractionError
 
 
 def header(mail: Message, name: str) -> str:
-    """The first header of that name on one line; empty if there is none."""
+    """Return the first header of that name on one line; empty if there is none."""
     raw = next((value for key, value in mail.raw_items() if key.lower() == name.lower()), "")
     return " ".join(clean(whole(_decoded(name, _characters(str(raw))))).split())
 
 
 def words(text: str) -> str:
-    """A text whose encoded words are decoded, such as the name of an attachment."""
+    """Return a text with its encoded words decoded, such as the name of an attachment."""
     return _by_hand(text) if "=?" in text else text
 
 
 def iso_date(text: str) -> str:
-    """A date of a header in ISO 8601; empty if it cannot be read."""
-    with suppress(Exception):  # a date of any form
+    """Return a header's date in ISO 8601; empty if it cannot be read."""
+    with suppress(Exception):  # a date in any form
         return parsedate_to_datetime(text).isoformat()
     return ""
 
 
 def _characters(raw: str) -> str:
-    """The parser keeps bytes that are not ASCII as halves of surrogate pairs."""
+    """Restore non-ASCII bytes, which the parser keeps as surrogate halves."""
     try:
         data = raw.encode("ascii", "surrogateescape")
     except UnicodeEncodeError:
@@ -46,7 +46,7 @@ def _characters(raw: str) -> str:
 
 def _decoded(name: str, raw: str) -> str:
     found = ""
-    with suppress(Exception):  # the parser has no one error for headers that are not as they should be
+    with suppress(Exception):  # the parser raises various errors on malformed headers
         found = str(policy.default.header_fetch_parse(name, raw))
     if raw and (not found or "\ufffd" in found or "=?" in found):
         return _by_hand(raw)
@@ -54,7 +54,7 @@ def _decoded(name: str, raw: str) -> str:
 
 
 def _by_hand(raw: str) -> str:
-    """Neighbouring words are decoded as one: some programs cut them within a character."""
+    """Decode neighbouring words as one: some programs cut them within a character."""
     try:
         found = decode_header(raw)
     except Exception:  # noqa: BLE001 (base64 that is none, and whatever else it meets)

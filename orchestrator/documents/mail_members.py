@@ -1,4 +1,4 @@
-"""What mails of all formats have in common: the text with its headers, and attachments by name and type."""
+"""Shared parts of all mail formats: the text with its headers, and attachments by name and type."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _PGP = "-----BEGIN PGP MESSAGE-----"
 
 
 def message_fields(subject: str, sender: str, recipients: str, date: str) -> dict[str, str]:
-    """What templates may use of a mail; `date` is in ISO 8601."""
+    """Return the template fields of a mail; `date` is in ISO 8601."""
     return {"subject": subject, "sender": sender, "recipients": recipients, "date": date}
 
 
 def message_text(headers: Mapping[str, str], *bodies: str) -> bytes:
-    """The headers that a reader sees, a blank line, and the text.
+    """Return the visible headers, a blank line, and the text.
 
-    Raises ExtractionError for a text that is encrypted, and if there is neither a text nor a subject.
+    Raises ExtractionError for an encrypted text, and without both text and subject.
     """
     texts = [text for text in map(str.strip, bodies) if text]
     if texts and texts[0].startswith(_PGP):
@@ -54,7 +54,7 @@ def message_text(headers: Mapping[str, str], *bodies: str) -> bytes:
 
 
 def encrypted() -> ExtractionError:
-    """For a mail whose text only its receiver can read."""
+    """Return the error for a mail whose text only its receiver can read."""
     return ExtractionError(
         DocumentProblem.ENCRYPTED, "The mail is encrypted; save a copy that is not, or exclude it."
     )
@@ -63,7 +63,7 @@ def encrypted() -> ExtractionError:
 def attachment(
     name: str, kind: str, number: int, read: Callable[[], bytes], fields: Mapping[str, str], known: str = ""
 ) -> Member:
-    """An attachment of the type `kind`, the one with this number in its mail, whose own text is `known`."""
+    """Return an attachment of the type `kind`, the one with this number in its mail, whose own text is `known`."""
     name = words(name).replace("\\", "/").rpartition("/")[2].strip().strip("\0")
     lower = name.lower()
     if kind in TNEF or lower == "winmail.dat":
@@ -96,7 +96,7 @@ def _content(read: Callable[[], bytes]) -> bytes:
 
 
 def is_within(text: str, other: str) -> bool:
-    """True if the letters and digits of a text stand in another in this order."""
+    """True if the letters and digits of a text occur in another in this order."""
     return _letters(text) in _letters(other)
 
 

@@ -1,4 +1,4 @@
-"""The sections of a mail: which of them are its text, which are attached, and which hold text that cannot be had."""
+"""Sorts the sections of a mail into its text, its attachments, and text that cannot be read."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _BOUNDARY = re.compile(r"^--(?=\S)(.{1,200}?)[ \t]*\r?\nContent-", re.MULTILINE 
 
 
 class WideMail(Message):
-    """A mail, or a section, of a file in UTF-16: read as UTF-8, whatever it says of its bytes."""
+    """A mail or section of a file in UTF-16: read as UTF-8, whatever it declares."""
 
 
 @dataclass(slots=True)
 class Sections:
-    """`texts` are shown as the mail's text; `lost` hold text, and say why it cannot be read."""
+    """`texts` are shown as the mail's text; `lost` are unreadable texts, with the reason."""
 
     texts: list[Part] = field(default_factory=list)
     attached: list[Part] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Sections:
 
 
 def parsed(data: bytes) -> Part:
-    """The mail; one in UTF-16 is read as the same in UTF-8. Raises ValueError and whatever else the parser meets."""
+    """Parse a mail; UTF-16 is converted to UTF-8 first. Raises ValueError and any error of the parser."""
     wide = bom_of(data) or wide_without_bom(data)
     if wide is None:
         return email.message_from_bytes(data.lstrip(b"\r\n"))
@@ -44,7 +44,7 @@ def parsed(data: bytes) -> Part:
 
 
 def sections(mail: Part) -> Sections:
-    """Raises ExtractionError (too_large) if there are more than MAX_SECTIONS."""
+    """Sort the sections. Raises ExtractionError (too_large) if there are more than MAX_SECTIONS."""
     found = Sections()
     waiting: list[Part] = [mail]
     seen = 0
@@ -72,7 +72,7 @@ def sections(mail: Part) -> Sections:
 
 
 def _of_multipart(part: Part, kind: str, found: Sections) -> list[Part]:
-    """The sections of it that are to be looked at."""
+    """Return the inner sections to examine."""
     inner = inside(part) or _recovered(part)
     if not inner:
         found.texts.append(part)
@@ -105,7 +105,7 @@ def _is_text(part: Part, kind: str) -> bool:
 
 
 def _take_named_text(found: Sections) -> None:
-    """Some programs name even the text of a mail, and then it is all that there is."""
+    """Use a named text as the mail's text if there is no other: some programs name even that."""
     part = next((one for one in found.attached if type_of(one) in _SHOWN and not _is_attached(one)), None)
     if part is not None and not found.lost:
         found.attached.remove(part)
@@ -113,14 +113,14 @@ def _take_named_text(found: Sections) -> None:
 
 
 def _best(forms: list[Part]) -> Part:
-    """Of several forms of the same text the plain one, else HTML, else the last, which is the richest."""
+    """Return the plain form of a text, else HTML, else the last, which is the richest."""
     plain = [one for one in forms if type_of(one) == "text/plain" and payload(one).strip()]
     rich = [one for one in forms if type_of(one) in ("text/html", "multipart/related", "multipart/mixed")]
     return (plain or rich[::-1] or [one for one in forms if type_of(one) != "text/calendar"][::-1] or forms)[0]
 
 
 def _attached_to(forms: Iterator[Part]) -> Iterator[Part]:
-    """What is attached to forms of the text that are not shown: files, and invitations."""
+    """Yield the attachments of text forms that are not shown: files, and invitations."""
     for form in forms:
         for part in form.walk():
             if not part.is_multipart() and (_is_attached(part) or type_of(part) == "text/calendar"):
@@ -128,7 +128,7 @@ def _attached_to(forms: Iterator[Part]) -> Iterator[Part]:
 
 
 def _recovered(part: Part) -> list[Part]:
-    """The sections of one whose header names a wrong boundary; the first line that looks like one is used."""
+    """Return the sections if the header names a wrong boundary; the first line that looks like one is used."""
     text = part.get_payload()
     if not isinstance(text, str) or (found := _BOUNDARY.search(text)) is None:
         return []
@@ -143,20 +143,20 @@ def _in_pieces() -> ExtractionError:
 
 
 def type_of(part: Part) -> str:
-    """The content type, also of a header with more in it than it may have."""
+    """Return the content type, also from a header with extra text."""
     found = _TYPE.match(str(part.get("Content-Type", "")))
     return found[1].lower() if found else part.get_default_type()
 
 
 def inside(part: Part) -> list[Part]:
-    """The sections of a multipart; none where it has no text that the parser could cut."""
+    """Return the sections of a multipart; empty if the parser could not split its text."""
     found: Any = part.get_payload()
     return list(found) if isinstance(found, list) else []
 
 
 def file_name(part: Part) -> str:
-    """The name of a file, as it is written."""
-    with suppress(Exception):  # what the parser raises on a name that is not written as it should be
+    """Return the name of a file, as written."""
+    with suppress(Exception):  # the parser's errors on malformed names
         return (part.get_filename() or "").strip()
     return ""
 
@@ -166,13 +166,13 @@ def _is_attached(part: Part) -> bool:
 
 
 def transfer_encoding(part: Part) -> str:
-    """How the bytes are written."""
+    """Return the transfer encoding, in lower case."""
     found = _TOKEN.search(str(part.get("Content-Transfer-Encoding", "")))
     return found[0].lower() if found else ""
 
 
 def payload(part: Part) -> bytes:
-    """The bytes of a section, decoded; of several the text of them."""
+    """Return the decoded bytes of a section; for several blocks their text."""
     written = transfer_encoding(part)
     if written and written != part["Content-Transfer-Encoding"]:
         part.replace_header("Content-Transfer-Encoding", written)
@@ -186,7 +186,7 @@ def payload(part: Part) -> bytes:
 
 
 def mail_in(part: Part) -> Part:
-    """The mail that a section holds. Some programs write it in base64, which the parser takes for its text."""
+    """Return the mail in a section. Some programs write it in base64, which the parser treats as its text."""
     inner = inside(part)
     if not inner:
         return parsed(payload(part))
@@ -200,7 +200,7 @@ def mail_in(part: Part) -> Part:
 
 
 def body(part: Part) -> str:
-    """The text of a section. Raises ExtractionError (encoding)."""
+    """Return the text of a section. Raises ExtractionError (encoding)."""
     data, declared = payload(part), part.get_content_charset()
     if isinstance(part, WideMail) and transfer_encoding(part) not in ("base64", "quoted-printable"):
         declared = "utf-8"

@@ -1,6 +1,6 @@
-"""Mails as Outlook keeps them: properties with numbers (MAPI), in an .msg file or in a winmail.dat.
+"""Mails in Outlook's form: numbered properties (MAPI), in an .msg file or in a winmail.dat.
 
-Identifiers and their meaning are those of [MS-OXPROPS], code pages those of [MS-OXCMSG] 2.1.1.1.
+Identifiers and their meaning are from [MS-OXPROPS], code pages from [MS-OXCMSG] 2.1.1.1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SENT, _RECEIVED = 0x39, 0x0E06
 _MESSAGE_CODE_PAGE, _BODY_CODE_PAGE, _LOCALE = 0x3FFD, 0x3FDE, 0x3FF1
 _NAME, _ADDRESS, _SMTP, _ROLE = 0x3001, 0x3003, 0x39FE, 0x0C15
 _SENDERS = ((0x42, (0x5D02, 0x65)), (0x0C1A, (0x5D01, 0x0C1F)))
-"""Name and addresses of whom a mail is from: first of the one it was sent for, then of the one who sent it."""
+"""Name and addresses of a mail's sender: first of the one it was sent for, then of the one who sent it."""
 _ROLES = {2: "Cc", 3: "Bcc"}
 _SHOWN = {"To": 0x0E04, "Cc": 0x0E03, "Bcc": 0x0E02}
 ATTACHED_NAMES, ATTACHED_TYPE, ATTACHED_DATA = (0x3707, 0x3704, _NAME), 0x370E, 0x3701
@@ -53,7 +53,7 @@ _BIG5_LOCALES = (0x0404, 0x0C04, 0x1404)
 
 
 class MapiProperties:
-    """Properties of a mail, a recipient or an attachment; those that have no code page use that of their mail."""
+    """Properties of a mail, a recipient or an attachment; without a code page they use that of their mail."""
 
     def __init__(
         self, values: Mapping[tuple[int, int], Callable[[], bytes]], mail: MapiProperties | None = None
@@ -63,16 +63,16 @@ class MapiProperties:
         self._mail = mail
 
     def raw(self, ident: int, kind: int) -> bytes:
-        """The bytes of a value; none if it is not there."""
+        """Return the bytes of a value; empty if it is missing."""
         read = self._values.get((ident, kind))
         return b"" if read is None else read()
 
     def number(self, ident: int) -> int:
-        """An integer; 0 if it is not there."""
+        """Return an integer; 0 if it is missing."""
         return int.from_bytes(self.raw(ident, INTEGER)[:4], "little")
 
     def time(self, ident: int) -> str:
-        """A time in ISO 8601; empty if it is not set."""
+        """Return a time in ISO 8601; empty if it is not set."""
         with suppress(struct.error, OverflowError):
             [ticks] = struct.unpack("<Q", self.raw(ident, TIME)[:8])
             found = datetime(1601, 1, 1, tzinfo=UTC) + timedelta(seconds=ticks // 10_000_000)
@@ -80,7 +80,7 @@ class MapiProperties:
         return ""
 
     def text(self, *idents: int) -> str:
-        """The first of these strings that is not blank."""
+        """Return the first of these strings that is not blank."""
         for ident in idents:
             if data := self.raw(ident, STRING):
                 found = data.decode("utf-16-le", "replace")
@@ -103,7 +103,7 @@ class MapiProperties:
             return data.decode("cp1252", "replace")
 
     def code_pages(self) -> Iterator[str]:
-        """The encodings that strings may be in, the most likely one first."""
+        """Yield the possible encodings of strings, the most likely one first."""
         for ident in (_MESSAGE_CODE_PAGE, _BODY_CODE_PAGE):
             if name := code_page(self.number(ident)):
                 yield name
@@ -114,12 +114,12 @@ class MapiProperties:
 
     @property
     def body_encoding(self) -> str | None:
-        """That of an HTML body."""
+        """The encoding of an HTML body, or None."""
         return code_page(self.number(_BODY_CODE_PAGE))
 
 
 def code_page(number: int) -> str | None:
-    """Python's name for a code page of Windows."""
+    """Return Python's name for a Windows code page, or None."""
     name = _CODE_PAGES.get(number, f"cp{number}")
     try:
         return codecs.lookup(name).name
@@ -129,7 +129,7 @@ def code_page(number: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """An attachment: `read` gives its bytes, or `mail` is the mail that is attached; neither for other objects."""
+    """An attachment: `read` returns its bytes, or `mail` the attached mail; neither for other objects."""
 
     properties: MapiProperties
     read: Callable[[], bytes] | None
@@ -146,7 +146,7 @@ class MapiMail:
 
 
 def members(mail: MapiMail, limit: int, known: str = "") -> Iterator[Member]:
-    """The mail's text, unless that is `known` already, and its attachments. Texts have `limit` bytes at most."""
+    """Yield the mail's text, unless it is `known` already, and its attachments. Texts have at most `limit` bytes."""
     headers = _headers(mail)
     shown = ("To", "Cc", "Bcc")
     fields = message_fields(
@@ -180,7 +180,7 @@ def _inner(mail: Callable[[], MapiMail], limit: int) -> Iterator[Member]:
 
 
 def _is_signed(mail: MapiMail, one: Attachment) -> bool:
-    """True if the attachment is the mail itself, as it was sent, with a signature or encrypted."""
+    """True if the attachment is the mail itself as sent, signed or encrypted."""
     kind = mail.properties.text(0x1A).lower()
     return len(mail.attachments) == 1 and one.read is not None and ".smime" in kind
 
@@ -205,7 +205,7 @@ def _sender(properties: MapiProperties) -> str:
 
 
 def _address(properties: MapiProperties, idents: Sequence[int]) -> str:
-    """The address of the internet; one of Exchange (`/o=…`) says nothing outside its organisation."""
+    """Return the internet address; an Exchange address (`/o=…`) means nothing outside its organisation."""
     return next((one for one in map(properties.text, idents) if "@" in one and not one.startswith("/")), "")
 
 
@@ -223,7 +223,7 @@ def _text(properties: MapiProperties, headers: Mapping[str, str], limit: int) ->
 
 
 def body(properties: MapiProperties, limit: int) -> str:
-    """The plain text, else that of the HTML or RTF. Raises ExtractionError."""
+    """Return the plain text, else that of the HTML or RTF. Raises ExtractionError."""
     if text := properties.text(_BODY):
         return text
     html = properties.raw(_HTML, BINARY)

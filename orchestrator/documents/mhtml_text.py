@@ -12,7 +12,7 @@ from orchestrator.documents.office import damaged
 
 
 def extract(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, object]]:
-    """Text and `{"title": ...}`. Raises ExtractionError, MemoryError."""
+    """Return the text and `{"title": ...}`. Raises ExtractionError, MemoryError."""
     try:
         page = _page(email.message_from_bytes(data, policy=email.policy.compat32))
         held = None if page is None else page.get_payload(decode=True)
@@ -20,7 +20,7 @@ def extract(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str
     except MemoryError:
         raise
     except Exception as error:
-        # The parser raises a dozen different types on headers that are not what they should be.
+        # The parser raises a dozen different types on malformed headers.
         raise damaged("web archive") from error
     if not isinstance(held, bytes):
         raise damaged("web archive")
@@ -30,6 +30,6 @@ def extract(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str
 
 
 def _page(archive: Message) -> Message | None:
-    """The first page in an archive, which is the one that was saved; frames in it have sections of their own."""
+    """Return the first page in an archive, which is the saved one; its frames have their own sections."""
     pages = ("text/html", "application/xhtml+xml")
     return next((part for part in archive.walk() if part.get_content_type() in pages), None)

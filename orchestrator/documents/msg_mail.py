@@ -1,4 +1,4 @@
-"""Mail as Outlook saves it (.msg, [MS-OXMSG]): a compound file whose storages hold properties."""
+"""Outlook's .msg mails ([MS-OXMSG]): a compound file whose storages hold properties."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TABLE = "__properties_version1.0"
 _VALUE = re.compile(r"__substg1\.0_([0-9A-F]{4})([0-9A-F]{4})", re.IGNORECASE)
 _ATTACHMENT, _RECIPIENT = "__attach_version1.0", "__recip_version1.0"
 _ROOT_HEAD, _MAIL_HEAD, _HEAD = 32, 24, 8
-"""Bytes before the properties of a file, of a mail in another, and of all else."""
+"""Bytes before the properties of a file, of a mail inside another, and of everything else."""
 _ENTRY = 16
 _STORAGE = 1
 
 
 def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """The mail's text, and its attachments. Raises OSError, ExtractionError."""
+    """Yield the mail's text, and its attachments. Raises OSError, ExtractionError."""
     del unpacking  # nothing in it is packed but RTF, which has its own limit
     olefile = require("olefile", "Outlook mail", "office")
     data = content.whole()
@@ -49,7 +49,7 @@ class _File:
         self.root = ole.root
 
     def mail(self, storage: Any, head: int) -> MapiMail:
-        """The mail in a storage."""
+        """Return the mail in a storage."""
         properties = MapiProperties(self.values(storage, head))
         inner = [entry for entry in storage.kids if entry.entry_type == _STORAGE]
         return MapiMail(
@@ -72,7 +72,7 @@ class _File:
         return Attachment(properties, None)
 
     def values(self, storage: Any, head: int = _HEAD) -> dict[tuple[int, int], Callable[[], bytes]]:
-        """Functions that read the properties of a storage. Those of fixed width stand in a table."""
+        """Return functions that read the properties of a storage. Properties of fixed width stand in a table."""
         found: dict[tuple[int, int], Callable[[], bytes]] = {}
         for entry in storage.kids:
             if entry.name == _TABLE:
@@ -87,7 +87,7 @@ class _File:
 
     def _read(self, entry: Any) -> bytes:
         try:
-            # `openstream` looks through the whole folder for the name, once for each of thousands of recipients.
+            # `openstream` searches the whole folder for the name, once for each of thousands of recipients.
             data: bytes = self._ole._open(entry.isectStart, entry.size).read()
         except Exception as error:
             raise _damaged() from error

@@ -1,7 +1,7 @@
-"""The text on a picture of a page, by RapidOCR (the extra `ocr`), whose models come in its package.
+"""Reads the text on a picture of a page with RapidOCR (the extra `ocr`), whose models come in its package.
 
-Lines are put together from the pieces that it finds: what stands side by side is one line, as in a table, unless the
-page is set in two columns.
+Lines are joined from the pieces that it finds: pieces side by side are one line, as in a table, unless the page is
+set in two columns.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 RESOLUTION = 150
 LONGEST_SIDE = 1754
-"""Dots per inch and pixels of a page that is read: A4. More takes more time and read no better."""
+"""Dots per inch and pixels of a page for OCR: A4. More takes longer and read no better."""
 SURE = 0.9
-"""How sure the recognition must be of a page. Of pages that it reads rightly it is so to 0.98 and more; letters that
-it does not know (Cyrillic, Greek) and pages on their sides give wrong text, and 0.71 to 0.84."""
+"""Required certainty of a page's recognition. For pages that it reads correctly it is 0.98 and more; unknown letters
+(Cyrillic, Greek) and pages on their sides give wrong text, with 0.71 to 0.84."""
 FEW = 3
-"""So few pieces that it is not sure of are a drawing or a stamp, and no text that would be lost."""
+"""Fewer uncertain pieces than this are a drawing or a stamp, not lost text."""
 DIRT = 0.5
-"""Pieces below that are left out where the page is read well."""
+"""On a well-read page, pieces below this certainty are dropped."""
 _WIDE_GAP = 1.5
-"""Times the height of a line: so much white between two pieces of it separates cells."""
+"""A wider gap, in heights of the line, separates cells."""
 _MIN_LINES = 3
 _MOST_ACROSS = 0.2
-"""The share of pieces that may run across both columns."""
+"""The share of pieces that may extend across both columns."""
 _FULL = 0.5
 """The share of a column's width that a usual line of running text fills."""
 
 
 class Piece(NamedTuple):
-    """Some words with the box around them, in pixels."""
+    """Some words with their bounding box, in pixels."""
 
     left: float
     top: float
@@ -46,25 +46,25 @@ class Piece(NamedTuple):
 
     @property
     def height(self) -> float:
-        """Of its box."""
+        """The height of the box."""
         return self.bottom - self.top
 
     @property
     def area(self) -> float:
-        """Of its box."""
+        """The area of the box."""
         return self.height * (self.right - self.left)
 
 
 def text_of(picture: Any, page: int = 1) -> str:
-    """The text on a Pillow picture; empty where there is none. `page` is its number, from 1.
+    """Return the text on a Pillow picture; empty if it has none. `page` is its number, from 1.
 
-    Raises ExtractionError: unsupported where the extra is missing, unreadable for a page that is not read well.
+    Raises ExtractionError: unsupported if the extra is missing, unreadable for a page that is not read well.
     """
     ask_for_more()
     engine = _engine()
     import numpy  # it comes with the extra
 
-    found = engine(numpy.asarray(picture.convert("RGB"))[:, :, ::-1])  # it takes blue first
+    found = engine(numpy.asarray(picture.convert("RGB"))[:, :, ::-1])  # it expects blue first
     if found.txts is None:
         return ""
     seen = zip(found.boxes, found.txts, found.scores, strict=True)
@@ -72,7 +72,7 @@ def text_of(picture: Any, page: int = 1) -> str:
 
 
 def sure(pieces: list[Piece], page: int) -> list[Piece]:
-    """The pieces that are text. Raises ExtractionError for a page that the recognition is not sure of."""
+    """Return the pieces that are text. Raises ExtractionError for a page with uncertain recognition."""
     whole = sum(piece.area for piece in pieces)
     if sum(piece.area * piece.score for piece in pieces) < SURE * whole:
         if len(pieces) < FEW:
@@ -87,12 +87,13 @@ def sure(pieces: list[Piece], page: int) -> list[Piece]:
 
 @cache
 def _engine() -> Any:
-    """One for each worker process: its models take half a second to load. One thread: each core has a worker."""
+    """Return the engine, one per worker process: its models take half a second to load. One thread: each core has a
+    worker."""
     library = require("rapidocr", "scans by OCR", "ocr")
     return library.RapidOCR(
         params={
             "Global.log_level": "critical",
-            "Global.use_cls": False,  # which tells lines that stand on their heads
+            "Global.use_cls": False,  # detection of upside-down lines
             "Global.text_score": 0.0,  # judged here
             "Global.max_side_len": LONGEST_SIDE,
             "EngineConfig.onnxruntime.intra_op_num_threads": 1,
@@ -109,7 +110,8 @@ def _piece(box: Any, text: str, score: float) -> Piece:
 
 
 def in_order(pieces: list[Piece]) -> str:
-    """Pieces as lines of text, from the top; two columns one after the other, between what runs across both."""
+    """Return pieces as lines of text, from the top; of two columns one after the other, between pieces across
+    both."""
     gutter = _gutter(pieces)
     if gutter is None:
         return "\n".join(map(_told, _lines(pieces)))
@@ -126,9 +128,9 @@ def in_order(pieces: list[Piece]) -> str:
 
 
 def _gutter(pieces: list[Piece]) -> float | None:
-    """Where white runs down between two columns of running text; None where there is no such place.
+    """Return where white runs down between two columns of running text, or None.
 
-    Headings may run across it. The cells of a table leave white between them as well, and do not fill their columns.
+    Headings may extend across it. Tables have white between their cells too, but their cells do not fill the columns.
     """
     if not pieces:
         return None
@@ -147,7 +149,7 @@ def _gutter(pieces: list[Piece]) -> float | None:
 
 
 def _lines(pieces: list[Piece]) -> list[list[Piece]]:
-    """Pieces that stand beside each other, from left to right; the lines from the top."""
+    """Return the lines from the top, with the pieces of each from left to right."""
     lines: list[list[Piece]] = []
     for piece in sorted(pieces, key=lambda one: one.top + one.bottom):
         middle = (piece.top + piece.bottom) / 2

@@ -1,4 +1,4 @@
-"""Text documents and presentations of OpenDocument (.odt, .odp), in the form that Word documents are given."""
+"""Text documents and presentations of OpenDocument (.odt, .odp), in the same form as Word documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.documents.types import ExtractionError
 _SPACE = re.compile(r"[ \t\r\n]+")
 _MOST_REPEATED = 100
 _MASTER_TEXTS = frozenset("header footer header-left footer-left header-first footer-first".split())
-"""What a page shows of its master; the rest of it is placeholders (`Click to edit Master title style`)."""
+"""Parts of the master that a page shows; the rest is placeholders (`Click to edit Master title style`)."""
 _SKIPPED = frozenset(
     "tracked-changes forms sequence-decls scripts font-face-decls meta date creator binary-data".split()
 )
@@ -23,11 +23,11 @@ _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerR
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Text, one paragraph or table row a line. Raises ExtractionError."""
-    del encoding  # XML says itself how it is written
+    """Return the text, one paragraph or table row a line. Raises ExtractionError."""
+    del encoding  # XML declares its own encoding
     try:
         text = _Text(TextLimit(most))
-        if data.lstrip()[:1] == b"<":  # flat: the whole document is one file of XML
+        if data.lstrip()[:1] == b"<":  # flat: the whole document is one XML file
             parse((data,), text.start, text.end, text.characters)
             return _told(text)
         package = Package(data)
@@ -49,9 +49,9 @@ def _told(text: _Text) -> tuple[str, dict[str, object]]:
 
 
 class _Text:
-    """Takes the events of an XML parser and makes lines of them. Notes and comments come at the end.
+    """A handler of XML events that collects lines. Notes and comments come at the end.
 
-    What is in a cell, a note or a comment goes to lines of its own, which are put where they belong at its end.
+    The content of a cell, a note or a comment is collected in its own lines, which are placed when it ends.
     """
 
     def __init__(self, limit: TextLimit) -> None:
@@ -59,7 +59,7 @@ class _Text:
         self._limit = limit
         self._lists = Lists()
         self._lines: list[list[str]] = [[]]  # of the document, and of each open cell, note and comment
-        self._paragraphs: list[tuple[str, list[str]]] = []  # the mark before it, and its pieces
+        self._paragraphs: list[tuple[str, list[str]]] = []  # each with its mark and its pieces
         self._rows: list[list[str]] = []
         self._open_lists: list[str] = []  # the style of each
         self._item_begins = False
@@ -69,18 +69,18 @@ class _Text:
         self._footers: list[str] = []
         self._skipped = 0
         self._style = ""
-        self._scripts: dict[str, Callable[[str], str]] = {}  # of the styles of text that have one
-        self._spans: list[tuple[Callable[[str], str] | None, list[str], int]] = []  # and the pieces at its begin
+        self._scripts: dict[str, Callable[[str], str]] = {}  # of text styles that have one
+        self._spans: list[tuple[Callable[[str], str] | None, list[str], int]] = []  # with the pieces at its start
         self._is_master = False
-        self._break = ""  # what begins the next line: a form feed where a slide does
+        self._break = ""  # prefix of the next line: a form feed at the start of a slide
         self._ends: list[str] = []
 
     def done(self) -> list[str]:
-        """All lines."""
+        """Return all lines."""
         return [*self._lines[0], *self._notes, *self._comments, *self._footers]
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins."""
+        """Handle the start of an element."""
         self._limit.element()
         name = tag.rpartition("}")[2]
         if self._skipped or name in _SKIPPED or (self._is_master and name not in _MASTER_TEXTS):
@@ -135,13 +135,13 @@ class _Text:
                 self._lines[-1].append("Notes:")
 
     def end(self, tag: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
         if self._skipped:
             self._skipped -= 1
             return
         name = tag.rpartition("}")[2]
         if name in _MASTER_TEXTS or name == "master-page":
-            self._is_master = name != "master-page"  # behind a header the rest of the master goes on
+            self._is_master = name != "master-page"  # after a header the rest of the master continues
         match name:
             case "span":
                 script, pieces, begin = self._spans.pop()
@@ -181,7 +181,7 @@ class _Text:
                 self._footers += filter(None, self._lines.pop())
 
     def characters(self, text: str) -> None:
-        """Text, in any number of pieces."""
+        """Handle text, in any number of pieces."""
         if not self._skipped and self._paragraphs:
             self._add(_SPACE.sub(" ", text))
 
@@ -195,7 +195,7 @@ class _Text:
         self._break = ""
 
     def _mark(self, name: str, about: dict[str, str]) -> str:
-        """What stands before a paragraph: that of a heading, or of its list."""
+        """Return the mark before a paragraph: of a heading, or of its list."""
         if name == "h":
             return "#" * min(6, _number(about.get("outline-level"))) + " "
         if not self._item_begins or not self._open_lists:
@@ -213,7 +213,7 @@ class _Text:
 
 
 def _script(position: str) -> Callable[[str], str] | None:
-    """What a text position does: `super 58%`, `sub 58%`, or how far up or down, in percent."""
+    """Return the effect of a text position: `super 58%`, `sub 58%`, or a shift up or down in percent."""
     word = position.split(" ")[0]
     if word == "super" or (word.endswith("%") and not word.startswith(("-", "0"))):
         return raised

@@ -1,4 +1,4 @@
-"""What the readers of office documents and PDFs have in common: limits, and errors in the same words."""
+"""Shared parts of the readers for office documents and PDFs: limits and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 class TextLimit:
-    """Counts down elements, and characters of text. Raises ExtractionError (too_large)."""
+    """Limits on elements, and on characters of text. Raises ExtractionError (too_large)."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -20,7 +20,7 @@ class TextLimit:
         self._elements = MAX_ELEMENTS
 
     def element(self) -> None:
-        """One more element."""
+        """Count an element."""
         self._elements -= 1
         if self._elements < 0:
             raise ExtractionError(
@@ -29,7 +29,7 @@ class TextLimit:
             )
 
     def text(self, text: str) -> None:
-        """More text."""
+        """Count more text."""
         self._characters -= len(text)
         if self._characters < 0:
             raise text_too_large(self._most)
@@ -59,7 +59,7 @@ _MANY = {
 
 
 def check_container(data: bytes, old: str) -> None:
-    """Raises ExtractionError for a document of the time before packages, which `old` names, and for a locked one."""
+    """Raise ExtractionError for an old binary document, which `old` names, and for a locked one."""
     if is_locked(data):
         raise encrypted()
     if data.startswith(OLE):
@@ -67,19 +67,19 @@ def check_container(data: bytes, old: str) -> None:
 
 
 def is_locked(data: bytes) -> bool:
-    """Whether it is a document of Microsoft Office that opens only with a password."""
+    """True if it is a document of Microsoft Office that needs a password."""
     return data.startswith(OLE) and "EncryptedPackage".encode("utf-16-le") in data
 
 
 def encrypted() -> ExtractionError:
-    """For what opens only with a password."""
+    """Return the error for a document that needs a password."""
     return ExtractionError(
         DocumentProblem.ENCRYPTED, "The document opens only with a password; save a copy without one, or exclude it."
     )
 
 
 def damaged(what: str) -> ExtractionError:
-    """For what cannot be read as what its name says."""
+    """Return the error for a file that is not what its name says."""
     return ExtractionError(
         DocumentProblem.UNREADABLE, f"The file is damaged, or is not a valid {what}; save it again, or exclude it."
     )

@@ -1,4 +1,4 @@
-"""An office document's package: a zip archive of parts that refer to each other, unpacked within limits."""
+"""An office document's package: a ZIP archive of parts that refer to each other, unpacked within limits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from xml.parsers import expat
 
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
-MAX_UNPACKED = 200_000_000  # bytes; a document that unpacks to more is a bomb, or will not fit in memory
-MAX_RATIO = 200  # of what is unpacked to what is packed; XML that people wrote has 5 to 30
+MAX_UNPACKED = 200_000_000  # bytes; a document that unpacks to more is a bomb, or does not fit in memory
+MAX_RATIO = 200  # unpacked to packed; XML that people wrote has 5 to 30
 RATIO_FROM = 20_000_000  # bytes unpacked; a smaller document may be as repetitive as it likes
 MAX_PARTS = 10_000
 PIECE = 1 << 16
@@ -22,7 +22,7 @@ _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class Relation(NamedTuple):
-    """What a part says of another: what it is to it, and its name in the archive."""
+    """A reference from one part to another: its kind, and the other's name in the archive."""
 
     kind: str
     target: str
@@ -30,8 +30,8 @@ class Relation(NamedTuple):
 
 
 class Package:
-    """Raises ExtractionError for what is not a package, or is locked; every method may raise it, and what `zipfile`
-    and `expat` raise for damage."""
+    """A package. Every method may raise ExtractionError, also for files that are locked or not packages, and the
+    errors of `zipfile` and `expat` for damage."""
 
     def __init__(self, data: bytes) -> None:
         self._zip = zipfile.ZipFile(io.BytesIO(data))
@@ -48,14 +48,14 @@ class Package:
         self._most = self._left
 
     def main_part(self) -> str:
-        """The name of the document itself."""
+        """Return the name of the document itself."""
         for relation in self.relations(""):
             if relation.kind == "officeDocument":
                 return relation.target
         raise KeyError("officeDocument")
 
     def relations(self, part: str) -> list[Relation]:
-        """What a part ("" for the package) says of others in the archive, in its order."""
+        """Return the references of a part ("" for the package) to others in the archive, in its order."""
         folder, name = posixpath.split(part)
         path = posixpath.join(folder, "_rels", f"{name}.rels")
         if path.lower() not in self._names:
@@ -72,23 +72,23 @@ class Package:
         return found
 
     def parts(self) -> list[str]:
-        """The names of all parts."""
+        """Return the names of all parts."""
         return [entry.filename for entry in self._names.values() if not entry.is_dir()]
 
     def holds(self, part: str) -> bool:
-        """Whether there is such a part."""
+        """True if the part exists."""
         return part.lower() in self._names
 
     def whole(self, part: str) -> bytes:
-        """A part as a whole. Raises KeyError where there is none."""
+        """Return a whole part. Raises KeyError if it is missing."""
         return b"".join(self.pieces(part))
 
     def parse(self, part: str, start: Start, end: End | None = None, characters: End | None = None) -> None:
-        """Read a part's XML from front to back, calling these for what is in it."""
+        """Read a part's XML from front to back, calling these handlers."""
         parse(self.pieces(part), start, end, characters)
 
     def pieces(self, part: str) -> Iterator[bytes]:
-        """A part's bytes, counted against what the whole document may unpack to."""
+        """Yield a part's bytes, counted against the whole document's limit."""
         entry = self._names[part.lower()]
         if entry.compress_type not in _PACKINGS:
             raise zipfile.BadZipFile("a compression method that office documents do not use")
@@ -114,7 +114,8 @@ def parse(pieces: Iterable[bytes], start: Start, end: End | None = None, charact
 
 
 def new_parser() -> expat.XMLParserType:
-    """An XML parser that gives tags as `namespace}name` and takes no document type, where entities are made."""
+    """Return an XML parser that gives tags as `namespace}name` and refuses document types, which can define
+    entities."""
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
 

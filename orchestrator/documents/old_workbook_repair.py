@@ -1,6 +1,7 @@
-"""Workbooks of Excel 97-2003 (.xls) whose sheets are mostly empty rows, moved together as `workbook_repair` does it.
+"""Compacts Excel 97-2003 workbooks (.xls) whose sheets are mostly empty rows, as `workbook_repair` does for newer
+ones.
 
-A record of a cell begins with its row, so that nothing but these numbers changes. Source: [MS-XLS], 2.1.7.20.6.
+A record of a cell begins with its row, so that only these numbers change. Source: [MS-XLS], 2.1.7.20.6.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from orchestrator.documents.office import OLE
 from orchestrator.documents.workbook_repair import MOST_CELLS
 
 _HEAD = struct.Struct("<HH")
-_BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # what a sheet begins with
+_BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # records that begin a sheet
 _END, _SHEET, _DIMENSIONS = 0x000A, 0x0085, 0x0200
 _LOOK = 500
-"""So far into a sheet, in records, its size is told."""
+"""Number of a sheet's first records that may state its size."""
 _CELLS = frozenset((0x0006, 0x00BD, 0x00BE, 0x00D6, 0x00FD, 0x0201, 0x0203, 0x0204, 0x0205, 0x0208, 0x027E, 0x0406))
 _BLANK = frozenset((0x00BE, 0x0201, 0x0208))
-"""Records of rows and cells with nothing in them but how they look."""
+"""Records of rows and cells with formatting but no content."""
 
 
 def without_empty_rows(data: bytes) -> bytes:
-    """The workbook with the used rows of its sparse sheets moved together; the same bytes where there are none.
+    """Return the workbook with the used rows of its sparse sheets moved together; unchanged if there are none.
 
     Raises what `olefile` and `struct` raise for damage.
     """
@@ -49,7 +50,7 @@ def without_empty_rows(data: bytes) -> bytes:
 
 
 def _records(stream: bytearray, at: int) -> Iterator[tuple[int, int, int]]:
-    """Kind, place and size of the records from one place on, up to the end of their part."""
+    """Yield kind, place and size of the records from one place on, up to the end of their part."""
     depth = 0
     while at + _HEAD.size <= len(stream):
         kind, size = _HEAD.unpack_from(stream, at)
@@ -61,7 +62,7 @@ def _records(stream: bytearray, at: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _sheets(stream: bytearray) -> list[int]:
-    """Where the sheets begin."""
+    """Return where the sheets begin."""
     return [struct.unpack_from("<I", stream, at)[0] for kind, at, _ in _records(stream, 0) if kind == _SHEET]
 
 

@@ -1,4 +1,4 @@
-"""The compressed RTF of Outlook ([MS-OXRTFCP]): references into the last 4,096 bytes and a dictionary."""
+"""Outlook's compressed RTF ([MS-OXRTFCP]): references into the last 4,096 bytes and a dictionary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD = struct.Struct("<II4sI")
 
 
 def unpacked(data: bytes, limit: int) -> bytes:
-    """The RTF. One that is cut off gives what there is. Raises ExtractionError (too_large, unreadable)."""
+    """Return the RTF, incomplete if it is cut off. Raises ExtractionError (too_large, unreadable)."""
     if len(data) < _HEAD.size:
         raise ExtractionError(DocumentProblem.UNREADABLE, "The text of the mail is damaged; save it again.")
     _, size, mark, _ = _HEAD.unpack_from(data)

@@ -13,7 +13,7 @@ from orchestrator.documents.content import Content
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
-BATCH_BYTES = 8_000_000  # aim of one batch, by the average size of a row
+BATCH_BYTES = 8_000_000  # target size of a batch, by the average size of a row
 BATCH_ROWS = 4096
 
 
@@ -21,7 +21,6 @@ class ParquetTable:
     """Rows are numbered from 1. `only` names the columns to read; None reads all."""
 
     def __init__(self, content: Content, only: tuple[str, ...] | None = None) -> None:
-        """Raises OSError, MemoryError; ExtractionError (encrypted, unreadable)."""
         self._content = content
         self._only = only
         with _opened(content) as file:
@@ -30,7 +29,7 @@ class ParquetTable:
     def rows(self) -> Iterator[TableRow]:
         only = self._only if self._only is None else [name for name in self._only if name in self.columns]
         with _opened(self._content) as file:
-            if only == []:  # pyarrow gives no rows where there are no columns
+            if only == []:  # pyarrow gives no rows without columns
                 yield from (TableRow(number, {}, 0) for number in range(1, file.metadata.num_rows + 1))
                 return
             number = 0
@@ -61,7 +60,7 @@ def _opened(content: Content) -> Iterator[Any]:
             # Without these two settings whole row groups are held in memory.
             file = pq.ParquetFile(handle, pre_buffer=False, buffer_size=1 << 20, coerce_int96_timestamp_unit="us")
             yield file
-        except (ExtractionError, MemoryError):  # pyarrow's own kind of it, too
+        except (ExtractionError, MemoryError):  # also pyarrow's own
             raise
         except Exception as error:
             # pyarrow raises a dozen different types on a damaged file.
@@ -81,7 +80,7 @@ def _values(batch: pa.RecordBatch) -> Iterator[dict[str, object] | Exception]:
     try:
         yield from batch.to_pylist()
     except (ValueError, OverflowError, pa.ArrowException):
-        # A broken string or a date beyond year 9999: find the rows that are sound.
+        # A broken string or a date beyond year 9999: find the sound rows.
         for at in range(batch.num_rows):
             try:
                 yield batch.slice(at, 1).to_pylist()[0]
@@ -90,7 +89,7 @@ def _values(batch: pa.RecordBatch) -> Iterator[dict[str, object] | Exception]:
 
 
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Python's times hold no nanoseconds, and pyarrow refuses to drop them unasked."""
+    """Return the batch without nanoseconds: Python's times lack them, and pyarrow refuses to drop them implicitly."""
     columns = []
     for column in batch.columns:
         kind = column.type

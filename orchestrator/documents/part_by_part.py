@@ -1,7 +1,7 @@
-"""The documents of an archive or mail, also where a reader dies of a part of it: that one alone is lost.
+"""The documents of an archive or mail; if a part crashes the reader, only that part is lost.
 
-What a worker gave before it died may have been lost with it, so from the last part that is known to be complete they
-are read again one by one, each in a call of its own, until the one is met that it dies of; the rest goes on at once.
+Results of a worker that died may be lost too. So reading resumes at the last part that may be incomplete, one part
+per call, until the part that crashes the reader is found; then the rest is read in one call again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from orchestrator.documents.ignored import Ignored, IgnoredReason
 from orchestrator.documents.types import Document, ExtractionError, UnreadableDocument
 
 MOST_TRIPS = 10
-"""After so many parts that a reader dies of, the rest of the file is not read."""
+"""After this many parts that crash the reader, the rest of the file is not read."""
 Values = Iterator[list[tuple[Any, ...]]]
 Read = Callable[[int, int | None], Values]
 """Reads the parts from one index up to another, in a worker."""
 
 
 class PartByPart:
-    """One file's parts. `keys` gives their keys, `told` says what is wrong where a worker died."""
+    """One file's parts. `keys` returns their keys, `told` the error after a worker died."""
 
     def __init__(
         self, key: str, read: Read, keys: Callable[[], Iterator[str]], told: Callable[[Tripped], ExtractionError],
@@ -34,11 +34,12 @@ class PartByPart:
         self._keys = keys
         self._told = told
         self._ignored = ignored
-        self._at = 0  # the part that is being read
-        self._since = 0  # how many values of it have come
+        self._at = 0  # the part being read
+        self._since = 0  # how many of its values have arrived
 
     def documents(self, values: Values, first: int = 0) -> Iterator[Document | UnreadableDocument]:
-        """What the parts give, from the document with the index `first` on; `values` are those of a call for all."""
+        """Yield the parts' documents, from the one with the index `first` on; `values` are from a call for all
+        parts."""
         return islice(self._documents(values), first, None)
 
     def _documents(self, values: Values) -> Iterator[Document | UnreadableDocument]:
@@ -59,7 +60,7 @@ class PartByPart:
                     culprit = index
                     yield unreadable(key, self._told(tripped))
                     break
-            if culprit is None:  # it is not a part that it dies of
+            if culprit is None:  # no single part crashes it
                 break
             self._at, self._since = culprit + 1, 0
             values = self._read(culprit + 1, None)
@@ -72,7 +73,7 @@ class PartByPart:
             return
 
     def _taken(self, values: Values, skip: int) -> Iterator[Document | UnreadableDocument]:
-        """What a worker gave, without the first `skip` values of the first part. Raises Tripped."""
+        """Yield a worker's values, without the first `skip` values of the first part. Raises Tripped."""
         for some in values:
             for value in some:
                 if len(value) == 1:

@@ -1,6 +1,6 @@
-"""Archives and mail: each file in them is a document of its own, or a table, or an archive once more.
+"""Archives and mail: each file in them is its own document, or a table, or another archive.
 
-A part's key is that of its file, `#`, and its name in there: `in/mail.zip#offer.eml#terms.pdf`.
+A part's key is that of its file, `#`, and its name inside: `in/mail.zip#offer.eml#terms.pdf`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from orchestrator.documents.types import Document, DocumentProblem, ExtractionEr
 from orchestrator.documents.unpacking import UnpackLimit
 
 MAX_DEPTH = 4
-"""Archives in archives: what is deeper was made to be unpacked for ever."""
+"""Most levels of archives in archives: deeper nesting is an attack."""
 
 
 class Passed(NamedTuple):
-    """A part that is not a document: a kind of file that is not read, a link, or the like."""
+    """A part that is not a document: an unsupported kind of file, a link, or the like."""
 
     key: str
     reason: IgnoredReason
@@ -35,7 +35,7 @@ class Passed(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """The part with this index (`number`) begins: all documents of those before it have come."""
+    """The part with this index (`number`) begins: all documents of earlier parts have been yielded."""
 
     number: int
 
@@ -46,16 +46,15 @@ Found = Document | UnreadableDocument | Passed | Begin
 def documents(
     file: TableFile, wanted: AbstractSet[str] | None = None, begin: int = 0, end: int | None = None
 ) -> Iterator[Found]:
-    """What the parts from the one with the index `begin` up to `end` give; of documents those in `wanted` alone,
-    unless that is None.
+    """Yield the documents of the parts from index `begin` up to `end`; only those in `wanted`, unless that is None.
 
-    Raises OSError, MemoryError; ExtractionError for what concerns the file as a whole.
+    Raises OSError, MemoryError; ExtractionError for problems of the file as a whole.
     """
     walk = _Walk(file)
     for index, part in enumerate(walk.parts(file.content, file.kind)):
         if end is not None and index >= end:
             return
-        key = walk.key(file.key, part)  # also of those that are passed over, so that names stay the same
+        key = walk.key(file.key, part)  # also for parts that are skipped, so that names stay the same
         if index < begin:
             continue
         yield Begin(index)
@@ -67,14 +66,14 @@ def documents(
 
 
 def keys(file: TableFile) -> Iterator[str]:
-    """The keys of its parts, none of which is read."""
+    """Yield the keys of its parts without reading them."""
     walk = _Walk(file)
     for part in walk.parts(file.content, file.kind):
         yield walk.key(file.key, part)
 
 
 class _Walk:
-    """Goes through a file, and through the archives in it."""
+    """Walks through a file, and through the archives in it."""
 
     def __init__(self, file: TableFile) -> None:
         self._file = file
@@ -84,7 +83,7 @@ class _Walk:
         self.is_empty = True
 
     def parts(self, content: Content, kind: str) -> Iterator[Member]:
-        """The parts of a file. Raises OSError, ExtractionError."""
+        """Yield the parts of a file. Raises OSError, ExtractionError."""
         yield from self._counted(_READ[kind](content, self._unpacking))
 
     def _counted(self, parts: Iterator[Member]) -> Iterator[Member]:
@@ -94,11 +93,11 @@ class _Walk:
             yield part
 
     def key(self, outer: str, part: Member) -> str:
-        """The key of a part; a name that an earlier part has already is marked."""
+        """Return the key of a part; the name of an earlier part is marked."""
         return self._keys.distinct(shortened(f"{outer}#{printable(part.name)}"))
 
     def found(self, key: str, part: Member, depth: int) -> Iterator[Document | UnreadableDocument | Passed]:
-        """What a part gives."""
+        """Yield the documents of a part, or its problem."""
         name = part.name.rpartition("/")[2]
         kind = part.kind or kind_of(name, self._plugins, as_rows=self._file.text_column is not None)
         if _is_hidden(part.name):

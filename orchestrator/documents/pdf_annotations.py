@@ -1,7 +1,7 @@
-"""What stands on a PDF's pages beside their text: values of form fields, notes, and text that was typed over a page.
+"""Annotations of PDF pages: values of form fields, notes, and text typed over a page.
 
-A value goes behind its label where that is a line of the text, else to the end of the page; comments are marked and
-come at the end of the page, as of other documents. Hidden fields and annotations are left out.
+A value follows its label if that is a line of the text, else it goes to the end of the page; comments are marked and
+come at the end of the page, as in other documents. Hidden fields and annotations are left out.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _MARKS = frozenset(
 _TICKED = frozenset((raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON))
 _WRITTEN = frozenset((raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX))
 _BAND = 5.0
-"""Points above and below the middle of a field where its label is looked for: a field may be as high as two lines."""
+"""Points above and below the middle of a field in which its label is searched: a field may be two lines high."""
 
 
 class _Field(NamedTuple):
-    """A form field with something in it; `label` is the text beside it, or the name that it goes by."""
+    """A form field with content; `label` is the text beside it, or its name."""
 
     label: str
     value: str
@@ -39,7 +39,7 @@ class _Field(NamedTuple):
 
 
 def with_annotations(document: pypdfium2.PdfDocument, page: Any, layer: Any, text: str) -> str:
-    """The text of a page with what was filled in and noted there. Raises PdfiumError."""
+    """Return the text of a page with its field values and notes. Raises PdfiumError."""
     count = raw.FPDFPage_GetAnnotCount(page)
     if count <= 0:
         return text
@@ -91,7 +91,7 @@ def _field(form: Any, found: Any, page: Any, layer: Any) -> list[_Field]:
 
 
 def _beside(found: Any, page: Any, layer: Any, *, is_ticked: bool) -> str:
-    """The text on the height of a field: before it, or behind a box that is ticked."""
+    """Return the text at the height of a field: before it, or after a tick box."""
     box = raw.FS_RECTF()
     if not raw.FPDFAnnot_GetRect(found, box):
         return ""
@@ -104,7 +104,7 @@ def _beside(found: Any, page: Any, layer: Any, *, is_ticked: bool) -> str:
 
 
 def _filled(text: str, field: _Field) -> str:
-    """The text with a value behind its label, or before it where it is a tick."""
+    """Return the text with a value after its label; a tick goes before it."""
     told = " ".join(field.value.split()) if "\n" not in field.value else field.value
     said = f"{told} {field.label}" if field.is_ticked else f"{field.label.rstrip(':')}: {told}"
     lines = text.split("\n")
@@ -121,7 +121,7 @@ def _value(found: Any, key: bytes) -> str:
 
 
 def _told(read: Callable[..., int]) -> str:
-    """What a function of PDFium gives that writes UTF-16 to a buffer, whose size it tells before."""
+    """Call a PDFium function that writes UTF-16 to a buffer, after asking it for the size."""
     size = read(None, 0)
     if size <= 2:
         return ""

@@ -1,6 +1,6 @@
-"""Text of PDF pages that PDFium does not give: vertical lines, and characters without a width. By pdfminer.six.
+"""Text of PDF pages that PDFium misses: vertical lines, and characters without a width. By pdfminer.six.
 
-PDFium tells how many texts a page draws; where it has no characters for many of them, the page is read a second time.
+PDFium knows how many texts a page draws; if many of them have no characters, the page is read a second time.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 from pypdfium2 import raw
 
 GLANCED, SAMPLED = 4, 64
-"""Objects of a page that are looked at, first and if one of them has no characters: most pages lose none."""
+"""Objects of a page to examine, first and if one of them has no characters: most pages lose none."""
 LONG = 50
-"""Characters an object of a page of which one object is looked at first: whole lines are drawn at once."""
+"""Characters per object above which only one object is examined first: whole lines are drawn in one piece."""
 LOST = 0.1
-"""So much of the texts of a page without characters is a loss; a text that is drawn twice to be bold is one, too."""
+"""The share of a page's texts without characters that counts as loss; texts drawn twice to look bold count too."""
 _SPACE = 0.2
 _NEXT_LINE = 0.6
 _SAME = 0.15
-"""Shares of a character's size: a gap that is a blank, a step to a new line, the shift of one that is drawn twice."""
+"""Shares of a character's size: a gap that is a blank, a step to a new line, the shift of a character drawn twice."""
 
 
 def loses_text(page: Any, layer: Any, characters: int) -> bool:
-    """True if PDFium has no characters for many of the texts that a page draws; it has so many in all."""
+    """True if PDFium has no characters for many of a page's texts; `characters` is its total."""
     count = raw.FPDFPage_CountObjects(page)
     if not _empty_texts(page, layer, _spread(count, 1 if characters > LONG * count else GLANCED))[0]:
         return False
@@ -36,13 +36,13 @@ def loses_text(page: Any, layer: Any, characters: int) -> bool:
 
 
 def _spread(count: int, most: int) -> range:
-    """So many indexes, spread evenly, or all of them."""
+    """Return up to twice `most` indexes, spread evenly, or all of them."""
     step = max(1, count // most)
     return range(step // 2, count, step)
 
 
 def _empty_texts(page: Any, layer: Any, indexes: range) -> tuple[int, int]:
-    """How many texts of a page have no characters, and how many texts there are."""
+    """Return how many of a page's texts have no characters, and how many texts there are."""
     empty = texts = 0
     for index in indexes:
         found = raw.FPDFPage_GetObject(page, index)
@@ -53,7 +53,7 @@ def _empty_texts(page: Any, layer: Any, indexes: range) -> tuple[int, int]:
 
 
 class _Character(NamedTuple):
-    """A character in its box, in points from the lower left corner of its page."""
+    """A character and its box, in points from the lower left corner of its page."""
 
     left: float
     bottom: float
@@ -63,7 +63,7 @@ class _Character(NamedTuple):
 
     @property
     def end(self) -> float:
-        """Where the next one may begin: some fonts do not tell how wide a character is."""
+        """Where the next character may begin: some fonts do not state widths."""
         return self.right if self.right - self.left > _SAME * self.size else self.left + self.size
 
     @property
@@ -73,14 +73,14 @@ class _Character(NamedTuple):
 
 
 class LostText:
-    """A PDF as pdfminer.six reads it, opened when a page is first asked for."""
+    """A PDF read by pdfminer.six, opened on the first request for a page."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._pages: list[Any] | None = None
 
     def page(self, index: int) -> str:
-        """The text of a page; empty if it cannot be read."""
+        """Return the text of a page; empty if it cannot be read."""
         try:
             return _lines(list(self._characters(index)))
         except (MemoryError, ImportError):
@@ -97,7 +97,7 @@ class LostText:
         from pdfminer.pdfparser import PDFParser
 
         if self._pages is None:
-            logging.getLogger("pdfminer").setLevel(logging.CRITICAL)  # it tells of every oddity of a file
+            logging.getLogger("pdfminer").setLevel(logging.CRITICAL)  # it logs every oddity of a file
             self._pages = list(PDFPage.create_pages(PDFDocument(PDFParser(io.BytesIO(self._data)))))
         resources = PDFResourceManager()
         device = PDFPageAggregator(resources, laparams=None)
@@ -112,7 +112,7 @@ class LostText:
 
 
 def _lines(characters: list[_Character]) -> str:
-    """Lines as they are drawn; those of a page that is written downwards from the right, as they are read."""
+    """Return lines as they are drawn; vertical lines in reading order, from the right."""
     drawn = list(_once(characters))
     is_vertical = 2 * sum(_is_below(one, last) for last, one in pairwise(drawn)) > len(drawn)
     follows = _is_below if is_vertical else _is_beside
@@ -127,7 +127,7 @@ def _lines(characters: list[_Character]) -> str:
 
 
 def _written(line: list[_Character]) -> str:
-    """A horizontal line, with a blank where there is a gap."""
+    """Return a horizontal line, with a blank for each gap."""
     texts = [line[0].text]
     for last, one in pairwise(line):
         if one.left - last.end > _SPACE * one.size and not last.text.isspace():
@@ -137,7 +137,7 @@ def _written(line: list[_Character]) -> str:
 
 
 def _tiers(lines: list[list[_Character]]) -> Iterator[list[list[_Character]]]:
-    """Vertical lines from the right, one tier of a page below the other; white runs across between two tiers."""
+    """Yield vertical lines from the right, tier by tier down the page; white runs across between two tiers."""
     tier: list[list[_Character]] = []
     lowest = float("inf")
     for line in sorted(lines, key=lambda line: -line[0].top):
@@ -150,7 +150,7 @@ def _tiers(lines: list[list[_Character]]) -> Iterator[list[list[_Character]]]:
 
 
 def _once(characters: list[_Character]) -> Iterator[_Character]:
-    """The characters without those that are drawn again a hair's breadth away, to be bold."""
+    """Yield the characters without those drawn again a hair's breadth away, to look bold."""
     seen: set[tuple[str, int, int]] = set()
     for one in characters:
         step = _SAME * one.size

@@ -1,8 +1,8 @@
-"""Tables of PDF pages, written as rows with separators: by where texts stand, without a model.
+"""Tables of PDF pages, written as rows with separators: by the positions of texts, without a model.
 
 A block of lines is a table if white runs down between its columns and its cells are short or numbers; prose in two
-columns is not. A block is replaced only where the page's text has the same characters in a row of lines, so that none
-is lost and none comes twice.
+columns is not. A block is replaced only if the page's text has the same characters in consecutive lines, so that no
+character is lost or doubled.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pypdfium2 import raw
 SEPARATOR = " | "
 MIN_LINES = 3
 MANY_OBJECTS, FEW_CHARACTERS = 1.3, 25
-"""Objects and characters a line of a page that may have tables: prose is drawn in long lines, each at once."""
+"""Objects and characters per line of a page that may have tables: prose is drawn in long lines, each in one piece."""
 MOST_BOXES = 5_000
 _GAP = 0.9
 _FAR = 3.5
-"""Times the height of a line: white between two cells, and more than between two lines of a table."""
+"""Multiples of a line's height: white between two cells, and a gap too large between two lines of a table."""
 _SHORT = 18
 _NUMBERS = 0.3
-"""Characters of a usual cell, or the share of cells with a number, which a table has."""
+"""A table's usual cell has at most so many characters, or this share of its cells are numbers."""
 _ALIGNED, _SLACK = 0.5, 6.0
-"""The share of a column's cells that stand in line, within so many points."""
+"""The share of a column's cells that must be aligned, within this many points."""
 _FILLED = 0.4
 """The share of a table's places that have a cell; formulas have fewer."""
 _NUMBER = re.compile(r"[^\w\s]*\d[\d.,'’ \u00a0/%:-]*[^\w\s]*(?:\s?\w{1,4})?")
@@ -35,7 +35,7 @@ _LEADERS = re.compile(r"(?:[.…_·]\s?){4}")
 
 
 class Box(NamedTuple):
-    """Where a text stands, in points from the lower left corner of its page."""
+    """The position of a text, in points from the lower left corner of its page."""
 
     left: float
     bottom: float
@@ -44,7 +44,7 @@ class Box(NamedTuple):
 
     @property
     def height(self) -> float:
-        """Of a line, about its size of type."""
+        """The height of a line, about its font size."""
         return max(self.top - self.bottom, 1.0)
 
 
@@ -57,7 +57,7 @@ Line = list[Box]
 
 
 def with_tables(page: Any, layer: Any, text: str) -> str:
-    """The text of a page with its tables as rows."""
+    """Return the text of a page with its tables as rows."""
     lines = text.split("\n")
     is_plain = raw.FPDFPage_CountObjects(page) < MANY_OBJECTS * len(lines)
     if is_plain and len(text) > FEW_CHARACTERS * len(lines):
@@ -83,7 +83,7 @@ def _boxes(layer: Any) -> list[Box]:
 
 
 def _lines(boxes: list[Box]) -> list[Line]:
-    """Boxes beside each other, from the top; those without a gap between them are one cell."""
+    """Return lines of boxes, from the top; boxes without a gap between them are one cell."""
     lines: list[Line] = []
     for box in sorted(boxes, key=lambda box: -(box.top + box.bottom)):
         first = lines[-1][0] if lines else None
@@ -107,7 +107,7 @@ def _cells(line: Line) -> Line:
 
 
 def _blocks(lines: list[Line]) -> Iterator[tuple[list[Line], list[_Column]]]:
-    """Lines one below the other that have columns in common."""
+    """Yield successive lines that share columns."""
     block: list[Line] = []
     columns: list[_Column] = []
     for line in [*lines, []]:
@@ -119,7 +119,7 @@ def _blocks(lines: list[Line]) -> Iterator[tuple[list[Line], list[_Column]]]:
             continue
         while block and len(block[-1]) == 1:
             block.pop()
-        columns = _columns(_spans(block))  # without those of the lines behind its end
+        columns = _columns(_spans(block))  # without those of lines after its end
         if len(columns) > 1 and sum(len(one) > 1 for one in block) >= MIN_LINES:
             yield block, columns
         block = [line] if len(line) > 1 else []
@@ -131,7 +131,7 @@ def _spans(lines: list[Line]) -> list[_Column]:
 
 
 def _columns(spans: list[_Column]) -> list[_Column]:
-    """The spans that overlap as one; white runs down between those that are left."""
+    """Return the spans with overlaps merged; white runs down between the results."""
     columns: list[_Column] = []
     for span in sorted(spans):
         if columns and span.left <= columns[-1].right:
@@ -155,9 +155,9 @@ def _is_table(cells: Sequence[Sequence[str]]) -> bool:
 
 
 def _are_aligned(block: list[Line], columns: list[_Column]) -> bool:
-    """True if most cells of each column begin, end or have their middle where most others of it do.
+    """True if most cells of each column begin, end or are centred where most others do.
 
-    Two columns have as many cells as a table has lines.
+    At least two columns must have as many cells as a table has lines.
     """
     lengths = []
     for column in columns:
@@ -174,7 +174,7 @@ def _are_aligned(block: list[Line], columns: list[_Column]) -> bool:
 
 
 def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:
-    """The cells of a line in their columns; a column without one stays empty."""
+    """Return the cells of a line in their columns; a column without a cell stays empty."""
     cells = [""] * len(columns)
     for box, text in zip(line, texts, strict=True):
         at = next(index for index, column in enumerate(columns) if column.left <= box.left <= column.right)
@@ -183,7 +183,7 @@ def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:
 
 
 def _replaced(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str]) -> list[str]:
-    """The lines with the rows in place of those that have the same characters; as they are if none have."""
+    """Return the lines with the rows in place of lines with the same characters; unchanged if there are none."""
     wanted = Counter(_solid("".join(cell for line in cells for cell in line)))
     size, begins = wanted.total(), {_solid(line[0])[:4] for line in cells}
     lengths = [len(_solid(line)) for line in lines]

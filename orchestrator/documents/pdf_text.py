@@ -36,11 +36,11 @@ class PageText(NamedTuple):
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Text and `{"pages": count}`.
+    """Return the text and `{"pages": count}`.
 
     Raises ExtractionError (encrypted, unreadable, empty, unusable_text, too_large).
     """
-    del encoding  # a PDF says itself how its text is written
+    del encoding  # a PDF declares its own encodings
     limit = TextLimit(most)
     pages: list[PageText] = []
     with opened(data) as document:
@@ -88,14 +88,14 @@ def pages_told(numbers: list[int]) -> str:
 
 
 class OpenPdf:
-    """A PDF while it is read. All methods raise PdfiumError for a page that is damaged."""
+    """A PDF while it is read. All methods raise PdfiumError for a damaged page."""
 
     def __init__(self, data: bytes, pages: pypdfium2.PdfDocument) -> None:
         self.pages = pages
         self._lost = LostText(data)
 
     def __len__(self) -> int:
-        """How many pages it has."""
+        """Return the number of pages."""
         return len(self.pages)
 
     @property
@@ -104,7 +104,7 @@ class OpenPdf:
         return max(0, int(pypdfium2.raw.FPDFDoc_GetAttachmentCount(self.pages)))
 
     def text(self, index: int) -> PageText:
-        """The text of a page, without hyphens that a typesetter put in, and what was filled in."""
+        """Return the text of a page with its filled-in fields, without a typesetter's hyphens."""
         page = self.pages[index]
         try:
             layer = page.get_textpage()
@@ -127,13 +127,13 @@ class OpenPdf:
 
 
 def letters(text: str) -> int:
-    """How many letters and digits a text has."""
+    """Count the letters and digits of a text."""
     return sum(map(str.isalnum, text))
 
 
 @contextmanager
 def opened(data: bytes) -> Iterator[OpenPdf]:
-    """A PDF while it is read. Raises ExtractionError, also for what PDFium raises meanwhile."""
+    """Yield a PDF while it is read. Raises ExtractionError, also for PDFium's later errors."""
     _forget_error()
     try:
         document = pypdfium2.PdfDocument(data)
@@ -151,7 +151,7 @@ def opened(data: bytes) -> Iterator[OpenPdf]:
 
 
 def _forget_error() -> None:
-    """Set PDFium's error code: some damage leaves it as the last file did that could not be opened."""
+    """Reset PDFium's error code: some damage leaves the code of the last file that could not be opened."""
     with suppress(pypdfium2.PdfiumError):
         pypdfium2.PdfDocument(b"no PDF").close()
 

@@ -1,6 +1,6 @@
-"""Readers of other packages: each names the ending that it reads, as an entry point of the group `orch.readers`.
+"""Readers of other packages: each names its ending, as an entry point of the group `orch.readers`.
 
-Nothing of a plug-in is imported but in a worker process, where it is held to the limits that all readers are.
+A plug-in is imported only in worker processes, which hold it to the limits of all readers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.documents.encoding import clean
 
 GROUP = "orch.readers"
 Extract = Callable[[bytes, str | None, int], tuple[str, dict[str, Any]]]
-"""Bytes, their encoding where the user names it, and how many characters a text may have."""
+"""Takes bytes, their encoding if the user names it, and the most characters of a text."""
 
 
 class Plugin(NamedTuple):
@@ -27,11 +27,11 @@ class Plugin(NamedTuple):
     ending: str
     module: str
     function: str
-    root: str  # the folder to import it from, empty where it is on the path
+    root: str  # the folder to import it from, empty if it is on the path
     version: str
 
     def extractor(self) -> Extract:
-        """The function, as those of our own are called. Raises what importing it raises."""
+        """Return the function in the form of our own readers. Raises what its import raises."""
         if self.root and self.root not in sys.path:
             sys.path.append(self.root)
         found: Any = importlib.import_module(self.module)
@@ -49,7 +49,7 @@ class Plugin(NamedTuple):
 
 @cache
 def installed() -> Mapping[str, Plugin]:
-    """The plug-ins that are installed, by ending. Raises InputError where two read the same one."""
+    """Return the installed plug-ins by ending. Raises InputError if two read the same one."""
     from importlib import metadata
 
     found: dict[str, Plugin] = {}
@@ -67,7 +67,7 @@ def installed() -> Mapping[str, Plugin]:
 
 
 def _root(module: str) -> str:
-    """The folder that holds a module's top package. Nothing of it is imported."""
+    """Return the folder that holds a module's top package, without importing it."""
     top = module.partition(".")[0]
     spec = importlib.util.find_spec(top)
     if spec is None or spec.origin is None:

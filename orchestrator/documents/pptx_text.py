@@ -1,4 +1,4 @@
-"""The slides of a presentation in their order: titles, text by its level, tables, charts, comments and notes."""
+"""The slides of a presentation in order: titles, text by level, tables, charts, comments and notes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from orchestrator.documents.types import ExtractionError
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Text, each slide after the first on a line that begins with a form feed, and `{"pages": count}`.
+    """Return the text, each slide after the first on a line that begins with a form feed, and `{"pages": count}`.
 
     Raises ExtractionError.
     """
-    del encoding  # XML says itself how it is written
+    del encoding  # XML declares its own encoding
     check_container(data, "a PowerPoint 97-2003 presentation; save it as .pptx or PDF")
     losses = Losses()
     try:
@@ -47,7 +47,7 @@ def _slides(package: Package, limit: TextLimit, losses: Losses) -> Iterator[list
 
 
 def _authors(package: Package, parts: list[str]) -> dict[str, str]:
-    """Names of those who wrote comments, by their number."""
+    """Return the names of comment authors, by number."""
     found: dict[str, str] = {}
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -73,7 +73,7 @@ def _slide(package: Package, part: str, limit: TextLimit, authors: dict[str, str
 
 
 def _comments(package: Package, part: str, limit: TextLimit, authors: dict[str, str]) -> list[str]:
-    """A line for each comment and each reply; old ones have their text in `text`, new ones in paragraphs."""
+    """Return a line for each comment and reply; old ones have their text in `text`, new ones in paragraphs."""
     found: list[tuple[str, list[str]]] = []
     is_text = [False]
 

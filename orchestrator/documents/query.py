@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource
 
 AHEAD = 1000
-"""Rows that are fetched at once."""
+"""Number of rows to fetch at a time."""
 _BIND = re.compile(r"(?<![:\\]):(?=[A-Za-z_0-9])")
 _READ_ONLY = {"postgresql": "SET TRANSACTION READ ONLY", "sqlite": "PRAGMA query_only = ON"}
 
 
 def located(source: DocumentSource, base: Path) -> RemoteRoot:
-    """Raises InputError where the address of the database is not there or nothing here speaks to it."""
+    """Return the source's location. Raises InputError if the database's address is missing or unsupported."""
     variable = str(source.url_env)
     url = os.environ.get(variable, "").strip()
     if not url:
@@ -58,20 +58,19 @@ def _engine(url: str, variable: str) -> Engine:
 
 
 class QueryStorage:
-    """A query as a storage of one file, which is made each time it is asked for. The database stays as it is."""
+    """A query as a storage of one file, which is made on each request. The database is not changed."""
 
     def __init__(self, engine: Engine, query: str) -> None:
         self._engine = engine
         self._query = query
 
     def info(self, path: str) -> dict[str, Any]:
-        """Nothing tells beforehand whether the rows are the same."""
+        """Return nothing: no property tells beforehand if the rows are the same."""
         return {}
 
     def get_file(self, path: str, to: str, callback: Any) -> None:
-        """Write the rows to a file. Raises InputError for a query that the database refuses, and what a lost
-        connection raises.
-        """
+        """Write the rows to a file. Raises InputError for a query that the database refuses, and the error of a lost
+        connection."""
         from sqlalchemy.exc import DBAPIError
 
         connection = self._engine.connect()
@@ -93,7 +92,7 @@ class QueryStorage:
         if (read_only := _READ_ONLY.get(connection.dialect.name)) is not None:
             connection.execute(text(read_only))
         streamed = connection.execution_options(stream_results=True, max_row_buffer=AHEAD)
-        # A colon of the user's own is no parameter.
+        # A colon of the user's own is not a parameter.
         with closing(streamed.execute(text(_BIND.sub(r"\\:", self._query)))) as result:
             self._copy(result, file, callback)
 

@@ -1,6 +1,6 @@
-"""Many files read at once, in worker processes with limits, their documents in the order of the files.
+"""Reads many files in parallel, in worker processes with limits; their documents come in the order of the files.
 
-Plain text in UTF-8 is read here: that takes no more than its bytes, and less than to hand it over.
+Plain text in UTF-8 is read here: that costs only its bytes, and less than handing it over.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 
 _HERE = "orchestrator.documents.confined:"
 _PLAIN_AHEAD = 64
-"""So many plain texts are passed over in looking for work that worker processes can do meanwhile."""
+"""Most plain texts to skip while looking for work for worker processes."""
 _FILES_AHEAD = 4
-"""So many files for each call that a cluster may have are begun: till then, one that takes long holds up no other."""
+"""Files started for each possible call of a cluster, so that a slow file does not hold up others."""
 OCR_MEMORY = 2_000_000_000
-"""Bytes that a worker may have which reads scans: a full page of A4 takes 1.3 GB with what the library keeps."""
+"""Bytes for a worker that reads scans: a full A4 page takes 1.3 GB with what the library keeps."""
 _MOST_ODD = 3
-"""After so many texts in a row that are not UTF-8, all others go to worker processes at once."""
+"""After this many texts in a row that are not UTF-8, all others go to worker processes directly."""
 Documents = Iterator[Document | UnreadableDocument]
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A file of many documents; of these those alone whose keys are `wanted`, unless that is None.
+    """A file of many documents; only those with `wanted` keys, unless that is None.
 
-    What is in it and is not a document is counted in `ignored`.
+    Contents that are not documents are counted in `ignored`.
     """
 
     table: TableFile
@@ -60,24 +60,24 @@ class TableRows:
 
     @property
     def is_container(self) -> bool:
-        """Whether it is an archive or mail, and no table."""
+        """True if it is an archive or mail, not a table."""
         return self.table.kind in CONTAINERS.values()
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteOrder:
-    """A file that lies elsewhere, and what is to be read once it is here."""
+    """A remote file, and what to read once it is downloaded."""
 
     remote: RemoteObject
     order: DocumentFile | TableRows
 
     @property
     def limit(self) -> int | None:
-        """How many bytes are downloaded at most; of a table, which is read row by row, all."""
+        """The most bytes to download; None for a table, which is read row by row."""
         return self.order.max_bytes if isinstance(self.order, DocumentFile) else None
 
     def at(self, path: str | ExtractionError) -> LocalOrder:
-        """The order for the downloaded file, or for none."""
+        """Return the order for the downloaded file, or its problem."""
         order = self.order
         if isinstance(path, ExtractionError):
             return unreadable(order.key if isinstance(order, DocumentFile) else order.table.key, path)
@@ -88,16 +88,16 @@ class RemoteOrder:
 
 LocalOrder = DocumentFile | TableRows | UnreadableDocument
 Order = LocalOrder | RemoteOrder
-"""What is to be read; an UnreadableDocument is known to be none already."""
+"""A file to read; an UnreadableDocument has already failed."""
 Task: TypeAlias = "WorkerTask | ClusterTask | Future[Converted]"
 
 
 class Readers:
-    """Reads files as `limits` allow, with at most so many worker processes (default: one a core).
+    """Reads files as `limits` allow, with at most `workers` worker processes (default: one per core).
 
-    With a `cluster`, files of one document each are read on its nodes. For one thread; all of it raises StorageError
-    where no process can be started or the cluster cannot be used, and what `check` raises, which is called while
-    documents are waited for. `max_unpacked` is what any file may unpack to (`unpacking`).
+    With a `cluster`, files of one document each are read on its nodes. For one thread. All methods raise StorageError
+    if no process can be started or the cluster cannot be used, and the errors of `check`, which is called during
+    waits. `max_unpacked` is the limit on any file's unpacked size (see `unpacking`).
     """
 
     def __init__(
@@ -122,12 +122,12 @@ class Readers:
 
     @property
     def converts(self) -> bool:
-        """Whether formats that LibreOffice alone reads are read."""
+        """True if formats that only LibreOffice reads are read."""
         return self._program is not None
 
     @classmethod
     def of(cls, settings: ReadingSettings) -> Readers:
-        """As orch.toml has it; reading ends where this process is asked to end."""
+        """Return readers by orch.toml's settings; reading stops if this process is told to end."""
         limits = WorkerLimits(settings.max_memory, settings.max_seconds, more_memory=settings.ocr_memory)
         cluster = None if settings.ray_python is None else _cluster_pool(settings, settings.ray_python, limits)
         return cls(settings.workers, limits, interrupts.check, cluster, settings.max_unpacked, settings.converter)
@@ -151,10 +151,10 @@ class Readers:
                 helper.close()
 
     def read(self, orders: Iterable[Order]) -> Iterator[Documents]:
-        """The documents of each file, or their problems, in the order of the files.
+        """Yield the documents of each file, or their problems, in the order of the files.
 
-        What is not taken of one before the next is asked for is lost. A file that a reader dies of gives a problem
-        in its own place, and no other does.
+        What is not taken of one before requesting the next is lost. A file that crashes a reader gives a problem in
+        its place; others are unaffected.
         """
         self._odd = 0
         under_way: deque[tuple[LocalOrder, Task | None]] = deque()
@@ -174,14 +174,14 @@ class Readers:
         return _PLAIN_AHEAD if self._cluster is None else max(_PLAIN_AHEAD, _FILES_AHEAD * self._cluster.most)
 
     def rows(self, rows: TableRows | RemoteOrder, first: int) -> Documents:
-        """The documents of a table from its row with the index `first` on, ahead of all that is under way."""
+        """Return the documents of a table from the row with the index `first` on, ahead of all other work."""
         order = self._limited(rows if isinstance(rows, TableRows) else self._fetched(rows))
         if not isinstance(order, TableRows):
             return self._documents(order, None)
         return self._given(order, self._pool.call(_call(order, first)), first)
 
     def _here(self, orders: Iterable[Order]) -> Iterator[LocalOrder]:
-        """The orders with their files on this machine. Raises JobFilesError where a storage fails."""
+        """Yield the orders with local files. Raises JobFilesError if a storage fails."""
         waiting = iter(orders)
         for order in waiting:
             if isinstance(order, RemoteOrder):
@@ -197,7 +197,7 @@ class Readers:
                 yield one
 
     def _limited(self, order: LocalOrder) -> LocalOrder:
-        """The order, with what a file may unpack to here."""
+        """Return the order with this machine's limit on unpacking."""
         if self._max_unpacked == LEAST_UNPACKED or isinstance(order, UnreadableDocument):
             return order
         if isinstance(order, DocumentFile):
@@ -216,13 +216,13 @@ class Readers:
         return self._downloads
 
     def _taken(self, order: LocalOrder, task: Task | None) -> Iterator[Documents]:
-        """The documents of a file, which is removed behind them where it was downloaded."""
+        """Yield the documents of a file, then remove it if it was downloaded."""
         yield self._documents(order, task)
         if self._downloads is not None and not isinstance(order, UnreadableDocument):
             self._downloads.drop(order.path if isinstance(order, DocumentFile) else order.table.path)
 
     def columns(self, table: TableFile) -> tuple[str, ...] | None:
-        """The names of a table's columns; None where only its rows can tell, or it cannot be opened."""
+        """Return the names of a table's columns; None if only its rows have them, or it cannot be opened."""
         try:
             return next(
                 (tuple(names) for names in self._pool.call(WorkerCall(_HERE + "columns", _plain(table)))), None
@@ -231,7 +231,7 @@ class Readers:
             return None
 
     def keys(self, table: TableFile, remote: RemoteObject | None = None) -> Iterator[str]:
-        """The keys of a table's rows, as far as it can be read."""
+        """Yield the keys of a table's rows, as far as it can be read."""
         if remote is not None:
             path = self._downloading.one(remote, None)
             if isinstance(path, ExtractionError):
@@ -329,7 +329,7 @@ def _cluster_pool(settings: ReadingSettings, python: str, limits: WorkerLimits) 
 
 
 def _sent(order: DocumentFile) -> WorkerCall | None:
-    """The call for another machine, with the bytes; None for a file that does not give them, which is told here."""
+    """Return the call for another machine, with the bytes; None for an unreadable file, which is reported here."""
     try:
         data = read_all(open_file, order.path, order.within, order.max_bytes)
     except (ExtractionError, OSError):
@@ -354,7 +354,7 @@ def _parts_call(order: TableRows, begin: int, end: int | None) -> WorkerCall:
 
 
 def _plain(about: DocumentFile | TableFile) -> tuple[object, ...]:
-    """As it goes to a worker: tuples alone, without names."""
+    """Return the form for a worker: plain tuples without names."""
     *rest, plugins, render = about
     if isinstance(about, TableFile):
         return (*rest, tuple(map(tuple, about.plugins)), render and tuple(render))
@@ -362,7 +362,7 @@ def _plain(about: DocumentFile | TableFile) -> tuple[object, ...]:
 
 
 def problem_of(tripped: Tripped, limits: WorkerLimits, *, is_table: bool) -> ExtractionError:
-    """What is reported of a document that a reader died of. The same each time, so that it is recognised."""
+    """Return the report on a document that crashed a reader; always the same, so that it is recognised."""
     rest = "; the rows from there on are not read" if is_table else ""
     match tripped.trip:
         case Trip.TIME:

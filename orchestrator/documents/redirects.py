@@ -1,7 +1,7 @@
-"""Web servers that lead on to other hosts: followed only where the source says so.
+"""Redirects of web servers to other hosts: followed only if the source allows it.
 
-Who answers at an address does not decide whom this machine asks: a redirect may lead to a host of the network here,
-or to a cloud's metadata service, and its answer would go to a model.
+The server at an address must not decide which host this machine asks: a redirect may lead to a host of the local
+network, or to a cloud's metadata service, and the answer would go to a model.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ _MOST_CAUSES = 8
 
 
 class LedElsewhere(Exception):
-    """A server led to another host, or from https to http."""
+    """A server redirected to another host, or from https to http."""
 
     def __init__(self, address: str, to: str) -> None:
         super().__init__(f"{address} leads to {to}, which is another host; `follow_links: true` follows it")
 
 
 def led_elsewhere(error: BaseException | None) -> LedElsewhere | None:
-    """What is behind an error of a storage, where that is a redirect that was not followed."""
+    """Return the refused redirect behind a storage's error, or None."""
     for _ in range(_MOST_CAUSES):
         if error is None or isinstance(error, LedElsewhere):
             return error
@@ -29,7 +29,7 @@ def led_elsewhere(error: BaseException | None) -> LedElsewhere | None:
 
 
 def is_elsewhere(address: str, to: str) -> bool:
-    """Whether a redirect leaves the host; from http to https at the same name it does not."""
+    """True if a redirect leaves the host; http to https with the same name does not."""
     here, there = urlsplit(address), urlsplit(to)
     if (here.scheme, here.netloc) == (there.scheme, there.netloc):
         return False
@@ -38,7 +38,7 @@ def is_elsewhere(address: str, to: str) -> bool:
 
 
 async def staying_client(**options: Any) -> Any:
-    """A client for fsspec's web storage that raises LedElsewhere in place of following."""
+    """Return a client for fsspec's web storage that raises LedElsewhere instead of following."""
     import aiohttp
 
     trace = aiohttp.TraceConfig()

@@ -1,6 +1,6 @@
-"""Sources that lie elsewhere: the objects of a bucket, the files of a server, the addresses in a list. By fsspec.
+"""Remote sources: the objects of a bucket, the files of a server, the addresses in a list. By fsspec.
 
-What is unchanged is not downloaded: listings tell an object's ETag, time and size, and these are its stamp.
+Unchanged objects are not downloaded: listings give an object's ETag, time and size, which form its stamp.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from orchestrator.documents.walk import FoundFile, Skipped, Unlisted
 
 WEB = ("http", "https")
 LISTS = (".txt", ".list", ".urls")
-"""How the address of a list of addresses ends."""
+"""Endings of the address of a list of addresses."""
 MOST_LIST = 50_000_000
 RACY_SECONDS = 60.0
-"""A file without an ETag that changed so shortly ago may change once more without another time."""
+"""A file without an ETag that changed within this time may change again without a new time."""
 AT_ONCE = 8
 LONG_SECONDS = 20.0
-"""A storage whose library tried for so long is not asked again: it did that itself."""
+"""A storage whose library tried for this long is not asked again: the library has already retried."""
 PAUSES = (0.2, 1.0)
-"""Seconds between tries of what may be well the next time."""
+"""Seconds between retries."""
 _TAGS = ("ETag", "etag", "md5Hash", "generation", "content_md5", "Content-MD5", "version_id", "VersionId")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "Last-Modified", "modified", "created")
 Result = TypeVar("Result")
 
 
 class RemoteObject(NamedTuple):
-    """An object to read: its storage (of fsspec), its path there, and what a listing says of it (may be nothing).
+    """An object to read: its storage (of fsspec), its path there, and its listing (may be empty).
 
     `is_alone`: it is the whole of its source.
     """
@@ -51,14 +51,14 @@ class RemoteObject(NamedTuple):
 
     @property
     def size(self) -> int | None:
-        """In bytes, where the listing says so."""
+        """The size in bytes, if the listing states it."""
         size = self.info.get("size")
         return size if isinstance(size, int) else None
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteRoot:
-    """Where a source lies: a storage and a path there. `is_list`: a text with an address per line."""
+    """The location of a source: a storage and a path there. `is_list`: a text with an address per line."""
 
     address: str
     storage: Any
@@ -68,9 +68,10 @@ class RemoteRoot:
 
 
 def located(address: str, *, follow_links: bool = False) -> RemoteRoot:
-    """Where a source lies; with `follow_links`, web servers may lead to other hosts.
+    """Return a source's location; with `follow_links`, web servers may redirect to other hosts.
 
-    Raises InputError where there is nothing, JobFilesError where the storage does not answer."""
+    Raises InputError if nothing is there, JobFilesError if the storage does not answer.
+    """
     if (problem := addresses.address_problem(address)) is not None:
         raise InputError(problem.message, field="path", hint=problem.hint)
 
@@ -88,14 +89,15 @@ def located(address: str, *, follow_links: bool = False) -> RemoteRoot:
 
 
 def lone(place: RemoteRoot) -> FoundFile:
-    """The one file that a source names."""
+    """Return the only file that a source names."""
     info = asked(place.address, lambda: dict(place.storage.info(place.path)))
     name = place.path.rstrip("/").rpartition("/")[2]
     return FoundFile(place.path, name, RemoteObject(place.storage, place.path, info, is_alone=True))
 
 
 def asked(address: str, ask: Callable[[], Result]) -> Result:
-    """What a storage answers. Raises InputError where there is nothing or no permission, JobFilesError otherwise."""
+    """Return a storage's answer. Raises InputError if nothing is there or permission is missing, else
+    JobFilesError."""
     for pause in (*PAUSES, None):
         began = time.monotonic()
         try:
@@ -109,7 +111,7 @@ def asked(address: str, ask: Callable[[], Result]) -> Result:
             raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=hint) from error
         except (InputError, ExtractionError):
             raise
-        except Exception as error:  # each storage has errors of its own
+        except Exception as error:  # each storage has its own errors
             if (led := led_elsewhere(error)) is not None:
                 raise InputError(str(led), field="path") from error
             if storages.is_refusal(error):
@@ -126,13 +128,13 @@ _LATER = "check that the storage can be reached, then run the same command again
 
 
 def why(error: BaseException) -> str:
-    """An error of a storage in a line."""
+    """Return a storage's error in one line."""
     told = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(told).partition("\n")[0]
 
 
 def wait(seconds: float) -> None:
-    """A pause that ends where this process is asked to end."""
+    """Pause, or end early if this process is told to end."""
     interrupts.check()
     time.sleep(seconds)
 
@@ -145,7 +147,7 @@ class _Folder(NamedTuple):
 
 
 class _Chosen:
-    """What of a place the patterns let through, and whether its names are `is_wanted`."""
+    """The files of a place that pass the patterns, if their names are wanted (`is_wanted`)."""
 
     def __init__(
         self,
@@ -164,9 +166,9 @@ class _Chosen:
 
 
 class RemoteWalk(_Chosen):
-    """Iterate over `FoundFile | Unlisted | Skipped` below a place, in the order of their relative paths.
+    """Iterates over `FoundFile | Unlisted | Skipped` below a place, in the order of their relative paths.
 
-    One folder's names are in memory at a time. Raises InputError, JobFilesError when iterated.
+    One folder's names are in memory at a time. Iterating raises InputError, JobFilesError.
     """
 
     def __iter__(self) -> Iterator[FoundFile | Unlisted | Skipped]:
@@ -225,29 +227,29 @@ class RemoteWalk(_Chosen):
         yield FoundFile(path, relative, RemoteObject(self._place.storage, path, info))
 
     def _reason(self, name: str, info: Mapping[str, Any]) -> IgnoredReason | None:
-        """Why a file that the patterns let through is not a document; None where it is one."""
+        """Return why a file that passes the patterns is not a document, or None."""
         if (reason := never_document(name)) is not None:
             return reason
         if not self._is_wanted(name):
             return IgnoredReason.KIND
         if info["type"] == "link":
-            # Where it leads, the server alone knows: perhaps out of the folder.
+            # Only the server knows its target, which may be outside the folder.
             return None if self._follow_links else IgnoredReason.LINK
         return None if info["type"] == "file" else IgnoredReason.SPECIAL
 
 
 class AddressList(_Chosen):
-    """The documents whose addresses a text at a web server names, one per line, in its order; `#` begins a comment.
+    """The documents whose addresses a text at a web server lists, one per line, in order; `#` begins a comment.
 
-    Lines may be relative to the list. Another host is asked only with `follow_links`: who writes the list does not
-    decide whom this machine asks.
+    Lines may be relative to the list. Another host is asked only with `follow_links`: the list's author must not
+    decide which host this machine asks.
     """
 
     def __iter__(self) -> Iterator[FoundFile | Skipped]:
         return self.entries(with_info=False)
 
     def entries(self, *, with_info: bool) -> Iterator[FoundFile | Skipped]:
-        """With what their server says of each, or without, which asks for the list alone."""
+        """Yield the files, with their servers' information if requested; without it only the list is fetched."""
         wanted = self._lines()
         if not with_info:
             yield from wanted
@@ -293,7 +295,7 @@ class AddressList(_Chosen):
 
 
 def _looked_at(found: FoundFile | Skipped) -> FoundFile | Skipped:
-    """With what its server says of it; without, where it says nothing: then it is downloaded to know."""
+    """Return a file with its server's information; without it if there is none, and then a download must tell."""
     if isinstance(found, Skipped) or found.remote is None:
         return found
     try:
@@ -314,7 +316,7 @@ def _parts(items: Iterator[Result], size: int) -> Iterator[list[Result]]:
 
 
 def stamp(remote: RemoteObject, way: str, now_ns: int) -> str | None:
-    """What stands for the content of an object as it was listed; None where nothing does."""
+    """Return a stamp of an object's content as listed; None if the listing is not conclusive."""
     info = remote.info
     tag = next((str(info[name]) for name in _TAGS if info.get(name)), None)
     changed = next((info[name] for name in _TIMES if info.get(name)), None)

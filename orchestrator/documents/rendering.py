@@ -1,4 +1,4 @@
-"""Pages of PDFs and pictures: as JPEG for models that see, read by OCR, or as the text layer that is there."""
+"""Pages of PDFs and pictures: as JPEG for models with vision, read by OCR, or as the existing text layer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.documents.office import TextLimit
 from orchestrator.documents.types import BY_OCR, NOTES, DocumentProblem, ExtractionError, Picture, Render
 
 MIN_LETTERS = 20
-"""A page with fewer letters and digits has no usable text: page numbers and stamps."""
+"""A page with fewer letters and digits, such as page numbers and stamps, has no usable text."""
 MAX_PIXELS = 100_000_000
 """Of one picture, unpacked; a scanned A3 page at 600 dpi has 70 million."""
 QUALITY = 85
 OCR = "ocr"
-"""The way of `render` that sends no picture, but the text on it."""
+"""The value of `render` that sends the text of a picture instead of the picture."""
 _POINTS = 72
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1")
 _MOST_BRANDS = 256
@@ -27,7 +27,7 @@ _MOST_BRANDS = 256
 
 
 def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
-    """Text, fields (`pages`, `sent_as`) and pictures. Raises ExtractionError."""
+    """Return text, fields (`pages`, `sent_as`) and pictures. Raises ExtractionError."""
     if render.how == OCR:
         return _read(data, kind, render, most)
     gathered = _Gathered(render, most)
@@ -41,7 +41,7 @@ def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dic
 
 
 def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
-    """The text of every page, by OCR where its text layer is not usable. Raises ExtractionError."""
+    """Return the text of every page, by OCR if its text layer is unusable. Raises ExtractionError."""
     limit, texts, by_ocr = TextLimit(most), list[str](), list[int]()
     for text, picture in _pictures(data) if kind == IMAGE else _scans(data):
         if picture is not None:
@@ -57,7 +57,7 @@ def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[
 
 
 def _scans(data: bytes) -> Iterator[tuple[str, Any]]:
-    """The text layer of each page of a PDF, or the page as a picture where that is not usable."""
+    """Yield the text layer of each page of a PDF, or the page as a picture if that is unusable."""
     with pdf_text.opened(data) as document:
         for index in range(len(document)):
             page = document.text(index)
@@ -73,12 +73,12 @@ def _pictures(data: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def is_usable(page: pdf_text.PageText) -> bool:
-    """True if a page's text layer says what is on the page."""
+    """True if a page's text layer matches the page."""
     return page.is_usable and pdf_text.letters(page.text) >= MIN_LETTERS
 
 
 class _Gathered:
-    """The pages of one document so far. Raises ExtractionError where they are more than may be sent."""
+    """The pages of one document so far. Raises ExtractionError for more than may be sent."""
 
     def __init__(self, render: Render, most: int) -> None:
         self.pictures: list[Picture] = []
@@ -90,7 +90,7 @@ class _Gathered:
         self._has_text = False
 
     def add(self, text: str, picture: bytes | None) -> None:
-        """The next page: its text, its picture, or both."""
+        """Add the next page: its text, its picture, or both."""
         self.pages += 1
         self._limit.text(text)
         self._has_text = self._has_text or picture is None or bool(text)
@@ -114,11 +114,11 @@ class _Gathered:
             )
 
     def text(self) -> str:
-        """The pages' texts; empty where all are pictures alone."""
+        """Return the pages' texts; empty if there are only pictures."""
         return pdf_text.PAGE_BREAK.join(self._texts) if self._has_text else ""
 
     def sent_as(self) -> str:
-        """What a row says of it: `pages 1-3 as images`, `text`."""
+        """Return the description for a row: `pages 1-3 as images`, `text`."""
         if not self.pictures:
             return "text"
         numbers = [picture.page for picture in self.pictures]
@@ -141,7 +141,7 @@ def _rendered(document: Any, index: int, render: Render) -> bytes:
 
 
 def _bitmap(document: Any, index: int, resolution: int, longest_side: int, *, grayscale: bool) -> Any:
-    """A page as a Pillow picture."""
+    """Return a page as a Pillow picture."""
     page = document[index]
     try:
         longest = max(*page.get_size(), 1)
@@ -156,7 +156,7 @@ def _bitmap(document: Any, index: int, resolution: int, longest_side: int, *, gr
 
 
 def _frames(data: bytes) -> Iterator[Any]:
-    """The pages of a TIFF, or the one picture of another file, turned as its camera says."""
+    """Yield the pages of a TIFF, or the only picture of another file, in the camera's orientation."""
     from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
     Image.MAX_IMAGE_PIXELS = None  # checked here, before anything is unpacked
@@ -183,7 +183,7 @@ def _frames(data: bytes) -> Iterator[Any]:
 
 
 def _is_heif(data: bytes) -> bool:
-    """Whether a picture is in the container that HEIC and HEIF have, by the brands that it begins with."""
+    """True if a picture is in the container of HEIC and HEIF, by the brands at its start."""
     size = int.from_bytes(data[:4])
     return data[4:8] == b"ftyp" and any(brand in data[8 : min(size, _MOST_BRANDS)] for brand in _HEIF_BRANDS)
 
@@ -203,7 +203,7 @@ def _jpeg(picture: Any, render: Render) -> bytes:
 
 
 def _on_white(picture: Any, longest_side: int) -> Any:
-    """A picture on white, no larger than it may be."""
+    """Return a picture on white, scaled down if necessary."""
     from PIL import Image
 
     picture = picture.copy()

@@ -1,4 +1,4 @@
-"""What the kinds of table have in common."""
+"""The shared interface of tables."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 
 class TableRow(NamedTuple):
-    """A row as it was cut from the table; `Table.cells` parses `raw`. `problem` is set if it cannot be."""
+    """A row as cut from the table; `Table.cells` parses `raw`. `problem` is set if that is impossible."""
 
     number: int  # from 1; for JSONL the line, otherwise the record after the header
     raw: Any
     size: int  # bytes
     problem: ExtractionError | None = None
-    label: str = ""  # what names it in place of its number
+    label: str = ""  # names it instead of its number
 
 
 class Table(Protocol):
@@ -23,13 +23,13 @@ class Table(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """Names of the columns; None where every row has its own."""
+        """Names of the columns; None if every row has its own."""
 
     def rows(self) -> Iterator[TableRow]:
-        """The rows in order; blank lines are left out but not forgotten in the numbers of JSONL."""
+        """Yield the rows in order; blank lines are left out, but count in the numbers of JSONL."""
 
     def cells(self, row: TableRow) -> Mapping[str, object]:
-        """Column -> value. Raises ExtractionError (bad_row, encoding)."""
+        """Map columns to values. Raises ExtractionError (bad_row, encoding)."""
 
 
 def bad_row(message: str, size: int | None = None) -> ExtractionError:

@@ -1,8 +1,8 @@
-"""The text of RTF files: what a reader of the page sees, with headers, notes, comments and text boxes.
+"""The text of RTF files as a reader sees the page, with headers, notes, comments and text boxes.
 
-Notes and comments are marked where they belong (`[^1]`, `[comment 1]`) and come at the end, as of Word documents.
-Deletions, field codes and pictures are not text. A byte that is none in its code page is replaced: it spoils one
-character. The source is the specification 1.9.1, and where that is silent what Word and LibreOffice write.
+Notes and comments are marked where they belong (`[^1]`, `[comment 1]`) and come at the end, as in Word documents.
+Deletions, field codes and pictures are not text. An invalid byte of a code page is replaced, which spoils one
+character. The source is the specification 1.9.1, and otherwise what Word and LibreOffice write.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _CHARSETS = {
     178: "cp1256", 186: "cp1257", 204: "cp1251", 222: "cp874", 238: "cp1250", 254: "cp437", 255: "cp850",
 }  # fmt: skip
 _CODE_PAGES = {"mac": "mac_roman", "pc": "cp437", "pca": "cp850"}
-# Nothing of these groups is read, nor of any other that begins with `\*` and is not named further down.
+# These groups are not read, nor any other that begins with `\*` and is not named further down.
 _SKIPPED = frozenset(
     "colortbl stylesheet info pict sp shprslt filetbl nonesttables nesttableprops xe tc rxe mmathPict "
     "aftncn aftnsep aftnsepc ftncn ftnsep ftnsepc objclass objname objdata pntxta pntxtb template private "
     "formfield datafield".split()
 )
 _AROUND = frozenset(("shp", "shpinst", "shpgrp", "do", "object", "upr"))
-"""In groups within these there may be text."""
+"""Groups inside these may contain text."""
 _WITHIN = frozenset(("result", "ud"))
 _BOXES = frozenset(("shptxt", "dptxbxtext"))
 _SHOWN = frozenset(("moMath", "moMathPara", "listtext", "pntext", "fldrslt"))
@@ -54,8 +54,8 @@ _LOST = re.compile(rb"\\(pict|nonshppict|objdata)(?![a-z])")
 
 
 def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict[str, object]]:
-    """Raises ExtractionError (unreadable)."""
-    del most  # it has no more characters than bytes
+    """Return the text. Raises ExtractionError (unreadable)."""
+    del most  # it has at most as many characters as bytes
     if not data.lstrip().startswith(b"{\\rtf"):
         raise damaged("RTF document")
     text = _Text(named(encoding) or "cp1252").read(data)
@@ -70,15 +70,15 @@ def _losses(data: bytes) -> Losses:
 
 
 def _nothing() -> None:
-    """A group that does nothing at its end."""
+    """Do nothing at a group's end."""
 
 
 class _Group:
-    """What holds between a pair of braces.
+    """The state between a pair of braces.
 
-    `out` takes the text, None where none is read; `around` is where the text within such a group goes. `skip`
-    characters behind each `\\u` stand for it in old programs. Until something of the group was read it `is_new`, so
-    that a word may say what the group is.
+    `out` takes the text, None if none is read; `around` is where the text inside such a group goes. `skip` characters
+    after each `\\u` replace it in old programs. `is_new` is True until something of the group was read, so that a
+    word may name the group's kind.
     """
 
     __slots__ = ("around", "at_end", "font", "is_deleted", "is_new", "is_starred", "out", "script", "since", "skip")
@@ -102,12 +102,12 @@ class _Group:
             self.skip, self.is_deleted = parent.skip, parent.is_deleted
 
     def to(self, out: list[str] | None) -> None:
-        """Its text goes there."""
+        """Direct its text there."""
         self.out, self.script, self.is_deleted = out, None, False
         self.since = 0 if out is None else len(out)
 
     def scripted(self, script: Callable[[str], str] | None) -> None:
-        """What follows is raised, or lowered; what came since the last change is so no more."""
+        """Raise or lower the following text; the text since the last change is finished."""
         if self.script is not None and self.out is not None and len(self.out) > self.since:
             self.out[self.since :] = [self.script("".join(self.out[self.since :]))]
         self.script = script
@@ -115,12 +115,12 @@ class _Group:
 
 
 class _Text:
-    """Reads one file. Words that it does not know change nothing."""
+    """Reads one file. Unknown words have no effect."""
 
     def __init__(self, code_page: str) -> None:
         self._code_page = code_page
         self._fonts: dict[int, str] = {}
-        self._in_fonts = 0  # groups of the table of fonts that are open
+        self._in_fonts = 0  # open groups of the font table
         self._default_font: int | None = None
         self._body: list[str] = []
         self._headers: list[list[str]] = []
@@ -128,15 +128,15 @@ class _Text:
         self._notes: list[list[str]] = []
         self._comments: list[list[str]] = []
         self._counts = [0, 0]  # of footnotes and of endnotes
-        self._mark: tuple[list[str], int] | None = None  # where the mark of the latest note stands
+        self._mark: tuple[list[str], int] | None = None  # place of the latest note's mark
         self._author: list[str] = []
         self._link = ""
         self._groups = [_Group(None)]
         self._bytes = bytearray()
-        self._left = 0  # characters to be passed over
+        self._left = 0  # characters to skip
 
     def read(self, data: bytes) -> str:
-        """All of it, from headers to footers."""
+        """Return all text, from headers to footers."""
         at = data.index(b"{")
         while (found := _TOKEN.match(data, at)) is not None:
             at = found.end()
@@ -175,7 +175,7 @@ class _Text:
             group.out.append(text)
 
     def _flush(self) -> None:
-        """Decode the bytes that have come: of some code pages two are one character."""
+        """Decode the pending bytes: in some code pages two are one character."""
         if not self._bytes:
             return
         data, self._bytes = bytes(self._bytes), bytearray()
@@ -221,7 +221,7 @@ class _Text:
         self._put(_SYMBOLS.get(symbol, ""))
 
     def _word(self, word: str, number: int | None) -> int:
-        """A control word; how many bytes behind it are no text."""
+        """Handle a control word, and return how many bytes after it are not text."""
         group = self._group
         self._flush()
         self._left = 0
@@ -272,7 +272,7 @@ class _Text:
                 self._is_endnote(group.out)
 
     def _is_destination(self, word: str) -> bool:
-        """Whether a word says what its group is; of the group that then is taken, put elsewhere or passed over."""
+        """True if a word names its group's kind; the group is then read, put elsewhere or skipped."""
         group = self._group
         place = group.around if group.out is None else group.out
         if word in _AROUND:
@@ -315,13 +315,13 @@ class _Text:
         return True
 
     def _elsewhere(self, then: Callable[[str], None]) -> None:
-        """At the end of the group `then` takes its text."""
+        """Pass the group's text to `then` at its end."""
         out: list[str] = []
         self._group.to(out)
         self._group.at_end = lambda: then("".join(out))
 
     def _note(self, place: list[str] | None) -> None:
-        """A footnote; that it is an endnote is said within it."""
+        """Begin a footnote; a word inside may turn it into an endnote."""
         self._counts[0] += 1
         label = f"[^{self._counts[0]}]"
         note = [label]

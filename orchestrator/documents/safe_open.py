@@ -1,7 +1,7 @@
-"""Opening files that strangers may have put there: no devices, nothing of the system's own, nothing outside a folder.
+"""Opens untrusted files safely: no devices, no system files, nothing outside a folder.
 
-What is judged is the file that was opened, not its path: between a look at a path and its opening, any part of it may
-have become a link to somewhere else.
+Checks apply to the opened file, not its path: between a check of a path and its opening, any part of it may become a
+link to somewhere else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
-# File systems that hold no files of anybody's but show the state of the kernel and of processes, environments too.
+# File systems without users' files, which show the state of the kernel and of processes, including environments.
 _SYSTEM_KINDS = frozenset(
     "proc sysfs devtmpfs devpts cgroup cgroup2 debugfs tracefs securityfs configfs pstore efivarfs bpf mqueue "
     "binfmt_misc fusectl selinuxfs rpc_pipefs nsfs".split()
@@ -24,7 +24,7 @@ _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
 
 @cache
 def system_devices() -> frozenset[int]:
-    """The devices (`st_dev`) of the system's own file systems, wherever they are mounted."""
+    """Return the devices (`st_dev`) of the system's own file systems, wherever they are mounted."""
     found = set()
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -34,7 +34,7 @@ def system_devices() -> frozenset[int]:
                 if rest.split()[0] in _SYSTEM_KINDS:
                     found.add(os.makedev(int(major), int(minor)))
     except (OSError, ValueError, IndexError):
-        pass  # no Linux: the folders' names are what is known
+        pass  # not Linux: only the folders' names are known
     ordinary = _device("/")
     return frozenset(found | {device for folder in SYSTEM_FOLDERS if (device := _device(folder)) != ordinary}) - {-1}
 
@@ -47,7 +47,7 @@ def _device(path: str) -> int:
 
 
 def is_system(real_path: str, device: int | None = None) -> bool:
-    """Whether a path without links, or the device of a file, is of the system and not of its users."""
+    """True if a path without links, or the device of a file, belongs to the system rather than its users."""
     return (
         device in system_devices()
         or real_path.startswith(tuple(f"{folder}/" for folder in SYSTEM_FOLDERS))
@@ -56,17 +56,17 @@ def is_system(real_path: str, device: int | None = None) -> bool:
 
 
 def is_inside(real_path: str, real_root: str) -> bool:
-    """Whether a path without links is in a folder without links, or is it."""
+    """True if a path without links is a folder without links, or inside it."""
     return real_path == real_root or real_path.startswith(real_root.rstrip("/") + "/")
 
 
 def open_file(path: str, within: str | None = None) -> tuple[int, os.stat_result]:
-    """A descriptor of a regular file, and what the system says of it.
+    """Return a descriptor of a regular file, and its status.
 
-    `within` is the folder, without links, that the file must be in; None where it may be anywhere but in the system's
-    own folders. Raises OSError; ExtractionError for what is not such a file.
+    `within` is the folder, without links, that must contain the file; None if it may be anywhere except in the
+    system's own folders. Raises OSError; ExtractionError for anything but such a file.
     """
-    # Without O_NONBLOCK a pipe put in the place of a listed file would hang here for ever.
+    # Without O_NONBLOCK a pipe in place of a listed file would hang here for ever.
     fd = os.open(path, _READING | os.O_NONBLOCK)
     try:
         status = _regular(fd)
@@ -78,7 +78,7 @@ def open_file(path: str, within: str | None = None) -> tuple[int, os.stat_result
 
 
 def open_folder(path: str, within: str | None) -> int:
-    """A descriptor of a folder. Raises as `open_file`."""
+    """Return a descriptor of a folder. Raises as `open_file`."""
     fd = os.open(path, _READING | os.O_DIRECTORY)
     try:
         _check_place(fd, path, os.fstat(fd), within)
@@ -89,9 +89,9 @@ def open_folder(path: str, within: str | None) -> int:
 
 
 class Opener:
-    """Opens files of one folder after another as `open_file` does, at half the price: it keeps the folder open.
+    """Opens the files of one folder after another like `open_file`, at half the cost: it keeps the folder open.
 
-    What is opened in a folder that is held, and is not a link, is where the folder is.
+    A file opened in an open folder, without following a link, is inside that folder.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Opener:
         self._folder = -1
 
     def open(self, path: str, within: str | None) -> tuple[int, os.stat_result]:
-        """As `open_file`."""
+        """Open a file like `open_file`."""
         folder, _, name = path.rpartition("/")
         if not folder:
             return open_file(path, within)
@@ -120,14 +120,14 @@ class Opener:
             raise
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder."""
         if self._held is not None:
             os.close(self._folder)
             self._held = None
 
 
 def _regular(fd: int) -> os.stat_result:
-    """What the system says of an open file that is one, and is not the system's. Raises ExtractionError."""
+    """Return the status of an open file that is regular and not the system's. Raises ExtractionError."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise not_a_file()
@@ -150,9 +150,9 @@ def _check_place(fd: int, path: str, status: os.stat_result, within: str | None)
 
 
 def _place(fd: int, path: str, status: os.stat_result) -> str:
-    """Where an open file is, without links; empty where that cannot be told for certain."""
+    """Return the path of an open file, without links; empty if it is not certain."""
     try:
-        # What the kernel itself knows of it.
+        # The kernel's own knowledge.
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
         pass
@@ -161,12 +161,12 @@ def _place(fd: int, path: str, status: os.stat_result) -> str:
         there = os.stat(real)
     except OSError:
         return ""
-    # The same file is at a path without links, whatever the path that it was opened by may have become.
+    # The same file is at a path without links, whatever has become of the path that opened it.
     return real if (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino) else ""
 
 
 def not_a_file() -> ExtractionError:
-    """For pipes, sockets and devices, which may never end."""
+    """Return the error for pipes, sockets and devices, which may never end."""
     return ExtractionError(
         DocumentProblem.UNREADABLE, "This is a pipe, socket, device or folder, not a file; exclude it."
     )

@@ -7,12 +7,12 @@ _LOWERED = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉�
 
 
 def raised(text: str) -> str:
-    """A superscript with a digit in Unicode's characters, or behind `^`; one of letters as it is, as in 4th."""
+    """Return a superscript with a digit in Unicode's characters, or after `^`; letters alone stay, as in 4th."""
     return _marked(text, _RAISED, "^")
 
 
 def lowered(text: str) -> str:
-    """A subscript with a digit in Unicode's characters, or behind `_`; one of letters as it is."""
+    """Return a subscript with a digit in Unicode's characters, or after `_`; letters alone stay."""
     return _marked(text, _LOWERED, "_")
 
 

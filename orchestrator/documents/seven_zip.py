@@ -1,4 +1,4 @@
-"""What is in a 7z archive, within limits. Its files are packed in a row, so that some are unpacked at once."""
+"""Reads 7z archives within limits. Their files are packed consecutively, so several are unpacked together."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit
 
 _MOST_AT_ONCE = 20_000_000
-"""Bytes of files that are unpacked together, unless one alone has more."""
+"""Bytes of files that are unpacked together, unless a single file is larger."""
 
 
 def parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """The files in the archive, in its order; links are passed over. Raises OSError, ExtractionError."""
+    """Yield the files in the archive, in its order; links have `passed` set. Raises OSError, ExtractionError."""
     library = require("py7zr", "7z archives", "sevenzip")
     with content.opened() as handle:
         archive = _opened(library, handle)
@@ -79,7 +79,7 @@ def _read(unpacked: _Unpacked, entry: Any, limit: int) -> bytes:
 
 
 class _Unpacked:
-    """Some files of an archive, unpacked when the first of them is read."""
+    """Some files of an archive, unpacked when the first is read."""
 
     def __init__(self, archive: Any, entries: Sequence[Any], unpacking: UnpackLimit) -> None:
         self._archive = archive
@@ -88,7 +88,7 @@ class _Unpacked:
         self._held: dict[str, _Buffer] = {}
 
     def read(self, entry: Any) -> bytes:
-        """The bytes of a file. Raises ExtractionError."""
+        """Return the bytes of a file. Raises ExtractionError."""
         name = PurePosixPath(entry.filename)
         if ".." in name.parts or name.is_absolute():
             raise damaged_part()
@@ -102,7 +102,7 @@ class _Unpacked:
         return data.getvalue()
 
     def _unpack(self, first: str) -> None:
-        """Unpack from a file on: what is damaged ends it, and those behind are tried again when they are read."""
+        """Unpack from a file on: damage ends it, and later files are retried when they are read."""
         wanted = self._names[self._names.index(first) :]
         try:
             self._archive.reset()
@@ -110,23 +110,23 @@ class _Unpacked:
         except (ExtractionError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 (the library raises a dozen different types)
-            del error  # what it gave till then is whole
+            del error  # its earlier output is complete
 
     def create(self, filename: str) -> _Buffer:
-        """Where the library writes a file to."""
+        """Return the buffer for a file of the library."""
         held = self._held[filename] = _Buffer()
         return held
 
 
 class _Buffer(io.BytesIO):
-    """Bytes that stay when the library closes its file, which it does once their checksum is right."""
+    """Bytes that survive the library's closing of a file, which shows that their checksum is right."""
 
     is_whole = False
 
     def close(self) -> None:
-        """They are read afterwards."""
+        """Keep the bytes, which are read later."""
         self.is_whole = True
 
     def size(self) -> int:
-        """In bytes."""
+        """Return the size in bytes."""
         return len(self.getbuffer())

@@ -1,7 +1,7 @@
 """Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods): all sheets as one text, or a document per row.
 
-Values are those that the program which saved the file computed, errors such as `#N/A` among them; formats and
-formulas are not read. Behind the rows of a sheet stand its comments, text boxes and charts.
+Values are those computed by the program that saved the file, including errors such as `#N/A`; formats, formulas and
+comments are not read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from orchestrator.documents.types import ExtractionError
 from orchestrator.documents.workbook_repair import repaired
 
 _DEFAULT_PASSWORD = "VelvetSweatshop"
-"""What Excel tries first; a workbook that is only protected against changes is locked with it."""
+"""The password that Excel tries first; workbooks protected only against changes are locked with it."""
 MOST_HEADER = 50
-"""The row with the columns' names is among the first so many."""
+"""Number of first rows that may hold the columns' names."""
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Text, a line per row with ` | ` between cells, below a heading per sheet; and `{"sheets": names}`."""
-    del encoding  # it says itself how it is written
+    """Return the text, a line per row with ` | ` between cells, below a heading per sheet; and `{"sheets":
+    names}`."""
+    del encoding  # it declares its own encoding
     lines: list[str] = []
     names: list[str] = []
     left = most
@@ -62,7 +63,6 @@ class SheetTable:
     """A document per row of every sheet that has the columns; a row is named by sheet and row, as `Prices!3`."""
 
     def __init__(self, content: Content, expected: tuple[str, ...]) -> None:
-        """Raises OSError, ExtractionError."""
         with content.opened() as handle:
             data = handle.read(content.limit + 1)
         if len(data) > content.limit:
@@ -93,7 +93,7 @@ class SheetTable:
 
 
 def _header(rows: list[list[str]], expected: tuple[str, ...]) -> tuple[list[list[str]], tuple[str, ...], int]:
-    """Rows, names of columns and the index of the first row below them."""
+    """Return the rows, the names of columns and the index of the first row below them."""
     for at, row in enumerate(rows[:MOST_HEADER]):
         names = tuple(cell.strip() for cell in row)
         if set(expected) <= set(names):
@@ -123,17 +123,17 @@ def _sheets(data: bytes) -> Iterator[tuple[str, bool, list[list[str]]]]:
     except calamine.PasswordError as error:
         raise encrypted() from error
     except BaseException as error:
-        # calamine raises a type per format; where it panics, the error is no Exception.
+        # calamine raises a type per format; its panics are not of type Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise damaged("spreadsheet") from error
 
 
 def _opened(data: bytes) -> bytes:
-    """The workbook itself, where Excel opens it without asking for a password. Raises ExtractionError."""
+    """Return the workbook itself, if Excel opens it without asking for a password. Raises ExtractionError."""
     library = require("msoffcrypto", "locked spreadsheets", "office")
     file = None
-    with suppress(Exception):  # it knows fewer old formats than the reader does
+    with suppress(Exception):  # it knows fewer old formats than the reader
         file = library.OfficeFile(io.BytesIO(data))
     if file is None and is_locked(data):
         raise encrypted()
@@ -163,7 +163,7 @@ def _shown(cell: object) -> str:
 
 
 def _duration(length: datetime.timedelta) -> str:
-    """Hours, minutes and seconds, however many hours: as a spreadsheet shows them."""
+    """Return hours, minutes and seconds, with any number of hours, as a spreadsheet shows them."""
     sign = "-" if length < datetime.timedelta() else ""
     minutes, seconds = divmod(abs(length).seconds + abs(length).days * 86_400, 60)
     return f"{sign}{minutes // 60}:{minutes % 60:02}:{seconds:02}"

@@ -1,4 +1,4 @@
-"""What a signature holds: the bytes that were signed, of S/MIME and other files in CMS (RFC 5652).
+"""The content of a signature: the signed bytes, in S/MIME and other CMS files (RFC 5652).
 
 Signatures are not checked: a document is read whoever made it.
 """
@@ -27,7 +27,7 @@ _LINES = re.compile(rb"-----[A-Z0-9 ]+-----|\s+")
 
 
 class _Element(NamedTuple):
-    """One value of BER: its tag, and where its content begins and ends; `after` is where the next one begins."""
+    """One BER value: its tag, start and end of its content; `after` is where the next one begins."""
 
     tag: int
     begin: int
@@ -36,7 +36,7 @@ class _Element(NamedTuple):
 
 
 def content(data: bytes) -> bytes:
-    """The bytes that were signed. Raises ExtractionError: encrypted, unreadable (also for a signature alone)."""
+    """Return the signed bytes. Raises ExtractionError: encrypted, unreadable (also for a signature alone)."""
     if data[:1] != bytes([_SEQUENCE]):
         try:
             data = base64.b64decode(_LINES.sub(b"", data), validate=True)
@@ -64,7 +64,7 @@ def _content(data: bytes) -> bytes:
 
 
 def _pair(data: bytes, sequence: _Element) -> tuple[bytes, _Element]:
-    """The object identifier that a sequence begins with, and the explicit content behind it."""
+    """Return the object identifier at the start of a sequence, and the explicit content after it."""
     first, second = list(_children(data, sequence))[:2]
     return data[first.begin : first.end], second
 
@@ -88,7 +88,7 @@ def _children(data: bytes, element: _Element) -> Iterator[_Element]:
 
 
 def _element(data: bytes, at: int, depth: int = 0) -> _Element:
-    """Raises IndexError where the data end before it."""
+    """Parse an element. Raises IndexError if the data ends before it does."""
     tag, size, begin = data[at], data[at + 1], at + 2
     if size == 0x80:
         return _open_element(data, tag, begin, depth)
@@ -102,7 +102,7 @@ def _element(data: bytes, at: int, depth: int = 0) -> _Element:
 
 
 def _open_element(data: bytes, tag: int, begin: int, depth: int) -> _Element:
-    """An element without a length: it ends with two zeros after its last part."""
+    """Parse an element without a length: it ends with two zeros after its last part."""
     if depth > _MAX_DEPTH:
         raise _damaged()
     at = begin

@@ -1,4 +1,4 @@
-"""A source of the job file, read: from the path as it was written to a stream of documents."""
+"""Reads a source of the job file: from its path as written to a stream of documents."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def read(
 ) -> Iterator[Document | UnreadableDocument]:
     """Stream the documents of `source` in the order of their keys (rows in the order of their table).
 
-    `base` is the job file's folder. Everything that was chosen and not read comes as an UnreadableDocument
-    in its place, and what is not a document is counted in `ignored`. `sample` takes the documents whose keys have
-    the smallest hashes, so a larger sample holds every smaller one; folders and tables that cannot be opened are
-    reported besides. Without `readers`, this has some of its own.
+    `base` is the job file's folder. Everything chosen but unreadable comes as an UnreadableDocument in its place;
+    non-documents are counted in `ignored`. `sample` takes the documents whose keys have the smallest hashes, so a
+    larger sample includes every smaller one; folders and tables that cannot be opened are reported in addition.
+    Without `readers`, this creates its own.
 
-    Raises InputError: at once for a missing path, a bad pattern or encoding, or a table without
-    `text_column`; on iteration for a root that cannot be listed, and at the end if there was nothing. StorageError,
-    on iteration, where nothing can be read for want of memory or processes.
+    Raises InputError: at once for a missing path, a bad pattern or encoding, or a table without `text_column`; on
+    iteration for a root that cannot be listed, and at the end if there was nothing. Raises StorageError on iteration,
+    if memory or processes are lacking.
     """
     return _read(_Opened(source, base, readers), readers, ignored)
 
@@ -64,12 +64,12 @@ def _read(
 def listed(
     source: DocumentSource, base: Path, now_ns: int, readers: Readers, ignored: Ignored | None = None
 ) -> Iterator[Listed]:
-    """The files that `source` chose, in order and not read yet; `now_ns` is the system's time. Raises as `read`."""
+    """Return the files that `source` chose, in order and unread; `now_ns` is the system's time. Raises as `read`."""
     return _listed(_Opened(source, base, readers), now_ns, readers, ignored)
 
 
 def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey:
-    """What can be told of `source` without reading it. Raises InputError as `read`."""
+    """Return what is known of `source` without reading it. Raises InputError as `read`."""
     opened = _Opened(source, base, readers)
     known: set[str] = set()
     number, has_many = 0, False
@@ -85,11 +85,11 @@ def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey
             continue
         has_many = True
         if kind.holds is Holds.PARTS:
-            if source.text_column is not None:  # there may be tables in it
+            if source.text_column is not None:  # it may contain tables
                 return SourceSurvey(None, None)
             known |= files.PART_FIELDS
         elif source.text_column is not None:
-            if entry.remote is not None:  # to tell its columns it would be downloaded, also where it is unchanged
+            if entry.remote is not None:  # reading its columns would need a download, even if it is unchanged
                 return SourceSurvey(None, None)
             columns = readers.columns(opened.table(entry, kind))
             if columns is None:
@@ -101,10 +101,10 @@ def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey
 
 @dataclass(frozen=True, slots=True)
 class SourceSurvey:
-    """The names that a template may use for some document of a source, besides `text`, and how many documents it has.
+    """The template names for a source's documents, besides `text`, and their number.
 
-    Names are None where only what is read can tell (rows of JSONL, a table that cannot be opened, a plug-in's
-    documents); the number is None where a file holds several documents.
+    Names are None if only reading reveals them (rows of JSONL, a table that cannot be opened, a plug-in's documents);
+    the number is None if a file holds several documents.
     """
 
     fields: frozenset[str] | None
@@ -113,9 +113,9 @@ class SourceSurvey:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file that a source chose; `order` is what readers make its one document of, or those of a table.
+    """A file that a source chose; `order` lets readers make its document or a table's documents.
 
-    While the `stamp` stays the same, so do the documents; it is None where that cannot be told.
+    While the `stamp` stays the same, so do the documents; None if unknown.
     """
 
     key: str
@@ -125,7 +125,7 @@ class Listed:
 
 
 class _Opened:
-    """A source whose settings were checked. Raises InputError."""
+    """A source with checked settings. Raises InputError."""
 
     def __init__(self, source: DocumentSource, base: Path, readers: Readers | None) -> None:
         check_name(source.encoding)
@@ -140,7 +140,7 @@ class _Opened:
             _check_lone_file(source, self.path)
         include = Globs(source.include or ("**/*",), field="include")
         exclude = Globs(source.exclude, field="exclude", hidden=True)
-        # A pattern of the user's own may choose any file; without one only known kinds are meant.
+        # The user's own pattern may choose any file; without one only known kinds are read.
         plugins = self.plugins = installed()
         self.render = _render(source)
         sees, converts = self.render is not None, readers is not None and readers.converts
@@ -155,13 +155,12 @@ class _Opened:
             self._walk = AddressList(self.place, include, exclude, is_wanted, follow_links=source.follow_links)
         else:
             self._walk = RemoteWalk(self.place, include, exclude, is_wanted, follow_links=source.follow_links)
-        # A lone file is the one that was named, wherever a link may lead.
+        # A lone file is the named one, wherever a link may lead.
         self.within = self._walk.within if isinstance(self._walk, Walk) and not self.is_file else None
 
     def entries(self, *, with_info: bool = False) -> Iterator[FoundFile | Unlisted | Skipped]:
-        """What was found, in order; `with_info` also asks for what tells whether it changed. Raises InputError when
-        the root cannot be listed, JobFilesError where a storage does not answer.
-        """
+        """Return what was found, in order; `with_info` adds the information that shows changes. Raises InputError if
+        the root cannot be listed, JobFilesError if a storage does not answer."""
         if self.is_file:
             found = FoundFile(self.path, os.path.basename(self.path))
             return iter([found if self.place is None else remote.lone(self.place)])
@@ -174,11 +173,11 @@ class _Opened:
         return key if len(key) < MOST_KEY // 4 else shortened(key)
 
     def kind(self, found: FoundFile) -> Kind:
-        """What a file is read as."""
+        """Return how a file is read."""
         return kind_of(found.relative, self.plugins, as_rows=self.source.text_column is not None)
 
     def table(self, found: FoundFile, kind: Kind) -> tables.TableFile:
-        """A file that holds rows or parts. Raises UsageError where nothing here reads it."""
+        """Return a file that holds rows or parts. Raises UsageError if it needs a missing library."""
         name, spec = printable(found.relative), self.source
         if kind.name == "parquet" and spec.text_column is not None:
             require_parquet(self.key(name))
@@ -198,7 +197,7 @@ class _Opened:
         )
 
     def file(self, found: FoundFile, kind: Kind, relative: str, key: str) -> files.DocumentFile:
-        """A file that is one document; `relative` is the name it goes by."""
+        """Return a file that is one document; `relative` is its name."""
         return files.DocumentFile(
             path=found.path,
             relative=relative,
@@ -240,7 +239,7 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
             yield Listed(key, None, is_table=False, order=unreadable(key, entry.error))
         elif (kind := opened.kind(entry)).holds is not Holds.ONE:
             table = opened.table(entry, kind)
-            # Which rows a sample holds, only the table itself can tell.
+            # Only the table itself knows which of its rows a sample holds.
             marked = stamp(entry, kind) if wanted is None else None
             rows = None if wanted is None else frozenset(_inside(in_order, table.key))
             yield Listed(key, marked, is_table=True, order=_order(entry, TableRows(table, rows, skipped)))
@@ -262,7 +261,7 @@ def _stamp(found: FoundFile, way: str, now_ns: int) -> str | None:
 
 
 def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
-    """The keys of all documents, with no more reading than they need."""
+    """Yield the keys of all documents, reading as little as possible."""
     for entry in opened.entries():
         if not isinstance(entry, FoundFile):
             continue
@@ -274,7 +273,7 @@ def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
 
 
 def _inside(keys: Sequence[str], table: str) -> Iterator[str]:
-    """Those of the sorted `keys` that are of rows or parts of a table. A folder may have as many tables as keys."""
+    """Yield the sorted `keys` of a table's rows or parts. A folder may have as many tables as keys."""
     prefix = f"{table}#"
     for index in range(bisect_left(keys, prefix), len(keys)):
         if not keys[index].startswith(prefix):
@@ -287,7 +286,7 @@ def _rank(key: str) -> bytes:
 
 
 def _render(source: DocumentSource) -> Render | None:
-    """How pages are made pictures; None where none is."""
+    """Return how pages become pictures; None if they do not."""
     if source.render == "text":
         return None
     about = source.pictures
@@ -295,7 +294,7 @@ def _render(source: DocumentSource) -> Render | None:
 
 
 def _remote(source: DocumentSource, base: Path) -> RemoteRoot | None:
-    """Where a source lies that is not on this machine; None for one that is."""
+    """Return the location of a remote source; None for a local one."""
     if source.query is not None:
         from orchestrator.documents import query
 

@@ -1,7 +1,8 @@
-"""A long text in parts of so many tokens, cut at natural borders, each with the end of the one before. Pure.
+"""Splits a long text into parts of limited tokens, at natural borders, each repeating the end of the one before.
+Pure.
 
-Where a part ends depends on the words there and not on how many came before, so that after an edit the borders soon
-fall where they fell: of the borders that are equally natural, the one whose paragraph has the smallest hash is taken.
+Where a part ends depends on the words there, not on how many precede it, so that after an edit the borders soon fall
+where they did before: of equally natural borders, the one whose paragraph has the smallest hash is taken.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from hashlib import blake2b
 from orchestrator.core import tokens
 
 LEAST = 16
-"""No limit is lower, in tokens: a character alone may have four."""
-# From the most natural border to the least: pages and paragraphs, lines, sentences, words. Blanks go with the word
-# that follows them, as they do in a token.
+"""Lowest limit, in tokens: a single character may have four."""
+# From the most natural border to the least: pages and paragraphs, lines, sentences, words. Blanks belong to the next
+# word, as they do in a token.
 _BORDERS = tuple(
     re.compile(border)
     for border in (r"\n[^\S\n]*\n\s*|\f\s*", r"\n", r"(?<=[.!?…])[\"'”’)\]]*(?=\s)|(?<=[。！？])", r"(?<=\S)(?=\s)")
 )
 _TOKENS_PER_CHAR = 4
 _CHARS_PER_TOKEN = 16
-# A part holds a third of what it may, where borders allow: with a wider choice the borders meet again sooner after an
-# edit (of 20 parts 2 are others on the mean, up to 4; from a half on, up to 9), and there are few parts more.
+# A part holds at least a third of its limit, if borders allow: with a wider choice, borders realign sooner after an
+# edit (of 20 parts 2 change on average, up to 4; with at least a half, up to 9), at the cost of few more parts.
 _LEAST_FULL = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`text[start:end]`, of which `text[start:own]` stands in the part before too."""
+    """`text[start:end]`, of which `text[start:own]` also belongs to the part before."""
 
     start: int
     own: int
@@ -39,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A piece of the text that may end a part; `level` says how natural that is, 0 most."""
+    """A piece of the text that may end a part; `level` says how natural that border is, 0 most."""
 
     start: int
     end: int
@@ -48,14 +49,15 @@ class _Unit:
 
 
 def size(text: str) -> int:
-    """The tokens of a text."""
+    """Count the tokens of a text."""
     return tokens.count((text,)) - tokens.count(("",))
 
 
 def split(text: str, limit: int, overlap: int) -> list[Part]:
-    """The parts of a text, in order: at most `limit` tokens each, up to `overlap` of them from the part before.
+    """Return the parts of a text, in order: at most `limit` tokens each, up to `overlap` of them from the part
+    before.
 
-    One part where the text has no more than `limit`. `overlap` is at most half of `limit`, and that at least LEAST.
+    A text of at most `limit` tokens is one part. `overlap` is at most half of `limit`, which is at least LEAST.
     """
     if len(text) * _TOKENS_PER_CHAR <= limit or len(text.encode()) <= limit or size(text) <= limit:
         return [Part(0, 0, len(text))]
@@ -71,7 +73,7 @@ def split(text: str, limit: int, overlap: int) -> list[Part]:
 
 
 def _units(text: str, start: int, end: int, most: int, level: int) -> Iterator[_Unit]:
-    """Pieces of at most so many tokens that end at the most natural borders there are; together they are the text."""
+    """Yield pieces of at most `most` tokens that end at the most natural borders; together they are the text."""
     if level == len(_BORDERS):
         step = max(1, most // _TOKENS_PER_CHAR)
         for at in range(start, end, step):
@@ -90,7 +92,7 @@ def _units(text: str, start: int, end: int, most: int, level: int) -> Iterator[_
 
 
 def _last(text: str, units: Sequence[_Unit], first: int, most: int) -> int:
-    """The unit that ends the part that begins with `first`."""
+    """Return the unit that ends the part beginning with `first`."""
     ends: list[tuple[int, int]] = []
     total = 0
     for number in range(first, len(units)):
@@ -102,7 +104,7 @@ def _last(text: str, units: Sequence[_Unit], first: int, most: int) -> int:
         is_rest = ends[-1][0] == len(units) - 1
         full = [number for number, tokens_so_far in ends if _LEAST_FULL * tokens_so_far >= most] or [ends[-1][0]]
         last = full[-1] if is_rest else min(reversed(full), key=lambda number: _rank(text, units[number]))
-        # Pieces that are counted one by one may have a token less than they have together.
+        # Pieces counted one by one may have a token less than together.
         if size(text[units[first].start : units[last].end]) <= most:
             return last
         ends = [end for end in ends if end[0] < last]
@@ -114,7 +116,7 @@ def _rank(text: str, unit: _Unit) -> tuple[int, bytes]:
 
 
 def _overlapping(text: str, own: int, end: int, limit: int, overlap: int) -> int:
-    """Where the part of `text[own:end]` begins, with what it repeats of the text before."""
+    """Return where the part of `text[own:end]` begins, including the repeated text before it."""
     if not overlap:
         return own
     found, total = [own], 0
@@ -123,6 +125,6 @@ def _overlapping(text: str, own: int, end: int, limit: int, overlap: int) -> int
         if total > overlap:
             break
         found.append(unit.start)
-    # Pieces that are counted one by one may have a token less than they have together.
+    # Pieces counted one by one may have a token less than together.
     fits = (at for at in reversed(found) if size(text[at:own]) <= overlap and size(text[at:end]) <= limit)
     return next(fits, own)

@@ -18,17 +18,17 @@ from orchestrator.documents.types import Document, DocumentProblem, ExtractionEr
 from orchestrator.documents.unpacking import LEAST_UNPACKED, ROW_BYTES, UnpackLimit
 
 MOST_VALUES = 100_000
-"""Of a row, with those in lists and objects."""
+"""Values of a row, including those in lists and objects."""
 MOST_DEPTH = 64
 MOST_ID = 500
 """Bytes: a key has to fit into a database's index."""
 MOST_SHOWN = 60
 ALIVE_ROWS = 1000
-"""After so many rows that are passed over, a sign of life."""
+"""Number of skipped rows after which a sign of life is sent."""
 
 
 class TableFile(NamedTuple):
-    """A file of many documents (a table, an archive, mail) and how to make them; `within` is as in `files.File`."""
+    """A file of many documents (a table, an archive, mail); `within` is as in `files.DocumentFile`."""
 
     path: str
     kind: str  # the name of a `kinds.Kind`
@@ -41,7 +41,7 @@ class TableFile(NamedTuple):
     within: str | None = None
     packing: str = ""
     max_unpacked: int = LEAST_UNPACKED  # bytes, or a multiple of its own: see `unpacking`
-    plugins: tuple[Plugin, ...] = ()  # that may read what is in it
+    plugins: tuple[Plugin, ...] = ()  # that may read its contents
     render: Render | None = None
 
     @property
@@ -54,7 +54,7 @@ class _Keyed(NamedTuple):
     key: str
     name: str
     row: TableRow
-    cells: Mapping[str, object] | None  # parsed already when the key needed it
+    cells: Mapping[str, object] | None  # parsed already if the key needed it
     problem: ExtractionError | None
 
 
@@ -65,16 +65,16 @@ def documents(
     content: Content | None = None,
     unpacking: UnpackLimit | None = None,
 ) -> Iterator[Document | UnreadableDocument | None]:
-    """A document or a problem for each row from the one with the index `first` on; of those alone whose key is in
-    `wanted`, unless that is None. None is a sign of life while rows are passed over. `content` is what is read in
-    place of the file, and counts in `unpacking`.
+    """Yield a document or a problem for each row from index `first` on; only for keys in `wanted`, unless that is
+    None.
 
-    Raises OSError, MemoryError, ExtractionError for what concerns the file as a whole.
+    None is a sign of life while rows are skipped. `content` is read instead of the file, and counts in `unpacking`.
+    Raises OSError, MemoryError, and ExtractionError for problems of the file as a whole.
     """
     table = open_table(file, keys_only=False, content=content)
     _check_columns(table, file)
     unpacking = unpacking or UnpackLimit.of_file(file.path, file.max_unpacked)
-    # Of a row that is passed over, too: what a file comes to does not depend on where its reading begins.
+    # Skipped rows count too: a file's total must not depend on where reading begins.
     beside = ROW_BYTES + sum(map(len, table.columns or ()))
     is_empty = True
     for index, keyed in enumerate(_keyed(table, file)):
@@ -96,14 +96,14 @@ def documents(
 
 
 def keys(file: TableFile) -> Iterator[str]:
-    """The keys of all rows, with as little parsing as they need. Raises OSError, ExtractionError."""
+    """Yield the keys of all rows, with as little parsing as possible. Raises OSError, ExtractionError."""
     table = open_table(file, keys_only=True)
     _check_columns(table, file)
     return (keyed.key for keyed in _keyed(table, file))
 
 
 def open_table(file: TableFile, *, keys_only: bool, content: Content | None = None) -> Table:
-    """Raises OSError, ExtractionError."""
+    """Open a table. Raises OSError, ExtractionError."""
     if file.text_column is None:
         raise ExtractionError(
             DocumentProblem.UNSUPPORTED,
@@ -162,7 +162,7 @@ def _keyed(table: Table, file: TableFile) -> Iterator[_Keyed]:
                         f"Row {row.number} has the id {ident!r} of an earlier row; ids must differ.", row.size
                     )
             except ExtractionError as error:
-                # A row without an id of its own keeps a key of its own, also where an id looks like that.
+                # A row without an id gets a unique key, even if another row's id looks like that.
                 ident, problem = f"row {row.number}", error
                 while not seen.add(ident):
                     ident += "'"
@@ -184,7 +184,7 @@ def _ident(cells: Mapping[str, object], column: str, row: TableRow) -> str:
 
 
 def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
-    """Raises ExtractionError when the row gives no document."""
+    """Build a row's document. Raises ExtractionError."""
     row = keyed.row
     if keyed.problem is not None:
         raise keyed.problem
@@ -199,7 +199,7 @@ def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
 
 
 def _cells(table: Table, row: TableRow) -> Mapping[str, object]:
-    """Raises ExtractionError, also for a row that the memory does not hold: the others are read."""
+    """Return a row's cells. Raises ExtractionError, also if memory does not suffice for this row."""
     try:
         return table.cells(row)
     except MemoryError:
@@ -212,21 +212,21 @@ def _cells(table: Table, row: TableRow) -> Mapping[str, object]:
 
 
 def _canonical(cells: Mapping[str, object], row: TableRow) -> bytes:
-    """The row's one form as JSON. Raises ExtractionError where it has none, or is too large a structure."""
+    """Return the row's canonical JSON. Raises ExtractionError if it has none, or its structure is too large."""
     import msgspec
 
     try:
         canonical = msgspec.json.encode(cells, order="sorted", enc_hook=repr)
     except (ValueError, TypeError, RecursionError) as error:
         raise bad_row(f"Row {row.number} holds a value that cannot be written as JSON ({error}); fix it.") from error
-    # At most so many lists and objects, and so many values in them.
+    # Upper bounds of the lists and objects, and of their values.
     if canonical.count(b"{") + canonical.count(b"[") > MOST_DEPTH or canonical.count(b",") > MOST_VALUES:
         _measure(cells.values(), row, [len(cells)], 1)
     return canonical
 
 
 def _measure(values: Iterable[object], row: TableRow, so_far: list[int], depth: int) -> None:
-    """Raises ExtractionError for lists and objects of too many values, or in each other too deep."""
+    """Raise ExtractionError for lists and objects with too many values, or nested too deep."""
     if depth > MOST_DEPTH or so_far[0] > MOST_VALUES:
         most = f"{MOST_VALUES:,} values" if depth <= MOST_DEPTH else f"{MOST_DEPTH} levels"
         raise bad_row(f"Row {row.number} has more than {most} in its lists and objects; leave some out.", row.size)
@@ -273,7 +273,7 @@ class _Seen:
         self._used = 0
 
     def add(self, text: str) -> bool:
-        """Whether `text` is new."""
+        """Add a text; True if it is new."""
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         if not self._insert(int.from_bytes(digest) or 1):  # 0 marks a free slot
             return False

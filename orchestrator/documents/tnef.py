@@ -1,4 +1,4 @@
-"""winmail.dat: what Outlook makes of a mail for other Outlooks (TNEF, [MS-OXTNEF])."""
+"""winmail.dat: Outlook's form of a mail for other Outlooks (TNEF, [MS-OXTNEF])."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _NAMED = 0x8000
 _MESSAGE_OBJECT = bytes.fromhex("0703020000000000c000000000000046")
 _MAX_TEXT = 100_000_000
 _OLD_NAMES = {_SUBJECT: 0x37, _BODY: 0x1000, _TITLE: 0x3704}
-"""Attributes of the time before properties, and the property that says the same."""
+"""Attributes older than properties, and the equivalent properties."""
 Values = dict[tuple[int, int], Callable[[], bytes]]
 
 
 def tnef_members(read: Callable[[], bytes], known: str) -> Iterator[Member]:
-    """The attachments, and the text unless that is `known` already. Raises ExtractionError."""
+    """Yield the attachments, and the text unless it is `known` already. Raises ExtractionError."""
     yield from members(_mail(read()), _MAX_TEXT, known)
 
 
 def outlook_text(data: bytes) -> str:
-    """The text of the mail. Raises ExtractionError."""
+    """Return the text of the mail. Raises ExtractionError."""
     return body(_mail(data).properties, _MAX_TEXT)
 
 
@@ -87,7 +87,8 @@ def _attachment(properties: MapiProperties, values: Values) -> Attachment:
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """By number. Raises IndexError where the data end within one; a line end behind the last one is nothing."""
+    """Yield attributes by number. Raises IndexError if the data ends inside one; ignores a line end after the
+    last."""
     at = _HEAD
     while at + 9 <= len(data):
         _, ident, _, size = struct.unpack_from("<BHHI", data, at)
@@ -99,7 +100,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _properties(data: bytes) -> Iterator[tuple[tuple[int, int], Callable[[], bytes]]]:
-    """Raises struct.error, KeyError for types that are not known."""
+    """Yield the properties. Raises struct.error, and KeyError for unknown types."""
     [count], at = struct.unpack_from("<I", data), 4
     for _ in range(count):
         kind, ident = struct.unpack_from("<HH", data, at)

@@ -1,4 +1,4 @@
-"""What a source yields: a document, or the reason why there is none."""
+"""Results of a source: a document, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import NamedTuple
 
 
 class DocumentProblem(StrEnum):
-    """Why a file, folder or row gave no document."""
+    """Reason why a file, folder or row gave no document."""
 
-    ENCODING = "encoding"  # bytes that are not text in any encoding that can be told for certain
+    ENCODING = "encoding"  # bytes that are not text in any encoding that is certain
     EMPTY = "empty"  # nothing but white space, no text layer, or a table without rows
-    UNUSABLE_TEXT = "unusable_text"  # a text layer whose fonts do not tell which letters they show
-    ENCRYPTED = "encrypted"  # opens only with a password
+    UNUSABLE_TEXT = "unusable_text"  # a text layer whose fonts do not reveal their letters
+    ENCRYPTED = "encrypted"  # needs a password
     TOO_LARGE = "too_large"  # more bytes than `max_bytes`
     UNREADABLE = "unreadable"  # permissions, I/O errors, damaged files
-    VANISHED = "vanished"  # was listed, and is gone
+    VANISHED = "vanished"  # was listed, but is gone
     UNSUPPORTED = "unsupported"  # a kind of file that is not read here
-    BAD_ROW = "bad_row"  # one row of a table that does not fit; the others are read
+    BAD_ROW = "bad_row"  # one bad row of a table; the others are read
     CHANGING = "changing"  # it is being written to
-    TIME_LIMIT = "time_limit"  # reading it takes longer than it may
-    MEMORY_LIMIT = "memory_limit"  # reading it takes more memory than it may
+    TIME_LIMIT = "time_limit"  # reading takes too long
+    MEMORY_LIMIT = "memory_limit"  # reading takes too much memory
     READER_CRASHED = "reader_crashed"  # the reader failed on it
 
 
 BY_OCR = " by OCR"
-"""How `sent_as` ends of a document that OCR has read pages of."""
+"""Ending of `sent_as` if OCR read pages of the document."""
 
 
 NOTES = "notes"
@@ -42,12 +42,12 @@ class Picture(NamedTuple):
 
     @property
     def url(self) -> str:
-        """As a `data:` URL."""
+        """The picture as a `data:` URL."""
         return f"data:image/jpeg;base64,{self.data}"
 
 
 class Render(NamedTuple):
-    """How pages are made pictures: as `Pictures` of the job file has it; `how` is auto, image or both."""
+    """How pages become pictures, as in `Pictures` of the job file; `how` is auto, image or both."""
 
     how: str
     resolution: int
@@ -61,10 +61,9 @@ class Render(NamedTuple):
 class Document:
     """One text with its identity.
 
-    `key` is stable over runs: `<source path as written>/<relative path>`, and `#<id or row number>` for a
-    table row. `digest` is the SHA-256 (hex) of the raw bytes, or of the row's canonical JSON. `size` is in
-    bytes. `fields` are the names a template may use besides `text`. `pictures` are pages that go to the
-    model as such. `notes` say what is in the document and not in its text: `2 pictures, page 3 without text`.
+    `key` is stable over runs: `<source path as written>/<relative path>`, and `#<id or row number>` for a table row.
+    `digest` is the SHA-256 (hex) of the raw bytes, or of the row's canonical JSON. `size` is in bytes. `fields` are
+    template names besides `text`. `pictures` are pages that go to the model as pictures.
     """
 
     key: str
@@ -79,7 +78,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableDocument:
-    """A file, folder or row that was found and not read; `message` says what is wrong and what to do."""
+    """A file, folder or row that was found but not read; `message` says what is wrong and what to do."""
 
     key: str
     name: str
@@ -89,7 +88,7 @@ class UnreadableDocument:
 
 
 class ExtractionError(Exception):
-    """Raised by a reader for one document; becomes an `UnreadableDocument`. Never leaves this package."""
+    """A reader's failure for one document; becomes an `UnreadableDocument`. Never leaves this package."""
 
     def __init__(self, code: DocumentProblem, message: str, size: int | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What the system says of a file, so that one that did not change need not be read to know it."""
+"""Stamps of files by the system's information, so that unchanged files need not be read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource
 
 RACY_NS = 2_000_000_000
-"""A file that changed so shortly before it was checked may change once more without another time: some file systems
-count in steps of two seconds. Git does the same, and calls it racily clean."""
+"""A file that changed within this time before its check may change again without a new time: some file systems count
+in steps of two seconds. Git does the same, and calls it racily clean."""
 
 
 def way_of(source: DocumentSource, kind: str, plugin: Plugin | None) -> str:
-    """How files of a kind are read in a source: with another way, the same bytes may give another text, or none."""
+    """Return a digest of how a source reads a kind: in another way, the same bytes may give another text, or none."""
     way: tuple[object, ...] = (
         *reading_of(kind, plugin, installed()),
         source.encoding,
@@ -32,15 +32,15 @@ def way_of(source: DocumentSource, kind: str, plugin: Plugin | None) -> str:
 
 
 def stamp(path: str, way: str, now_ns: int) -> str | None:
-    """Size, times, number and way of reading of a file, to be taken before it is read.
+    """Return a stamp from a file's size, times, number and way of reading; take it before reading the file.
 
-    None where it changed less than RACY_NS before `now_ns`, the system's time, or in the future, or is gone.
+    None if the file changed less than RACY_NS before `now_ns`, the system's time, or in the future, or is gone.
     """
     try:
         found = os.stat(path)
     except OSError:
         return None
-    # The time of the last change of any kind cannot be set, so an edit that puts the old mtime back is seen too.
+    # The time of the last change of any kind cannot be set, so an edit that restores the old mtime is detected too.
     if max(found.st_mtime_ns, found.st_ctime_ns) > now_ns - RACY_NS:
         return None
     return f"{found.st_size}.{found.st_mtime_ns}.{found.st_ctime_ns}.{found.st_ino}.{way}"

@@ -1,4 +1,4 @@
-"""How much a file may unpack to, in all its parts and rows, against its own bytes."""
+"""Limits on a file's unpacked size, over all its parts and rows, relative to its own bytes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 LEAST_UNPACKED = 200_000_000
 """Bytes that any file may unpack to, unless `max_unpacked` says otherwise."""
 MAX_RATIO = 200
-"""Of what a file unpacks to, to its own bytes. Text that people wrote packs 3 to 10 times."""
+"""Unpacked to own bytes of a file. Text that people wrote packs 3 to 10 times."""
 MAX_PARTS = 200_000
 MAX_PACKED_PARTS = 20_000_000_000
-"""Bytes of the parts of one archive as they lie in it; archives in archives count too."""
+"""Bytes of the parts of one archive as stored in it; archives in archives count too."""
 ROW_BYTES = 100
-"""What a row counts beside its text: a row of nothing still becomes a request."""
+"""Size added to each row's text: even an empty row becomes a request."""
 
 
 class UnpackLimit:
-    """Counts the bytes of one file's parts, and those of the documents that parts and rows make."""
+    """Counts the bytes of one file's parts, and of the documents made from parts and rows."""
 
     def __init__(self, size: int, least: int = LEAST_UNPACKED) -> None:
         """`size` is that of the file, in bytes."""
@@ -30,13 +30,13 @@ class UnpackLimit:
 
     @classmethod
     def of_file(cls, path: str, least: int) -> Self:
-        """That of the file at `path`; one that cannot be opened is reported where it is."""
+        """Return the limit of the file at `path`; other code reports a file that cannot be opened."""
         with suppress(OSError):
             return cls(os.stat(path).st_size, least)
         return cls(0, least)
 
     def count_part(self) -> None:
-        """One more part. Raises ExtractionError."""
+        """Count a part. Raises ExtractionError."""
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise ExtractionError(
@@ -45,23 +45,23 @@ class UnpackLimit:
         self.check()
 
     def add_part(self, size: int) -> None:
-        """So many bytes of a part were unpacked; the next part is refused where that is too much."""
+        """Count the unpacked bytes of a part; if they are too many, the next part is refused."""
         self._bytes_of_parts += size
 
     def add(self, size: int) -> None:
-        """A document of so many bytes. Raises ExtractionError."""
+        """Count a document of this many bytes. Raises ExtractionError."""
         self._bytes += size
         self.check()
 
     def check(self) -> None:
-        """Raises ExtractionError where it has unpacked to more than it may."""
+        """Raise ExtractionError if it has unpacked to more than allowed."""
         over = self._bytes > self._most
         if over or self._bytes_of_parts > self._most_of_parts:
             raise spent(self._most if over else self._most_of_parts)
 
 
 def spent(most: int) -> ExtractionError:
-    """What is told of a file that unpacks to more than `most` bytes."""
+    """Return the error for a file that unpacks to more than `most` bytes."""
     return ExtractionError(
         DocumentProblem.TOO_LARGE,
         f"It unpacks to more than {most:,} bytes, over {MAX_RATIO} times its own, as a bomb does; what is in it from "

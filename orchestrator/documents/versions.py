@@ -1,4 +1,4 @@
-"""Versions of the readers: what was read by an older one is read again, and asked again where its text changed."""
+"""Versions of the readers: files read by an older version are read again, and asked again if their text changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.documents.plugins import Plugin
 FIRST = 2
 """The version of every reader before each had its own."""
 # Raise a kind's number whenever its reader may give another text for the same bytes, or can read more files.
-# tests/unit/test_documents_golden.py fails when that was forgotten.
+# tests/unit/test_documents_golden.py fails if that was forgotten.
 READERS: Mapping[str, int] = {
     "converted": 4,
     "csv": 3,
@@ -35,12 +35,12 @@ READERS: Mapping[str, int] = {
 
 
 def version_of(kind: str) -> int:
-    """The version of the reader of a kind of file."""
+    """Return the version of the reader of a kind of file."""
     return READERS.get(kind, FIRST)
 
 
 def reading_of(kind: str, plugin: Plugin | None, plugins: Mapping[str, Plugin]) -> tuple[object, ...]:
-    """What the text of a file depends on besides its bytes and its source; in a container any kind may lie."""
+    """Return what a file's text depends on besides its bytes and its source; a container may hold any kind."""
     if kind in CONTAINERS.values():
         readers = sorted(READERS.items())
         return (str(FIRST), [one.version for one in plugins.values()], *readers)

@@ -22,18 +22,18 @@ class FoundFile(NamedTuple):
 
     path: str
     relative: str
-    remote: RemoteObject | None = None  # it lies elsewhere, and `path` is where
+    remote: RemoteObject | None = None  # if set, `path` is in this storage
 
 
 class Unlisted(NamedTuple):
-    """A folder or a dead link that cannot be read, and why."""
+    """An unreadable folder or a dead link, with the reason."""
 
     relative: str
     error: ExtractionError
 
 
 class Skipped(NamedTuple):
-    """Something that the patterns let through and that is not a document."""
+    """Something that passes the patterns but is not a document."""
 
     relative: str
     reason: IgnoredReason
@@ -47,18 +47,18 @@ class _Folder(NamedTuple):
 
 
 class Walk:
-    """Iterate over `Found | Unlisted | Skipped` below `root`; may be iterated more than once.
+    """Iterates over `FoundFile | Unlisted | Skipped` below `root`; may be iterated more than once.
 
-    Raises InputError for bad patterns at once, and for a root that cannot be listed when iterated.
-    Links that lead out of the root are followed with `follow_links` alone, and into the system's folders never. Links
-    to folders are followed when they lead into a hidden folder, or when a pattern spells them out; every real folder
-    is entered once. A link to a file that is found anyway is left out.
+    Raises InputError for bad patterns at once, and on iteration for a root that cannot be listed. Links out of the
+    root are followed only with `follow_links`, and never into the system's folders. Links to folders are followed if
+    they lead into a hidden folder, or if a pattern spells them out; every real folder is entered once. A link to a
+    file that is found anyway is left out.
     """
 
     def __init__(
         self, root: str, include: Globs, exclude: Globs, is_wanted: Callable[[str], bool], *, follow_links: bool
     ) -> None:
-        """`is_wanted` judges the name of a file that the patterns let through."""
+        """`is_wanted` judges the name of a file that passes the patterns."""
         self._root = root
         self._real_root = os.path.realpath(root)
         self._include = include
@@ -120,7 +120,7 @@ class Walk:
             yield Unlisted(found.relative, ExtractionError(DocumentProblem.UNREADABLE, message))
 
     def _reason(self, found: FoundFile, name: str, kind: str, linked: bool) -> IgnoredReason | None:
-        """Why a file that the patterns let through is not a document; None where it is one."""
+        """Return why a file that passes the patterns is not a document, or None."""
         if (reason := never_document(name)) is not None:
             return reason
         if kind == "special":
@@ -130,7 +130,7 @@ class Walk:
         return IgnoredReason.LINK if linked and self._leads_away(found.path) else None
 
     def _inner(self, folder: _Folder, name: str) -> _Folder | None:
-        """A folder below one, None where nothing in it can match."""
+        """Return a folder inside another, None if nothing in it can match."""
         include = self._include.descend(folder.include, name)
         if not include or self._exclude.accepts(folder.exclude, name):
             return None
@@ -138,12 +138,12 @@ class Walk:
         return _Folder(f"{folder.path}/{name}", f"{folder.prefix}{name}/", include, exclude)
 
     def _leads_away(self, path: str) -> bool:
-        """Whether a link leads where documents are not looked for."""
+        """True if a link leads outside the places searched for documents."""
         target = os.path.realpath(path)
         return is_system(target) or (self.within is not None and not is_inside(target, self.within))
 
     def _leads_back(self, path: str) -> bool:
-        """Whether a linked folder is reached by its own name anyway, or holds the root itself."""
+        """True if a linked folder is reached by its own name anyway, or contains the root itself."""
         target = os.path.realpath(path)
         if os.path.commonpath((target, self._real_root)) == target:
             return True
@@ -164,10 +164,10 @@ class Walk:
         return target[len(prefix) :] if target.startswith(prefix) else None
 
     def _names(self, path: str, entered: set[tuple[int, int]]) -> list[tuple[str, str, bool]]:
-        """Names in `path` with their kind and whether they are links; empty when the folder was entered before.
+        """Return names in `path` with their kind and whether they are links; empty if the folder was entered before.
 
-        Folders sort as if they ended in `/`, so that the walk as a whole is sorted by relative path. Raises OSError;
-        ExtractionError where the folder is not where it may be.
+        Folders sort as if they ended in `/`, so that the whole walk is sorted by relative path. Raises OSError;
+        ExtractionError if the folder is not where it may be.
         """
         fd = open_folder(path, self.within)
         try:
@@ -199,7 +199,7 @@ def _kind(entry: os.DirEntry[str]) -> tuple[str, bool]:
 
 
 def listing_problem(error: OSError) -> ExtractionError:
-    """Why a folder could not be listed."""
+    """Return the reason why a folder could not be listed."""
     if isinstance(error, FileNotFoundError):
         return ExtractionError(
             DocumentProblem.VANISHED,

@@ -1,4 +1,4 @@
-"""What a Word document says of its paragraphs elsewhere: which styles are headings, how lists are numbered."""
+"""A Word document's definitions for its paragraphs: which styles are headings, how lists are numbered."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from orchestrator.documents.lists import Level, Lists
 from orchestrator.documents.office_package import Package, Relation
 
 MOST_PARENTS = 20
-"""Of a style; more are a loop."""
+"""Most ancestors of a style; more mean a loop."""
 MOST_PATTERN = 100
 """Characters; Word takes 255."""
 BODY_TEXT = 9
-"""The outline level that is none."""
+"""The outline level of body text, which is not a heading."""
 
 
 @dataclass(slots=True)
 class Properties:
-    """What a paragraph, or a style, says of itself; None where it says nothing."""
+    """Properties that a paragraph, or a style, states itself; None if not stated."""
 
     style: str | None = None
     number: str | None = None  # of a list; "0" for none
@@ -27,7 +27,7 @@ class Properties:
     outline: int | None = None
 
     def take(self, name: str, value: str) -> None:
-        """One more of its properties."""
+        """Set one of its properties."""
         if name == "pStyle":
             self.style = value
         elif name == "numId":
@@ -70,7 +70,7 @@ class Styles:
                 self._lists.define(name, level, how)
 
     def mark(self, given: Properties) -> str:
-        """What stands before a paragraph: the sign of a heading, and a number or bullet. Counts it."""
+        """Return the mark before a paragraph: a heading sign, and a number or bullet, which is counted."""
         chain = self._chain(given)
         number = next((one.number for one in chain if one.number is not None), None)
         outline = next((one.outline for one in chain if one.outline is not None), BODY_TEXT)
@@ -85,7 +85,7 @@ class Styles:
         return sign + mark.lstrip() if sign else mark
 
     def _chain(self, given: Properties) -> list[Properties]:
-        """The paragraph's own properties, then those of its style, of the style that this one is based on, ..."""
+        """Return the paragraph's own properties, then those of its style, of that style's base, and so on."""
         chain = [given]
         style = given.style
         while style in self._styles and len(chain) < MOST_PARENTS:
@@ -101,7 +101,7 @@ class Styles:
         return of_styles.get(chain[0].style or "", 0)
 
     def _number(self, number: str, level: int) -> str:
-        # A list that writes its numbers in another way counts for itself, as annexes do behind clauses.
+        # A list with its own number format counts separately, as annexes do after clauses.
         is_own = bool(self._overrides[number].levels)
         counter = f"list {number}" if is_own else f"abstract {self._numbers[number]}"
         start = self._starts.pop((number, level), None)
@@ -111,7 +111,7 @@ class Styles:
 
 
 def value_of(attributes: dict[str, str], name: str = "val") -> str:
-    """An attribute of Word's own namespace."""
+    """Return an attribute of Word's own namespace."""
     return next((value for key, value in attributes.items() if key.rpartition("}")[2] == name), "")
 
 

@@ -1,8 +1,8 @@
-"""Workbooks (.xlsx, .xlsm) rewritten where the library that reads them loses something, or needs too much memory.
+"""Rewrites workbooks (.xlsx, .xlsm) if the library that reads them loses something, or needs too much memory.
 
-It keeps no errors (`#N/A`), knows no macro sheets, and makes a full rectangle of every sheet: with one stray cell at
-the far end that takes gigabytes. So errors become texts, macro sheets become sheets, and of a sheet that is mostly
-empty the empty rows and columns are left out.
+The library drops errors (`#N/A`), does not know macro sheets, and makes a full rectangle of every sheet: with one
+stray cell at the far end that takes gigabytes. So errors become texts, macro sheets become sheets, and mostly empty
+sheets lose their empty rows and columns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.documents.office_package import Package
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 MOST_CELLS = 5_000_000
-"""Of a sheet's rectangle. In the library a cell takes 32 bytes, and as a Python object as many again."""
+"""Cells of a sheet's rectangle. A cell takes 32 bytes in the library, and as many again as a Python object."""
 _SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.xml", re.IGNORECASE)
 _RELATIONS = "xl/_rels/workbook.xml.rels"
 _MACRO_SHEET = b"http://schemas.microsoft.com/office/2006/relationships/xlMacrosheet"
@@ -31,9 +31,9 @@ _EMPTY_ROW = re.compile(rb"<(?:\w+:)?row\b[^>]*/>")
 
 
 def repaired(data: bytes) -> bytes:
-    """The workbook as the library can read it; the same bytes where it can already.
+    """Return the workbook in a form that the library can read; unchanged if it already is.
 
-    Every part is unpacked once within the limits of a package, of which the library has none. Raises ExtractionError,
+    Every part is unpacked once within the limits of a package, as the library has no limits. Raises ExtractionError,
     and what `zipfile` raises for damage.
     """
     package = Package(data)
@@ -73,7 +73,7 @@ def _repaired_sheet(sheet: bytes) -> bytes:
 
 
 def _is_sparse(sheet: bytes) -> bool:
-    """Whether its rectangle is too large. What it says of its size is believed where its last row bears it out."""
+    """True if its rectangle is too large. Its stated size is believed if its last row confirms it."""
     last = _ROW.search(sheet, max(sheet.rfind(b"<row "), sheet.rfind(b":row "), 4) - 4)
     if last is None:
         return False
@@ -89,7 +89,7 @@ def _is_sparse(sheet: bytes) -> bool:
 
 
 def _without_empty(sheet: bytes) -> bytes:
-    """The sheet with its used rows and columns moved together. Raises ExtractionError where they are too many."""
+    """Return the sheet with its used rows and columns moved together. Raises ExtractionError if they are too many."""
     cells = {(found[2], found[3]) for found in _CELL.finditer(sheet)}
     columns = sorted({_number(name) for name, _ in cells})
     rows = sorted({int(number) for _, number in cells})
