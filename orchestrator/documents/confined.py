@@ -93,8 +93,7 @@ def _with_plugins(file: TableFile) -> TableFile:
 
 
 def rows(about: Plain, wanted: AbstractSet[str] | None, first: int) -> Iterator[list[Plain] | None]:
-    """Yield the documents of a `TableFile`, or their problems, in batches; at the end the table's own problem, if
-    any."""
+    """Yield the documents of a `TableFile`, or their problems, in batches; last the table's own problem, if any."""
     batch: list[Plain] = []
     size, began = 0, time.monotonic()
     for found in _rows(TableFile(*about), wanted, first):  # type: ignore[arg-type]

@@ -77,8 +77,7 @@ class Converted:
 
 
 class Converter:
-    """Converts several files in parallel, in a folder that it removes. `check` is called during waits. For one
-    thread."""
+    """Converts several files in parallel, in a temporary folder. `check` is called during waits. For one thread."""
 
     def __init__(self, program: str, most: int, limits: WorkerLimits, check: Callable[[], None]) -> None:
         self._program = shutil.which(program)

@@ -175,8 +175,7 @@ def _is_blank(cells: list[str]) -> bool:
 
 
 def _plain_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the pieces with `\\r\\n` and `\\r` as `\\n`, without NUL. A `\\r` at the end of a piece waits for the
-    next."""
+    """Yield the pieces with `\\r\\n` and `\\r` as `\\n`, without NUL. A `\\r` at the end waits for the next piece."""
     held = b""
     for piece in pieces:
         data = held + piece

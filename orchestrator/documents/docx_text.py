@@ -84,8 +84,7 @@ _REFERENCES = {"footnoteReference": "footnote", "endnoteReference": "endnote", "
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Return the text, one paragraph or table row a line. Raises ExtractionError (encrypted, unreadable, too_large
-    ...)."""
+    """Return the text, a paragraph or table row a line. Raises ExtractionError (encrypted, unreadable ...)."""
     del encoding  # XML declares its own encoding
     check_container(data, "a Word 97-2003 document; save it as .docx or PDF")
     losses = Losses()
@@ -179,8 +178,7 @@ class _Text:
         self._label = ""  # of the note that begins
         self._mark = ""  # prefix of the open line
         self._properties = Properties()
-        # the role of each open element, and its action at the end
-        self._open: list[tuple[_In, Callable[[], None]]] = []
+        self._open: list[tuple[_In, Callable[[], None]]] = []  # the role of each, and its action at the end
         self._ignored = 0  # number of open elements from the first ignored one on
         self._is_text = False
         self._script: Callable[[str], str] | None = None  # of the open run

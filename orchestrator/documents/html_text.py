@@ -1,5 +1,4 @@
-"""The visible text of an HTML page, a line per block. A page that shows nothing without scripts gives its hidden
-text."""
+"""The visible text of an HTML page, a line per block; hidden text of a page that shows nothing without scripts."""
 
 from __future__ import annotations
 

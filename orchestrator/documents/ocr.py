@@ -87,7 +87,7 @@ def sure(pieces: list[Piece], page: int) -> list[Piece]:
 
 @cache
 def _engine() -> Any:
-    """Return the engine, one per worker process: its models take half a second to load. One thread: each core has a
+    """Return the engine, one per worker process: its models load in half a second. One thread, as each core has a
     worker."""
     library = require("rapidocr", "scans by OCR", "ocr")
     return library.RapidOCR(
@@ -110,7 +110,7 @@ def _piece(box: Any, text: str, score: float) -> Piece:
 
 
 def in_order(pieces: list[Piece]) -> str:
-    """Return pieces as lines of text, from the top; of two columns one after the other, between pieces across
+    """Return pieces as lines of text, from the top; two columns come one after the other, between pieces across
     both."""
     gutter = _gutter(pieces)
     if gutter is None:

@@ -114,8 +114,7 @@ def parse(pieces: Iterable[bytes], start: Start, end: End | None = None, charact
 
 
 def new_parser() -> expat.XMLParserType:
-    """Return an XML parser that gives tags as `namespace}name` and refuses document types, which can define
-    entities."""
+    """Return an XML parser that gives tags as `namespace}name` and refuses document types, which define entities."""
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
 

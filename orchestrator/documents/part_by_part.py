@@ -38,8 +38,7 @@ class PartByPart:
         self._since = 0  # how many of its values have arrived
 
     def documents(self, values: Values, first: int = 0) -> Iterator[Document | UnreadableDocument]:
-        """Yield the parts' documents, from the one with the index `first` on; `values` are from a call for all
-        parts."""
+        """Yield the parts' documents, from index `first` on; `values` are from a call for all parts."""
         return islice(self._documents(values), first, None)
 
     def _documents(self, values: Values) -> Iterator[Document | UnreadableDocument]:

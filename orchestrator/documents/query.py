@@ -69,7 +69,7 @@ class QueryStorage:
         return {}
 
     def get_file(self, path: str, to: str, callback: Any) -> None:
-        """Write the rows to a file. Raises InputError for a query that the database refuses, and the error of a lost
+        """Write the rows to a file. Raises InputError if the database refuses the query, and errors of a lost
         connection."""
         from sqlalchemy.exc import DBAPIError
 

@@ -96,8 +96,7 @@ def lone(place: RemoteRoot) -> FoundFile:
 
 
 def asked(address: str, ask: Callable[[], Result]) -> Result:
-    """Return a storage's answer. Raises InputError if nothing is there or permission is missing, else
-    JobFilesError."""
+    """Return a storage's answer. Raises InputError if nothing is there or access is denied, else JobFilesError."""
     for pause in (*PAUSES, None):
         began = time.monotonic()
         try:

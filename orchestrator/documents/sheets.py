@@ -30,8 +30,7 @@ MOST_HEADER = 50
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Return the text, a line per row with ` | ` between cells, below a heading per sheet; and `{"sheets":
-    names}`."""
+    """Return the text, a line per row with ` | ` between cells and a heading per sheet; and `{"sheets": names}`."""
     del encoding  # it declares its own encoding
     lines: list[str] = []
     names: list[str] = []

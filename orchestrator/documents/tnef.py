@@ -87,8 +87,7 @@ def _attachment(properties: MapiProperties, values: Values) -> Attachment:
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield attributes by number. Raises IndexError if the data ends inside one; ignores a line end after the
-    last."""
+    """Yield attributes by number. Raises IndexError if the data ends inside one; ignores a final line end."""
     at = _HEAD
     while at + 9 <= len(data):
         _, ident, _, size = struct.unpack_from("<BHHI", data, at)

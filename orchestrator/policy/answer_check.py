@@ -1,5 +1,4 @@
-"""Checks whether an answer is what its task asked for, and returns its value: text, JSON of a schema, a label, a
-vector."""
+"""Checks if an answer is what its task asked for, and returns its value: text, JSON, a label or a vector."""
 
 from __future__ import annotations
 

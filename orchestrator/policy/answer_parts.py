@@ -30,7 +30,7 @@ _LEVELS = 6
 
 
 def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
-    """Return the value of a part. A member that Python cannot represent, such as a number beyond all floats, is
+    """Return the value of a part. Members that Python cannot represent, such as numbers beyond all floats, become
     None."""
     try:
         return msgspec.json.decode(raw)

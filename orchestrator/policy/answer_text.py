@@ -189,8 +189,7 @@ def text_of(line: wire.ResultLine) -> str | None:
 
 
 def _end_of(incomplete: Any) -> str | None:
-    """Return why an answer of the Responses API is incomplete, in the terms of a chat completion; None if it is
-    complete."""
+    """Return why a Responses API answer is incomplete, in a chat completion's terms; None if it is complete."""
     reason = unfinished.end_word(incomplete)
     return "length" if reason in ("max_output_tokens", "max_tokens") else reason or None
 

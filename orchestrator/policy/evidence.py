@@ -69,8 +69,7 @@ class Denied:
 
 
 def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> EvidenceVerdict:
-    """Judge if a batch that its backend does not know is gone; `is_needed` if its rows are needed elsewhere in
-    time."""
+    """Judge if a batch unknown to its backend is gone; `is_needed` if its rows are needed elsewhere in time."""
     times, least = (HURRIED_DENIALS, HURRIED_FOR) if is_needed else (DENIALS, DENIED_FOR)
     if denied.is_unlisted is None:
         least = FILES_APPEAR if is_needed else UNLISTED_FOR
@@ -124,8 +123,7 @@ class BatchLife:
 
 
 def _is_long(seen: timedelta, told: timedelta) -> bool:
-    """True if something has lasted long enough: for a day as observed, or for an hour as observed and days as
-    reported."""
+    """True if something has lasted long enough: a day as observed, or an hour as observed and days as reported."""
     return seen >= LONG or (seen >= HOUR and told >= 3 * LONG)
 
 

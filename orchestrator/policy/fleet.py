@@ -79,8 +79,7 @@ class ModelTerms:
 
 @dataclass(frozen=True, slots=True)
 class FleetTerms:
-    """The settings of a fleet. `drain_seconds` is the longest time for rows in flight, and for the end of a
-    process."""
+    """The settings of a fleet. `drain_seconds` is the longest time for rows in flight and for a process to end."""
 
     slots: Slots
     models: tuple[ModelTerms, ...]

@@ -61,8 +61,7 @@ class RateWatch:
     _known: float | None = None
 
     def observe(self, at: float, url: str, rows: int, in_flight: int) -> None:
-        """Record how many rows an engine has ended by this time in seconds; without rows in flight it shows no
-        rate."""
+        """Record how many rows an engine has ended by this time in seconds; without rows in flight it has no rate."""
         looks = self._seen.setdefault(url, deque())
         if not in_flight or (looks and rows < looks[-1][1]):
             looks.clear()

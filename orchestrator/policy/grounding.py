@@ -34,8 +34,7 @@ class QuoteStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SentText:
-    """A text that a request contained from its document, or a part of it; `page` is its first page, if it has
-    pages."""
+    """A text that a request contained from its document, or a part of it; `page` is its first page, if any."""
 
     text: str
     page: int | None = None

@@ -95,8 +95,7 @@ def is_about_model(answer: DirectAnswer) -> bool:
 
 
 def judge(answer: DirectAnswer, sent: Mapping[str, Any], *, is_unlisted: bool) -> PreflightFinding:
-    """Return what an answer to the body `sent` shows; `is_unlisted`: the provider's list of models lacks its
-    model."""
+    """Return what an answer to the body `sent` shows; `is_unlisted`: the provider does not list its model."""
     if answer.is_answer:
         return PreflightFinding.ANSWERED
     if answer.error is None:

@@ -24,8 +24,7 @@ FURTHEST_OFF = 4.0
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """What we have at the backend: tokens and rows of this model, and batches of any model created in the last
-    hour."""
+    """Our use of the backend: tokens and rows of this model, and batches of any model created in the last hour."""
 
     tokens: int = 0
     rows: int = 0
@@ -76,8 +75,7 @@ def max_shard_tokens(limit: int) -> int:
 
 
 def correction(estimated: int, told: int) -> float:
-    """Return the factor for our estimates, from tokens as estimated and as the backend counted them for the same
-    rows."""
+    """Return the factor for our estimates, from estimated tokens and the backend's own count for the same rows."""
     if estimated <= 0 or told <= 0:
         return 1.0
     return min(FURTHEST_OFF, max(1 / FURTHEST_OFF, told / estimated))
@@ -150,8 +148,7 @@ def wait(learned: Learned, reason: str, retry_after: float | None, now: datetime
 
 
 def accepted(learned: Learned) -> Learned:
-    """Return what is known after the backend accepted a shard: pauses start over, a limit lasts until its day is
-    over."""
+    """Return what is known after the backend accepted a shard: pauses start over, a limit lasts its day."""
     return replace(learned, hold_until=None, strikes=0, reason="")
 
 

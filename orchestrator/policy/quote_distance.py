@@ -30,8 +30,8 @@ class Steps:
 def distance_places(
     text: str, form: str, at: int, offset: int, size: int, most: int, steps: Steps
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield `(start, end, distance)` of the form around its piece of `size` characters from `offset` on, which stands
-    at `at`; or nothing."""
+    """Yield `(start, end, distance)` of the form, whose piece of `size` characters from `offset` stands at `at`, if
+    close."""
     head, tail = form[:offset], form[offset + size :]
     left = text[max(0, at - len(head) - most) : at]
     before = _reach(head[::-1], left[::-1], most, steps)
@@ -44,8 +44,7 @@ def distance_places(
 
 
 def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | None:
-    """Return the least distance from the form to a beginning of the text, and that beginning's length; None beyond
-    `most`."""
+    """Return the least distance from the form to a beginning of the text, and its length; None beyond `most`."""
     row = [0] + [_NEVER] * len(text)
     for column in range(1, min(len(text), most) + 1):
         row[column] = row[column - 1] + _cost(text, column - 1)
@@ -74,8 +73,7 @@ def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | N
 
 
 def _cost(text: str, at: int) -> int:
-    """Return the cost of changing or dropping a character: prohibitive for a digit, and for punctuation beside
-    one."""
+    """Return the cost of changing or dropping a character: prohibitive for digits, and punctuation beside them."""
     character = text[at]
     if character.isdecimal():
         return _NEVER

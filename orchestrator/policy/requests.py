@@ -51,8 +51,7 @@ class Built:
 
 
 def custom_id(document_key: str, task_id: str) -> str:
-    """Return an id of at most 61 characters of `[A-Za-z0-9_-]`, the narrowest provider's rule; the same every
-    night."""
+    """Return an id of at most 61 characters of `[A-Za-z0-9_-]`, the narrowest provider's rule; always the same."""
     digest = sha256(f"{document_key}\0{task_id}".encode()).hexdigest()
     return f"{task_id}-{digest[:20]}"
 

@@ -224,8 +224,7 @@ class RowVerdict:
 
 
 def plain(word: str | None) -> str:
-    """Normalize a word for comparison: `DeploymentNotFound`, `deployment_not_found` and `Deployment not found` are
-    equal."""
+    """Normalize a word: `DeploymentNotFound`, `deployment_not_found` and `Deployment not found` become equal."""
     return re.sub(r"[^a-z0-9]", "", (word or "").lower())
 
 

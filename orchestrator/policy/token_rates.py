@@ -50,8 +50,7 @@ class TierPrice:
     search: Decimal | None = None
 
     def price(self, usage: Usage, rows: int = 1) -> Price:
-        """Return the price of these tokens, in this many rows of one size. Raises InputError for output without a
-        price."""
+        """Return the price of these tokens, in this many rows of one size. Raises InputError for unpriced output."""
         per = next(per for mark, per in self.by_prompt if usage.input_tokens > mark * rows)
         cost = _input_cost(per, usage)
         if usage.output_tokens:

@@ -1,5 +1,4 @@
-"""Parts of an answer's use that no price covers: calls of a provider's own tools, and odd counts in its usage.
-Pure."""
+"""Parts of an answer's use that no price covers: calls of a provider's tools, and odd counts. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ _COUNTS = (
     "x_search_calls", "file_search_calls", "code_interpreter_calls", "image_generation_calls",
     "document_search_calls", "code_execution_requests", "tool_calls_executed", "video_tokens", "iteration_tokens",
 )  # fmt: skip
-"""Counts in a usage that are billed beside the tokens, or at another price: xAI, Perplexity, Mistral, OpenRouter,
-Anthropic."""
+"""Counts billed beside the tokens, or at another price: xAI, Perplexity, Mistral, OpenRouter, Anthropic."""
 _TOOLS = "executed_tools"
 """Field of Groq's compound systems for their own tools, and the models that they asked."""
 _NAMES = (*_CALLS, *_COUNTS, _TOOLS)

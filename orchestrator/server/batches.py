@@ -142,9 +142,8 @@ class Batches:
             run.changed.set()
 
     def growing(self) -> dict[str, int | None]:
-        """Return the durable bytes of unfinished batches' result files, by path under the server's folder; None while
-        unknown.
-        """
+        """Return the durable bytes of unfinished batches' result files, by path under the server's folder; None if
+        unknown."""
         paths = [(run, kind) for run in self.runs.values() for kind in ("output", "error")]
         return {str(run.path(kind).relative_to(self._root)): run.durable_bytes(kind) for run, kind in paths}
 

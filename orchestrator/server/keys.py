@@ -79,8 +79,7 @@ class Keys:
         self._db = database
 
     def add(self, tenant: str, limits: KeyLimits = NO_LIMITS, right: KeyRight = KeyRight.BATCH) -> tuple[Key, str]:
-        """Add a key and return it with its secret, which cannot be read again. Raises UsageError for an invalid
-        tenant."""
+        """Add a key and return it with its secret, which cannot be read again. Raises UsageError for a bad name."""
         if _is_name(tenant) is None:
             raise UsageError(
                 f"{tenant!r} is not a name for a key", hint="up to 64 of letters, digits and . _ @ -, e.g. nightly"

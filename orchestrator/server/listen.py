@@ -64,8 +64,7 @@ class Stop:
 
 @contextmanager
 def only_server(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, as its only server. Raises UsageError with the other server's pid, or
-    StorageError."""
+    """Hold the lock of a folder, as its only server. Raises UsageError with the other's pid, or StorageError."""
     with _lock_file(folder, LOCK) as lock:
         if not _locked(lock):
             pid = (folder / LOCK).read_text(errors="replace").strip()

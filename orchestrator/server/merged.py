@@ -63,8 +63,7 @@ class ResultSource:
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """Result lines without newline, in the order of the input; `position` is that of the last line, for the next
-    page."""
+    """Result lines without newline, in the order of the input; `position` is the last line's, for the next page."""
 
     lines: list[bytes]
     position: int
@@ -227,8 +226,7 @@ def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int
 
 
 def _key(custom_id: str) -> int:
-    """Return 64 bits that stand for a custom_id in the index. It outlives the process, so `request_lines.id_key`
-    won't do."""
+    """Return a custom_id's 64-bit key in the index, which outlives the process, unlike `request_lines.id_key`."""
     digest = blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 

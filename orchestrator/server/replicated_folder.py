@@ -43,8 +43,7 @@ class ServerContents:
         return self._db.version()
 
     async def cut(self, *, is_new: bool) -> Cut:
-        """Return what to replicate. Result lengths are read after the database, so they cover what it says of a
-        batch."""
+        """Return what to replicate. Results are measured after the database is read, so they cover what it says."""
         images = {FILE_NAME: self._db.image()} if is_new else None
         if is_new:
             self._files = self._recorded()

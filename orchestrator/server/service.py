@@ -184,8 +184,7 @@ class Service:
         await self._begin(upstream)
 
     async def leave(self, url: str, seconds: float) -> None:
-        """Remove an upstream: its requests in flight may run for `seconds`, then its rows go elsewhere, or wait for
-        another."""
+        """Remove an upstream: its requests may run for `seconds`, then its rows go elsewhere, or wait."""
         upstream = next((each for each in self.upstreams if each.url == url and not each.is_leaving), None)
         if upstream is None:
             return

@@ -58,8 +58,8 @@ class Upkeep:
         self._folders.add(batch_id)
 
     def note_removed(self, path: str) -> None:
-        """Note that a file under the server's folder was deleted; if a batch wrote it, the next sweep checks its
-        folder."""
+        """Note that a file under the server's folder was deleted; the next sweep checks its batch's folder, if
+        any."""
         folder, _, rest = path.partition("/")
         if folder == self._batches.name:
             self.note_ended(rest.partition("/")[0])

@@ -12,8 +12,7 @@ _VENDOR = re.compile(r"^(?:ft:)?(?:[a-z0-9_.-]+/)*", re.IGNORECASE)
 
 
 def plain_name(model: str) -> str:
-    """Return a model's name in lower case, without vendor, without variant after a colon, without the mark of a
-    tuning."""
+    """Return a model's name in lower case, without vendor, variant after a colon, or mark of a tuning."""
     return _VENDOR.sub("", model.strip(), count=1).split(":")[0].lower()
 
 

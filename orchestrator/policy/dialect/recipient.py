@@ -61,8 +61,7 @@ class OwnRule:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """A backend as the dialect sees it: its provider, how to ask it for JSON if that is set, and the user's own
-    rules."""
+    """A backend as the dialect sees it: its provider, how to ask it for JSON if set, and the user's own rules."""
 
     provider: str = OTHER
     structured: Structured | None = None

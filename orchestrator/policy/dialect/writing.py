@@ -82,8 +82,7 @@ class Dialect:
         return {**draft.fields, **_asked_again(asked, body[asked], draft.endpoint, draft.edits)}
 
     def line(self, line: bytes, *, drop: bool = False, is_ready: bool = False) -> bytes:
-        """Return a request line as it is sent. `is_ready` says that a person wrote it: then only field names
-        change."""
+        """Return a request line as it is sent. `is_ready`: a person wrote it, so only field names change."""
         parsed = _decode_line(line)
         body: dict[str, Any] = parsed.body
         if self._is_plain and ("max_tokens" not in body or _BOUNDS.isdisjoint(body)):

@@ -21,7 +21,7 @@ BUSY_SECONDS = 5
 
 
 class ApiError(Exception):
-    """An answer with an error body. With `retry=False` OpenAI's clients do not retry; `after` is the delay in
+    """An answer with an error body. With `retry=False` OpenAI's clients do not retry; `after` is a delay in
     seconds."""
 
     def __init__(

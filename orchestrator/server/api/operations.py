@@ -41,7 +41,7 @@ class Operations:
         return as_json(found)
 
     def _models(self) -> dict[str, dict[str, Any]]:
-        """Return all upstreams' models by id; the first upstream that has a model describes it. An alias names it as
+        """Return all upstreams' models by id, described by the first upstream that has them. An alias has a
         `root`."""
         models: dict[str, dict[str, Any]] = {}
         for upstream in self._service.upstreams:

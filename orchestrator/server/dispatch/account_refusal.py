@@ -1,5 +1,4 @@
-"""An upstream that refuses our account pauses for a while; a later success of another row can contradict the
-refusal."""
+"""Pauses an upstream that refuses our account; another row's success can contradict the refusal."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class AccountRefusal:
         self._left_alone_until = now + self._seconds
 
     def took(self, sent_at: float) -> bool:
-        """Record that it accepted a row sent at that time. False if that was before the refused row, which proves
-        nothing."""
+        """Record that it accepted a row sent at that time. False if that was before the refused row: no proof."""
         self._taken_at = max(self._taken_at, sent_at)
         if self._refused_at is None:
             return True

@@ -35,8 +35,7 @@ class Aliases:
         return bool(self._models)
 
     def model_of(self, name: str | None, served: Collection[str]) -> str | None:
-        """Return the model that a name stands for at an upstream that serves these; None if the name stands for
-        itself."""
+        """Return the model that a name stands for at an upstream that serves these; None for the name itself."""
         if name is None or not self._models or name in served:
             return None
         model = self._models.get(name, self._models.get(ANY))

@@ -25,8 +25,7 @@ from orchestrator.server.memory_limits import RoomShare
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""A longer answer is abandoned, as many are in flight at once. (For a row the limit is half: its result is one
-line.)"""
+"""A longer answer is abandoned, as many are in flight at once. (A row's limit is half: its result is one line.)"""
 MAX_TEXT_BYTES = 65_536
 """Most bytes kept of an error that is not a JSON object."""
 _GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
@@ -124,8 +123,7 @@ def is_object(body: bytes) -> bool:
 
 
 def _read(body: bytes, decode: Callable[[bytes], T]) -> T | None:
-    """Return what a decoder of JSON objects finds in a body; None if the body is not one. The decoder must not return
-    None."""
+    """Return what `decode`, which must not return None, finds in a body; None if it is not a JSON object."""
     try:
         if not body.isascii():
             body.decode()  # the JSON decoder does not check strings that it skips

@@ -226,7 +226,7 @@ class Dispatcher:
         return self.sources.take(upstream, take, attrgetter("size"))
 
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
-        """True if an upstream has the source's model. A model that no upstream has or will have goes anywhere, to be
+        """True if an upstream may have the source's model. A model that none will have goes anywhere, to be
         refused."""
         model = source.model
         if upstream.served.may_be(model):

@@ -110,8 +110,7 @@ class RowSource(Protocol):
         """Estimate the tokens that a request counts against a limit."""
 
     def leaves(self, work: Work) -> None:
-        """Log that a request is about to be sent. Raises StorageError if it cannot, and then the request must not be
-        sent."""
+        """Log that a request is about to be sent. If this raises StorageError, the request must not be sent."""
 
     def came_back(self, work: Work) -> None:
         """Note that a request was answered without a result, or never left, so that it costs nothing."""

@@ -84,8 +84,7 @@ class Sorter:
             self._spilled.close()
 
     def add(self, text: bytes | memoryview, most_tokens: Any) -> None:
-        """Add the next row: the text that the model reads first, and its limit on generated tokens. Raises
-        OSError."""
+        """Add the next row: the text that the model reads first, and its token limit. Raises OSError."""
         size = len(text)
         crc = 0
         values: list[int] = []

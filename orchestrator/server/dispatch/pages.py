@@ -71,8 +71,7 @@ def _is_name(value: Any) -> bool:
 
 
 def paths_in(page: bytes) -> frozenset[str]:
-    """Return the paths of `/openapi.json` that take a POST. Raises one of wire.JSON_ERRORS if it is not such a
-    page."""
+    """Return the paths of `/openapi.json` that take a POST. Raises one of wire.JSON_ERRORS for another page."""
     paths = _decode_description(page).paths
     return frozenset(path for path, methods in paths.items() if "post" in methods and "{" not in path)
 

@@ -158,8 +158,7 @@ class Tree:
 
 
 def _in_common(one: bytes, other: bytes, guess: int) -> int:
-    """Return how many bytes two records have in common at the beginning, in whole hashes. Their row numbers
-    differ."""
+    """Return how many bytes two records share at the beginning, in whole hashes. Their row numbers differ."""
     while one[:guess] != other[:guess]:
         guess -= 4
     while one[guess : guess + 4] == other[guess : guess + 4]:

@@ -89,8 +89,7 @@ class _Limit:
             self.free_at += min(_seconds(more, limit), LONGEST_HOLD)
 
     def told(self, now: float, said: AnnouncedRate, since: float, amount: float) -> None:
-        """Apply an answer's figures. `since` was counted after the request it answers; `amount` is what one more
-        takes."""
+        """Apply an answer's figures. `since` was counted after its request; `amount` is what one more takes."""
         if said.limit is not None and said.limit >= LEAST_TOLD:
             if self.per_minute is None:
                 self.free_at = now  # earlier allowance is not made up for

@@ -36,8 +36,7 @@ MARKS = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-
 
 
 def marked_tokenizer() -> PreTrainedTokenizerFast:
-    """Return the byte tokenizer, with one token for each mark that the processor writes around a picture and its
-    tiles."""
+    """Return the byte tokenizer, with a token for each mark that the processor writes around pictures and tiles."""
     tokenizer = runpy.run_path(str(Path(__file__).with_name("make_tiny.py")))["byte_tokenizer"]()
     tokenizer.add_tokens([AddedToken(mark, special=True, normalized=False) for mark in MARKS], special_tokens=True)
     return tokenizer
