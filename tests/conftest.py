@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -36,9 +37,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 MakeUpstream = Callable[..., Upstream]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without a garbage collection, and leave them out of every later one."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the variants of a test that is `thinned(k)`, leave the first of each k to `make test`.
+
+    `thinned(k, n)` leaves the one that comes n places behind it.
 
     What needs vLLM comes first: it takes longest, and nothing else is left to do beside it at the end.
     """
@@ -48,7 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         thinned = item.get_closest_marker("thinned")
         if thinned is not None and item.get_closest_marker("soak") is None:
             name, _, _ = item.nodeid.partition("[")
-            if seen[name] % thinned.args[0]:
+            each, first = (*thinned.args, 0)[:2]
+            if seen[name] % each != first:
                 item.add_marker("soak")
             seen[name] += 1
 
@@ -103,15 +118,20 @@ def migrated_template(postgres: PostgresServer) -> Iterator[str]:
         yield name
 
 
+@pytest.fixture
+def migrated_url(postgres: PostgresServer, migrated_template: str) -> Iterator[str]:
+    """A fresh database on Postgres that has its tables."""
+    with postgres.database(migrated_template) as url:
+        yield url
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A fresh database of each kind in turn that has its tables."""
     if request.param == "sqlite":
-        yield new_sqlite(tmp_path / "orch.db")
-    else:
-        template = request.getfixturevalue("migrated_template")
-        with request.getfixturevalue("postgres").database(template) as url:
-            yield url
+        return new_sqlite(tmp_path / "orch.db")
+    url: str = request.getfixturevalue("migrated_url")
+    return url
 
 
 @pytest.fixture

@@ -128,6 +128,7 @@ def night(
         yield Night(run_orch, tmp_path, env, answers, url)
 
 
+@pytest.mark.thinned(2, 1)
 def test_a_document_that_takes_long_holds_up_no_other_job(night: Night) -> None:
     night.answers.clear()
     night.begin("slow", "small")

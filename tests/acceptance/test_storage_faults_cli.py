@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.cli.context import log_to
 from orchestrator.settings.home import Home
+from tests.support.cli import Orch
 
 COMMANDS = [
     "status", "up", "gc", "budget", "report cost", "report night", "quarantine list", "schedule list", "engines",
@@ -22,10 +23,12 @@ COMMANDS = [
 
 
 def orch(home: Path, command: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
+    if stdout is None:
+        return Orch(home)(*command.split(), env={"ORCH_CONFIG": ""})
     return subprocess.run(
         [sys.executable, "-m", "orchestrator.cli", *command.split()],
         env={**os.environ, "ORCH_HOME": str(home), "ORCH_CONFIG": ""}, cwd=home.parent, check=False, timeout=120,
-        stdout=subprocess.PIPE if stdout is None else stdout, stderr=subprocess.PIPE, text=True,
+        stdout=stdout, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 

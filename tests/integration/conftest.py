@@ -29,6 +29,6 @@ def desk_on_each(
     request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Desk]:
     """The same on each database in turn."""
-    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
+    url = request.getfixturevalue("migrated_url") if request.param == "postgres" else None
     with desk_of(emulator, tmp_path, monkeypatch, url) as desk:
         yield desk

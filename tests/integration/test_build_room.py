@@ -53,6 +53,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"orchestrator.engine.loop.{name}", 0.0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", ["disk", "max_bytes"])
 def test_one_that_fills_the_disk_fails_by_name_and_the_others_end_well(
     desk_on_each: Desk, monkeypatch: pytest.MonkeyPatch, how: str
@@ -80,6 +81,7 @@ def test_one_that_fills_the_disk_fails_by_name_and_the_others_end_well(
     assert is_given_back(desk, big.id), "nor does another start begin it again"
 
 
+@pytest.mark.thinned(2, 1)
 def test_one_for_which_there_is_room_again_goes_on(desk_on_each: Desk) -> None:
     desk = desk_on_each
     big = queued(desk)
@@ -91,6 +93,7 @@ def test_one_for_which_there_is_room_again_goes_on(desk_on_each: Desk) -> None:
     assert set(desk.ends(big).values()) == {"succeeded"}
 
 
+@pytest.mark.thinned(2)
 def test_at_a_terminal_nothing_is_left_of_it(desk_on_each: Desk) -> None:
     desk = desk_on_each
     path = desk.written(jsonl([row(f"r{number}", user=TEXT) for number in range(BIG)]))

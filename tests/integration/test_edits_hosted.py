@@ -72,6 +72,7 @@ SAME: dict[str, str] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("edit", SAME)
 def test_an_edit_that_changes_no_request_pays_nothing_again(desk: Desk, edit: str) -> None:
     first = out(desk, job_file(desk))
@@ -86,6 +87,7 @@ def test_an_edit_that_changes_no_request_pays_nothing_again(desk: Desk, edit: st
     paid_in_full(desk, first, second)
 
 
+@pytest.mark.thinned(2, 1)
 def test_a_third_edit_takes_over_what_the_first_job_asked(desk: Desk) -> None:
     jobs = [out(desk, job_file(desk))]
     for tag in ("a", "b", "c"):
@@ -97,6 +99,7 @@ def test_a_third_edit_takes_over_what_the_first_job_asked(desk: Desk) -> None:
     paid_in_full(desk, *jobs)
 
 
+@pytest.mark.thinned(2)
 def test_an_edit_that_is_taken_back_takes_over_as_well(desk: Desk) -> None:
     first = out(desk, job_file(desk))
     second = desk.submit(job_file(desk, "tags: {x: a}"))
@@ -108,6 +111,7 @@ def test_an_edit_that_is_taken_back_takes_over_as_well(desk: Desk) -> None:
     paid_in_full(desk, first, second, third)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("body", [{}, {"temperature": 0}, {"temperature": 0.7}], ids=["plain", "greedy", "sampling"])
 def test_a_batch_file_that_is_renamed_is_the_same_job(desk: Desk, body: dict[str, Any]) -> None:
     path = desk.written(jsonl(lines(**body)))
@@ -118,6 +122,7 @@ def test_a_batch_file_that_is_renamed_is_the_same_job(desk: Desk, body: dict[str
     assert all_once(desk)
 
 
+@pytest.mark.thinned(2, 1)
 def test_a_batch_file_that_is_copied_awaits_what_has_one_answer(desk: Desk) -> None:
     content = jsonl([*lines(temperature=0)[:2], *lines()[2:]])
     first = out(desk, desk.written(content))
@@ -128,6 +133,7 @@ def test_a_batch_file_that_is_copied_awaits_what_has_one_answer(desk: Desk) -> N
     paid_in_full(desk, first, second)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("body", [{}, {"temperature": 0}], ids=["plain", "greedy"])
 def test_of_a_batch_file_with_one_changed_line_only_that_is_asked(desk: Desk, body: dict[str, Any]) -> None:
     path = desk.written(jsonl(lines(**body)))
@@ -142,6 +148,7 @@ def test_of_a_batch_file_with_one_changed_line_only_that_is_asked(desk: Desk, bo
     paid_in_full(desk, first, second)
 
 
+@pytest.mark.thinned(2)
 def test_a_document_that_changes_does_not_start_a_second_job(desk: Desk) -> None:
     path = job_file(desk)
     first = out(desk, path)
@@ -151,6 +158,7 @@ def test_a_document_that_changes_does_not_start_a_second_job(desk: Desk) -> None
     assert all_once(desk)
 
 
+@pytest.mark.thinned(2, 1)
 def test_a_document_and_a_tag_that_change_ask_that_document(desk: Desk) -> None:
     first = out(desk, job_file(desk))
     (desk.folder / "documents" / "1.txt").write_text("Another letter.")
@@ -178,6 +186,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("edit", CHANGES)
 def test_rows_that_are_not_shared_are_asked_anew_and_the_earlier_job_is_cancelled(desk: Desk, edit: str) -> None:
     desk.backends({"openai": {}}, "[prices.m2]\ninput = 4\noutput = 16\nbatch = { input = 2, output = 8 }\n")
@@ -194,6 +203,7 @@ def test_rows_that_are_not_shared_are_asked_anew_and_the_earlier_job_is_cancelle
 # --- what is not in flight goes to the new job, and never to both
 
 
+@pytest.mark.thinned(2)
 def test_a_job_that_waits_is_superseded_and_sends_nothing(desk: Desk) -> None:
     first = desk.submit(job_file(desk))
     second = desk.submit(job_file(desk, "tags: {x: a}"))
@@ -204,6 +214,7 @@ def test_a_job_that_waits_is_superseded_and_sends_nothing(desk: Desk) -> None:
     assert all_once(desk)
 
 
+@pytest.mark.thinned(2, 1)
 def test_beside_finishes_both_and_still_pays_once(desk: Desk) -> None:
     first = out(desk, job_file(desk))
     second = desk.submit(job_file(desk, "tags: {x: a}"), edited=Edited.BESIDE)
@@ -213,6 +224,7 @@ def test_beside_finishes_both_and_still_pays_once(desk: Desk) -> None:
     assert all_once(desk)
 
 
+@pytest.mark.thinned(2)
 def test_rows_that_the_shared_batch_loses_are_asked_by_the_new_job(desk: Desk) -> None:
     script(desk, "expires")
     first = out(desk, job_file(desk))
@@ -224,6 +236,7 @@ def test_rows_that_the_shared_batch_loses_are_asked_by_the_new_job(desk: Desk) -
     paid_in_full(desk, first, second)
 
 
+@pytest.mark.thinned(2, 1)
 def test_a_new_job_that_is_refused_leaves_the_earlier_one_as_it_was(desk: Desk) -> None:
     first = desk.submit(job_file(desk))
     with pytest.raises(RefusedError):
@@ -233,6 +246,7 @@ def test_a_new_job_that_is_refused_leaves_the_earlier_one_as_it_was(desk: Desk) 
     assert all_once(desk)
 
 
+@pytest.mark.thinned(2)
 def test_a_new_job_that_is_cancelled_ends_both(desk: Desk) -> None:
     first = out(desk, job_file(desk))
     second = desk.submit(job_file(desk, "tags: {x: a}"))
@@ -243,6 +257,7 @@ def test_a_new_job_that_is_cancelled_ends_both(desk: Desk) -> None:
     assert desk.billed() == {}
 
 
+@pytest.mark.thinned(2, 1)
 def test_only_limited_runs_of_the_same_part_supersede_each_other(desk: Desk) -> None:
     whole = out(desk, job_file(desk))
     part = desk.submit(job_file(desk, "tags: {x: a}"), scope=Scope(2, (), ()))
@@ -251,6 +266,7 @@ def test_only_limited_runs_of_the_same_part_supersede_each_other(desk: Desk) -> 
     assert all_once(desk)
 
 
+@pytest.mark.thinned(2)
 def test_a_held_job_that_was_edited_does_not_come_back(desk: Desk) -> None:
     script(desk, "fails", verb="create", code="invalid_request", message="Computer says no.")
     first = desk.submit(job_file(desk))
@@ -267,6 +283,7 @@ def test_a_held_job_that_was_edited_does_not_come_back(desk: Desk) -> None:
     assert all_once(desk)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("under_way", [0, 8 * MINUTE], ids=["at once", "later"])
 def test_a_deadline_that_the_batch_misses_ends_it_and_asks_the_rest(desk: Desk, under_way: float) -> None:
     desk.backends({"openai": {}, "flex": {}})

@@ -26,6 +26,7 @@ TOO_LONG: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("shape", TOO_LONG)
 def test_a_prompt_that_is_too_long_fails_its_row_in_the_servers_words(
     run_orch: Orch, orch_home: Path, shape: str

@@ -32,7 +32,7 @@ def desk(
     project = tmp_path / "project"
     (project / "home").mkdir(parents=True)
     is_postgres = request.param == "postgres"
-    url = request.getfixturevalue("postgres_url") if is_postgres else new_sqlite(project / "home" / "orch.db")
+    url = request.getfixturevalue("migrated_url") if is_postgres else new_sqlite(project / "home" / "orch.db")
     with desk_of(emulator, project, monkeypatch, url) as desk:
         yield desk
 
@@ -60,6 +60,7 @@ LOST: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("lost", LOST)
 def test_a_home_that_lost_its_id_is_known_by_its_jobs(desk: Desk, lost: str) -> None:
     job = in_flight(desk)
@@ -73,6 +74,7 @@ def test_a_home_that_lost_its_id_is_known_by_its_jobs(desk: Desk, lost: str) -> 
     paid_once(desk, job)
 
 
+@pytest.mark.thinned(2, 1)
 def test_jobs_of_several_homes_are_a_question(desk: Desk) -> None:
     first = in_flight(desk)
     (desk.home.root / "home.id").write_text("another")
@@ -89,6 +91,7 @@ def test_jobs_of_several_homes_are_a_question(desk: Desk) -> None:
     paid_once(desk, first)
 
 
+@pytest.mark.thinned(2)
 def test_a_project_that_was_moved_goes_on_with_its_job(desk: Desk) -> None:
     job = in_flight(desk)
     path = desk.folder / "rows-1.jsonl"
@@ -103,6 +106,7 @@ def test_a_project_that_was_moved_goes_on_with_its_job(desk: Desk) -> None:
     paid_once(desk, job)
 
 
+@pytest.mark.thinned(2, 1)
 def test_a_copy_of_a_home_sends_nothing_beside_it_and_goes_on_in_its_place(desk: Desk) -> None:
     job = in_flight(desk)
     copy = Home(desk.folder.parent / "copy")
@@ -124,6 +128,7 @@ def test_a_copy_of_a_home_sends_nothing_beside_it_and_goes_on_in_its_place(desk:
     paid_once(desk, job)
 
 
+@pytest.mark.thinned(2)
 def test_a_home_that_was_moved_goes_on(desk: Desk) -> None:
     in_flight(desk)
     moved = Home(desk.folder / "elsewhere")
@@ -135,6 +140,7 @@ def test_a_home_that_was_moved_goes_on(desk: Desk) -> None:
             pass
 
 
+@pytest.mark.thinned(2, 1)
 def test_a_home_whose_database_is_older_than_its_jobs_gets_an_id_where_somebody_says_so(desk: Desk) -> None:
     job = in_flight(desk)
     desk.cancel(job)
@@ -149,6 +155,7 @@ def test_a_home_whose_database_is_older_than_its_jobs_gets_an_id_where_somebody_
     desk.run(plain(ROWS))
 
 
+@pytest.mark.thinned(2)
 def test_a_file_that_was_edited_in_a_moved_project_supersedes_its_job(desk: Desk) -> None:
     desk.backend("openai", limits={"max_rows": 8})
     (desk.folder / "jobs").mkdir()
@@ -169,6 +176,7 @@ def test_a_file_that_was_edited_in_a_moved_project_supersedes_its_job(desk: Desk
     assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2, 1)
 def test_a_job_whose_settings_file_was_moved_goes_on_under_it(desk: Desk) -> None:
     job = in_flight(desk)
     place = desk.folder / "elsewhere"
@@ -182,6 +190,7 @@ def test_a_job_whose_settings_file_was_moved_goes_on_under_it(desk: Desk) -> Non
     assert desk.events(job, "revised") == [f"{desk.folder / 'orch.toml'} is gone: it goes on under {moved}"]
 
 
+@pytest.mark.thinned(2)
 def test_another_settings_file_is_no_moved_one(desk: Desk) -> None:
     job = in_flight(desk)
     place = desk.folder / "elsewhere"
@@ -194,6 +203,7 @@ def test_another_settings_file_is_no_moved_one(desk: Desk) -> None:
     assert "waits for an engine with its settings" in desk.events(job, "waiting")[-1]
 
 
+@pytest.mark.thinned(2, 1)
 def test_what_a_user_sees_of_a_lost_id(desk: Desk) -> None:
     job = in_flight(desk)
     (desk.home.root / "home.id").write_text("")

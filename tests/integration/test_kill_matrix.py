@@ -11,8 +11,8 @@ from tests.conftest import MakeUpstream
 from tests.support.cli import Orch, write_config
 from tests.support.killing import LATENCY_MS, MAX_CONCURRENCY, KillRun
 
-KILLS = 8
-ROWS = 6000
+KILLS = 5
+ROWS = 3000
 
 
 @pytest.mark.slow

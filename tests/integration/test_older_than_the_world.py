@@ -23,7 +23,7 @@ def backups(
     home = tmp_path / "home"
     home.mkdir()
     is_postgres = request.param == "postgres"
-    url = request.getfixturevalue("postgres_url") if is_postgres else new_sqlite(home / "orch.db")
+    url = request.getfixturevalue("migrated_url") if is_postgres else new_sqlite(home / "orch.db")
     with desk_of(emulator, tmp_path, monkeypatch, url) as desk:
         yield Backups(desk, tmp_path / "backups", url)
 
@@ -46,6 +46,7 @@ def all_paid_once(desk: Desk, job: Job, rows: int = 20) -> None:
     assert set(desk.billed().values()) == {1}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("saved", ["built", "planned"])
 @pytest.mark.parametrize("later", [0.0, HOUR])
 def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(backups: Backups, saved: str, later: float) -> None:
@@ -64,6 +65,7 @@ def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(backups: Backu
     assert len(desk.events(job, "recovered")) == 3
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("fault", ["status:429", "status:500"])
 def test_a_list_that_fails_is_asked_again_once_for_all_shards(backups: Backups, fault: str) -> None:
     desk = backups.desk
@@ -84,6 +86,7 @@ def test_a_list_that_fails_is_asked_again_once_for_all_shards(backups: Backups, 
     assert lists(desk) <= before + 5
 
 
+@pytest.mark.thinned(2, 1)
 def test_a_process_lists_once(backups: Backups) -> None:
     desk = backups.desk
     desk.provider.clock.advance(1)
@@ -112,6 +115,7 @@ def forgotten(backups: Backups, rows: int = 20) -> Path:
     return path
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("later", [0.0, HOUR])
 def test_rows_of_a_job_that_the_store_has_forgotten_are_adopted(backups: Backups, later: float) -> None:
     desk, path = backups.desk, forgotten(backups)
@@ -125,6 +129,7 @@ def test_rows_of_a_job_that_the_store_has_forgotten_are_adopted(backups: Backups
     assert desk.cost(job) + desk.cost(desk.store.jobs.newest()[1]) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
 def test_of_a_forgotten_job_only_the_same_lines_are_adopted(backups: Backups) -> None:
     desk, path = backups.desk, forgotten(backups)
     backups.put_back("monday")
@@ -136,6 +141,7 @@ def test_of_a_forgotten_job_only_the_same_lines_are_adopted(backups: Backups) ->
     assert len(desk.batches()) == 5
 
 
+@pytest.mark.thinned(2, 1)
 def test_rows_of_another_home_in_the_same_account_are_its_own(backups: Backups) -> None:
     desk, path = backups.desk, forgotten(backups)
     backups.put_back("monday")
@@ -146,6 +152,7 @@ def test_rows_of_another_home_in_the_same_account_are_its_own(backups: Backups) 
     assert len(desk.batches()) == 7
 
 
+@pytest.mark.thinned(2)
 def test_answers_of_a_forgotten_job_that_are_gone_are_repaid_only_if_somebody_says_so(
     backups: Backups,
 ) -> None:
@@ -164,6 +171,7 @@ def test_answers_of_a_forgotten_job_that_are_gone_are_repaid_only_if_somebody_sa
     assert desk.cost(job) + desk.cost(desk.store.jobs.newest()[1]) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("saved", ["built", "planned", "sent"])
 def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(backups: Backups, saved: str) -> None:
     desk = backups.desk
@@ -189,6 +197,7 @@ def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(
     assert desk.cost(job) == 2 * paid == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2, 1)
 def test_a_job_that_awaits_lost_answers_of_another_is_told_so(backups: Backups) -> None:
     desk = backups.desk
     path = desk.written(jsonl(plain(6, temperature=0)))
@@ -211,6 +220,7 @@ def test_a_job_that_awaits_lost_answers_of_another_is_told_so(backups: Backups) 
     assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("saved", ["built", "planned", "sent", "ended"])
 def test_answers_in_the_home_are_not_lost_though_its_database_was_put_back(backups: Backups, saved: str) -> None:
     desk = backups.desk
@@ -237,6 +247,7 @@ def test_answers_in_the_home_are_not_lost_though_its_database_was_put_back(backu
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
 def test_answers_of_a_later_state_are_not_taken_for_those_of_another_batch(backups: Backups) -> None:
     desk = backups.desk
     desk.backend("openai", limits={"max_rows": 8})

@@ -237,6 +237,7 @@ FIELD = "Unsupported parameter: 'temperature' is not supported with this model."
 RENAMED = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -342,6 +343,7 @@ def test_a_model_that_is_not_in_the_list_holds_every_row_back(desk: Desk, name: 
 # --- the row that says nothing
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -369,6 +371,7 @@ def test_what_is_not_about_the_requests_lets_the_batch_go(desk: Desk, name: str,
     assert uncertain(desk, job) == 0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("fault", "billed"), [("reset_after", 1), ("cut_body", 1), ("reset_before", 0)])
 def test_an_answer_that_is_lost_is_uncertain_and_its_row_goes_on_in_the_batch(
     desk: Desk, name: str, fault: str, billed: int

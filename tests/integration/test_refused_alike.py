@@ -59,6 +59,7 @@ CODES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", REFUSALS)
 def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
     run_orch: Orch, folder: Path, at: Gateway, case: str

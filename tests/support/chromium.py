@@ -183,10 +183,12 @@ class Tab:
 
         return self._browser.run(evaluated())
 
-    def until(self, expression: str, seconds: float = 10.0, meanwhile: Callable[[], None] = lambda: None) -> float:
-        """Wait until an expression holds; the seconds that it took."""
+    def until(self, expression: str, seconds: float = 60.0, meanwhile: Callable[[], None] = lambda: None) -> float:
+        """Wait until an expression holds; the seconds that it took. One that throws does not hold yet."""
         began = time.monotonic()
-        while not self.js(expression):
+        # The page may be loading: what an expression looks for is not there then.
+        guarded = f"(() => {{ try {{ return ({expression}) }} catch {{ return false }} }})()"
+        while not self.js(guarded):
             assert time.monotonic() - began < seconds, f"not within {seconds} s: {expression}"
             meanwhile()
             self._browser.run(asyncio.sleep(0.02))

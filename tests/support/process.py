@@ -161,17 +161,20 @@ def _at_least(entries: list[dict[str, Any]], number: int) -> list[dict[str, Any]
 def wait_until(condition: Callable[[], T | None], timeout: float = PATIENCE) -> T:
     """The first true value of `condition`, asked every 10 to 100 ms; TimeoutError after `timeout` seconds.
 
-    The longer it has waited, the longer the pauses: to ask a server takes what the servers could work with.
+    The longer it has waited, the longer the pauses: to ask a server takes what the servers could work with. So does a
+    condition that runs a command, which is asked a quarter of the time.
     """
     began = time.monotonic()
     while True:
+        asked = time.monotonic()
         value = condition()
         if value:
             return value
-        waited = time.monotonic() - began
+        now = time.monotonic()
+        waited = now - began
         if waited > timeout:
             raise TimeoutError(f"still waiting after {timeout:g} s")
-        time.sleep(min(max(waited / 20, 0.01), 0.1))
+        time.sleep(max(min(max(waited / 20, 0.01), 0.1), min(3 * (now - asked), 1.0)))
 
 
 @contextmanager
