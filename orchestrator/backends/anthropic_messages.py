@@ -14,33 +14,15 @@ import msgspec
 
 from orchestrator.core import wire
 from orchestrator.core.errors import InputError
+from orchestrator.policy.dialect.anthropic_rules import LEFT_OUT, TRANSLATED
 from orchestrator.policy.dialect.anthropic_schemas import fitted
+from orchestrator.policy.dialect.rules import NEUTRAL
 
 CHAT = "/v1/chat/completions"
 Block = dict[str, Any]
 
-_MESSAGE = frozenset({"model", "messages", "max_tokens", "max_completion_tokens", "stop", "temperature", "top_p"})
-_MEANS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort"})
-_USER = frozenset({"user", "safety_identifier"})
 _THEIRS = ("thinking", "cache_control")
 """Anthropic's own fields, which are passed unchanged; so is `top_k`, if the model takes it."""
-_TRANSLATED = _MESSAGE | _MEANS | _USER | {*_THEIRS, "top_k"}
-
-_LEFT_OUT = frozenset({"logprobs", "top_logprobs", "metadata", "store", "service_tier", "prediction"}) | {
-    f"prompt_cache_{what}" for what in ("key", "options", "retention")
-}
-# Fields without a counterpart, and the value that equals their absence; a seed has no such value.
-_NEUTRAL: Mapping[str, Any] = {
-    "n": 1,
-    "stream": False,
-    "logprobs": False,
-    "top_logprobs": 0,
-    "logit_bias": {},
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "modalities": ["text"],
-    "verbosity": "medium",
-}
 _NO_COUNTERPART = "Anthropic's Messages have no counterpart"
 _EFFORTS = {"minimal": "low", **{effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}}
 
@@ -100,11 +82,11 @@ class _Translation:
 
     def _check_fields(self, given: Mapping[str, Any]) -> None:
         for name, value in given.items():
-            if name in _NEUTRAL and value == _NEUTRAL[name]:
+            if name not in TRANSLATED and name in NEUTRAL and value == NEUTRAL[name]:
                 continue
-            if name in _LEFT_OUT:
+            if name in LEFT_OUT:
                 self.left_out[name] = None
-            elif name not in _TRANSLATED:
+            elif name not in TRANSLATED:
                 raise InputError(_NO_COUNTERPART, field=name)
 
     def _check_known(self, value: Mapping[str, Any], where: str, known: str, left_out: str = "") -> None:

@@ -11,6 +11,7 @@ import msgspec
 from orchestrator.backends import lenient
 from orchestrator.core.answers import MOST_TOKENS
 from orchestrator.core.errors import InputError
+from orchestrator.policy import answer_parts
 
 REFUSED = "unsupported_parameter"
 """The code of a row that was not sent because a field has no counterpart."""
@@ -40,15 +41,13 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
     texts, thoughts, calls, others = [], [], [], []
     for block in content if isinstance(content, list) else [content]:
         match block:
-            case str(text):
-                texts.append(text)
-            case {"type": "text" | None, "text": str(text)}:
-                texts.append(text)
             case {"type": "thinking", "thinking": str(thought)}:
                 thoughts.append(thought)
             case {"type": "tool_use", "name": name, "input": given}:
                 function = {"name": name, "arguments": msgspec.json.encode(given).decode()}
                 calls.append({"id": block.get("id"), "type": "function", "function": function})
+            case _ if (text := answer_parts.part_text(block)) is not None:
+                texts.append(text)
             case _:
                 others.append(block)
     answer: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}

@@ -19,7 +19,9 @@ _OTHERS = frozenset(
         "file", "document", "reference", "citation", "document_url", "resource",
     }
 )  # fmt: skip
-"""Kinds of parts that are not text. An object of any other `type` is JSON that the model wrote."""
+"""Kinds of parts that are not text."""
+_THOUGHTS = ("think", "thought", "reason", "summary")
+"""Words in the kinds of parts that hold thoughts."""
 _BESIDE = frozenset({"type", "text", "annotations", "logprobs", "citations"})
 WORDLESS = frozenset({"message", "reasoning"})
 """Items of a response that count as nothing besides its text."""
@@ -45,18 +47,18 @@ def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
     return None
 
 
-def content_text(content: Any) -> str | None:
-    """Return the text of a message's `content`: a text, a list of parts without the thoughts, or JSON that is not a
-    part.
+def content_text(content: Any, *, is_response: bool = False) -> str | None:
+    """Return the text of a message's `content`: a text, a list of parts without the thoughts, or other JSON.
 
-    Cloudflare puts an answer to a schema there as an object.
+    Cloudflare puts an answer to a schema there as an object. The Responses API has parts alone in a list.
     """
     if content is None or isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
-    if not any(map(_is_part, parts)):
+    is_listed = isinstance(content, list)
+    if not any(_is_part(part, is_listed=is_listed, has_kinds=is_listed and is_response) for part in parts):
         return msgspec.json.encode(content).decode() if parts else None
-    texts = [text for part in parts if (text := _part_text(part)) is not None]
+    texts = [text for part in parts if (text := part_text(part)) is not None]
     return "".join(texts) if texts else None
 
 
@@ -104,10 +106,15 @@ def _word(fields: Mapping[str, Any], name: str, usual: str) -> str:
     return value if isinstance(value, str) and value else usual
 
 
-def _is_part(part: Any) -> bool:
-    """True for a text among parts, and for an object of a known `type`; other JSON is an answer by itself."""
+def _is_part(part: Any, *, is_listed: bool, has_kinds: bool) -> bool:
+    """True for a text among parts, and for an object of a known `type`; other JSON is an answer by itself.
+
+    In a list, an object with a `type` and a text is a part of an unknown kind. With `has_kinds`, any `type` makes a
+    part.
+    """
     if isinstance(part, dict) and (kind := _word(part, "type", "")):
-        return kind in _TEXTS or kind in _OTHERS
+        is_known = kind in _TEXTS or not _is_text(kind)
+        return has_kinds or is_known or (is_listed and _is_bare(part))
     return isinstance(part, str) or _is_bare(part)
 
 
@@ -115,10 +122,16 @@ def _is_bare(part: Any) -> bool:
     return isinstance(part, dict) and part.keys() <= _BESIDE and isinstance(part.get("text"), str)
 
 
-def _part_text(part: Any) -> str | None:
+def _is_text(kind: str) -> bool:
+    """True for a kind of parts whose text is the answer's: all but the known others and thoughts."""
+    return kind not in _OTHERS and not any(word in kind for word in _THOUGHTS)
+
+
+def part_text(part: Any) -> str | None:
+    """The text of one part; None for a thought, a call and whatever else has no text."""
     if isinstance(part, str):
         return part
-    if not isinstance(part, dict) or _word(part, "type", "text") not in _TEXTS:
+    if not isinstance(part, dict) or not _is_text(_word(part, "type", "text")):
         return None
     text = part.get("text")
     if isinstance(text, dict):

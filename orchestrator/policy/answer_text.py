@@ -174,7 +174,7 @@ def _fields(raw: msgspec.Raw) -> dict[str, Any]:
 
 def _of_response(output: list[Any], incomplete: Any) -> Answer:
     messages = answer_parts.said_messages(output)
-    texts = [text for item in messages if (text := answer_parts.content_text(item.get("content")))]
+    texts = [text for item in messages if (text := answer_parts.content_text(item.get("content"), is_response=True))]
     refusals = [
         said for item in messages if (said := answer_parts.refusal_text(item.get("refusal"), item.get("content")))
     ]

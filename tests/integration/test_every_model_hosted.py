@@ -189,8 +189,26 @@ LOST: list[tuple[str, str, Json, str]] = [
     ("claude", "claude-sonnet-4-5 claude-opus-5", {"stop": ["\n"]}, "stop"),
     ("claude", "claude-opus-4-7 claude-opus-5 claude-mythos-preview", {"temperature": 0.5}, "temperature"),
     ("claude", "claude-opus-4-5", {"seed": 3}, "seed"),
+    ("claude", "claude-mythos-preview", {"extra": {"reasoning_effort": "xhigh"}}, "reasoning_effort"),
+    ("claude", "claude-3-haiku-20240307", THINKS, "thinking"),
+    ("claude", "claude-haiku-4-5", {"extra": {"verbosity": "low"}}, "verbosity"),
+    ("openai", "gpt-5.3-codex", {"temperature": 0}, "temperature"),
     ("groq", "llama-3.3-70b-versatile", {**LABELS, "logprobs": True}, "logprobs"),
     ("groq", "llama-3.3-70b-versatile qwen/qwen3-32b", {"extra": {"reasoning_effort": "low"}}, "reasoning_effort"),
+]
+
+
+NOT_THERE: list[tuple[str, str, Json, str]] = [
+    # a model that is not at the endpoint: backend, models, settings, the reason
+    ("openai", "text-embedding-3-small", {}, "is for embeddings, and cannot be asked at /v1/chat/completions"),
+    (
+        "azure",
+        "gpt-4o-mini-tts whisper-1",
+        {"endpoint": "responses"},
+        "is for sound, and cannot be asked at",
+    ),
+    ("openai", "gpt-4o-search-preview gpt-audio o1-mini", {"endpoint": "responses"}, "is for chat completions alone"),
+    ("groq", "whisper-large-v3", {}, "is for sound"),
 ]
 
 
@@ -218,6 +236,19 @@ def test_what_cannot_be_said_there_is_known_before_money_moves(
             desk.submit(job_file(desk, tasks_of(model, asked)))
         assert model in str(caught.value)
         assert field in str(caught.value)
+    assert desk.batches() == []
+
+
+@pytest.mark.parametrize(("name", "models", "asked", "reason"), NOT_THERE)
+def test_a_model_that_is_not_there_is_known_before_money_moves(
+    desk: Desk, name: str, models: str, asked: Json, reason: str
+) -> None:
+    for model in models.split():
+        backend(desk, name, model)
+        with pytest.raises(RefusedError) as caught:
+            desk.submit(job_file(desk, tasks_of(model, asked, unsupported="drop")))
+        assert f"{model} {reason}" in str(caught.value)
+        assert "take it out" not in str(caught.value), "no task can do without a model"
     assert desk.batches() == []
 
 

@@ -186,6 +186,17 @@ def test_trap_1_41_a_collected_job_leaves_no_file_at_the_provider(desk: Desk) ->
     assert len(desk.provider.state()["files"]) == 3, "its input, its output and its errors"
 
 
+def test_what_a_killed_look_for_late_answers_has_downloaded_goes_with_its_shard(desk: Desk) -> None:
+    job = desk.submit(plain(2))
+    desk.settle(job)
+    [shard] = desk.store.shards.of_job(job.id)
+    late = desk.home.results(shard.id, "late")
+    late.with_name(f"{late.name}.output").touch()
+    late.with_name(f".{late.name}.error.partial").touch()
+    desk.finish(job)
+    assert [path for path in late.parent.iterdir() if "late" in path.name] == []
+
+
 @pytest.mark.parametrize("end", ["expired", "failed", "cancelled"])
 def test_trap_a8_the_files_of_every_end_go(desk: Desk, end: str) -> None:
     if end == "expired":

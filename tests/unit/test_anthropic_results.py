@@ -127,6 +127,13 @@ def test_content_that_is_a_string_and_usage_in_text_are_read() -> None:
     assert (found["usage"]["prompt_tokens"], found["usage"]["completion_tokens"]) == (9, 2)
 
 
+def test_a_block_of_an_unknown_kind_keeps_its_text() -> None:
+    thought = {"type": "thinking_step", "text": "hm"}
+    found = completion(message(text("ye"), thought, {"type": "rich_text", "text": "s", "style": {}}))
+    assert found["choices"][0]["message"]["content"] == "yes"
+    assert found["choices"][0]["message"]["other_content"] == [thought]
+
+
 @pytest.mark.parametrize("number", [2**70, -5, 10**400, True, None, [1]])
 def test_tokens_that_cannot_be_are_not_told(number: Any) -> None:
     found = completion(message(usage={"input_tokens": number, "output_tokens": number}))

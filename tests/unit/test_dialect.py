@@ -434,6 +434,9 @@ def test_models_are_described() -> None:
     said = describe(Recipient("openai"), "gpt-5-nano")
     assert said == "takes no temperature, top_p, stop, logprobs; max_tokens is sent as max_completion_tokens"
     assert describe(Recipient("openai"), "gpt-4o-mini") is None
+    said = describe(Recipient("openai"), "text-embedding-ada-002")
+    asked = "text-embedding-ada-002 is for embeddings, and cannot be asked at /v1/chat/completions"
+    assert said == f"{asked}; takes no dimensions"
     assert describe(Recipient("groq"), "llama-3.3-70b") == "takes no logprobs; schemas are asked for in the prompt"
 
 

@@ -112,8 +112,15 @@ def _brought(
                     shutil.copyfileobj(came, file)
         return path
     finally:
-        for left in path.parent.glob(f"{path.name}.*"):
-            left.unlink(missing_ok=True)
+        clear(home, shard)
+
+
+def clear(home: Home, shard: Shard) -> None:
+    """Delete what a look has downloaded. A kill in mid-look leaves it, and a part of it under a hidden name."""
+    path = home.results(shard.id, LATE)
+    for kind in KINDS:
+        path.with_name(f"{path.name}.{kind}").unlink(missing_ok=True)
+        path.with_name(f".{path.name}.{kind}.partial").unlink(missing_ok=True)
 
 
 def _lacks_some(store: Store, home: Home, shard: Shard, batch: RemoteBatch, parts: Sequence[Path]) -> bool:

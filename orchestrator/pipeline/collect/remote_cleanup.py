@@ -163,6 +163,7 @@ class RemoteCleanup:
     def _is_clean(self, shard: Shard) -> None:
         if shard.state is ShardState.COLLECTED:
             self._home.shard_input(shard.id).unlink(missing_ok=True)
+        late_answers.clear(self._home, shard)
         self._store.shards.note(shard, cleaned_at=self._now(), owed=0)
         self._shards.pop(shard.id, None)
         self._due.pop(shard.id, None)

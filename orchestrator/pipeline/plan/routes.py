@@ -185,16 +185,18 @@ def _lost(
     """Return what tasks ask that their models at a backend do not take, or None."""
     recipient = recipient_of(config.backends[backend])
     found: dict[str, list[str]] = {}
+    is_curable = False
     for task in tasks:
         url = url_of(task)
         rungs = [rung for alias in task.aliases.values() for rung in (alias, *above(alias, models))]
         for model in dict.fromkeys(name for rung in rungs if (name := names.get(rung)) is not None):
             for loss in losses(recipient, model, task, refused(backend, model, url)):
                 found.setdefault(loss.reason, []).append(task.id)
+                is_curable |= loss.may_be_taken_out
     if not found:
         return None
     told = "; ".join(f"{reason} (task {', '.join(dict.fromkeys(ids))})" for reason, ids in found.items())
-    return told + _CURE
+    return told + _CURE if is_curable else told
 
 
 def _candidate(

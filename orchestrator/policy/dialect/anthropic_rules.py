@@ -7,12 +7,31 @@ from __future__ import annotations
 
 from orchestrator.policy.dialect.draft import Draft, is_number, named
 from orchestrator.policy.dialect.families import LATEST, Claude, claude_efforts, claude_most_tokens, claude_of
+from orchestrator.policy.dialect.rules import NEUTRAL
 
 _UNKNOWN = Claude("", LATEST)
 _NO_SAMPLING_SINCE = (4, 7)
+_THINKS_SINCE = (3, 7)
+_LEAST_TOP_P = 0.95
 LEAST_BUDGET = 1_024
 """Fewest tokens of a thinking budget."""
 _BOUNDS = ("max_completion_tokens", "max_tokens")
+
+
+TRANSLATED = frozenset(
+    {
+        "model", "messages", "max_tokens", "max_completion_tokens", "stop", "temperature", "top_p", "top_k", "tools",
+        "tool_choice", "parallel_tool_calls", "response_format", "reasoning_effort", "user", "safety_identifier",
+        "thinking", "cache_control",
+    }
+)  # fmt: skip
+LEFT_OUT = frozenset(
+    {
+        "logprobs", "top_logprobs", "metadata", "store", "service_tier", "prediction", "prompt_cache_key",
+        "prompt_cache_options", "prompt_cache_retention",
+    }
+)  # fmt: skip
+"""Fields that say nothing about the answer: they are left out, and a message names them."""
 
 
 def _model(draft: Draft) -> Claude | None:
@@ -22,6 +41,16 @@ def _model(draft: Draft) -> Claude | None:
 def _always_thinks(model: Claude) -> bool:
     """True if its thinking cannot be turned off: then it may not be forced to call a tool either."""
     return model.line in ("fable", "mythos") or model.since(opus=(5, 5), sonnet=(5, 5))
+
+
+def check_fields(draft: Draft) -> None:
+    """Refuse the fields without a counterpart in Anthropic's Messages."""
+    for name, value in list(draft.fields.items()):
+        is_said = value is not None and not (name in NEUTRAL and value == NEUTRAL[name])
+        if is_said and name not in TRANSLATED and name not in LEFT_OUT:
+            draft.lose(name, f"takes no {name}")
+    if named(draft.fields.get("response_format"), "type") == "json_object":
+        draft.lose("response_format", "takes no json_object, only a json_schema")
 
 
 def takes_no_sampling(draft: Draft) -> bool:
@@ -82,13 +111,20 @@ def check_thinking(draft: Draft) -> None:
     thinking, model = draft.fields.get("thinking"), _model(draft)
     if not isinstance(thinking, dict) or model is None:
         return
-    if thinking.get("type") == "adaptive" and not model.since(opus=(4, 6), sonnet=(4, 6), other=(5, 0)):
+    if thinking.get("type") in ("enabled", "adaptive") and model.version < _THINKS_SINCE:
+        draft.lose("thinking", "takes no thinking")
+    elif thinking.get("type") == "disabled" and _always_thinks(model):
+        draft.lose("thinking", "always thinks, and takes no thinking of type disabled")
+    elif thinking.get("type") == "adaptive" and not model.since(opus=(4, 6), sonnet=(4, 6), other=(5, 0)):
         draft.lose("thinking", "takes no adaptive thinking")
     elif thinking.get("type") == "enabled":
         _check_budget(draft, thinking, model)
     is_on = named(draft.fields.get("thinking"), "type") in ("enabled", "adaptive")
     if is_on and draft.fields.get("temperature", 1) != 1:
         draft.lose("temperature", "takes no temperature beside thinking")
+    top_p = draft.fields.get("top_p")
+    if is_on and is_number(top_p) and top_p < _LEAST_TOP_P:
+        draft.lose("top_p", f"takes a top_p of at least {_LEAST_TOP_P} beside thinking")
     if is_on and draft.fields.get("top_k") is not None:
         draft.lose("top_k", "takes no top_k beside thinking")
 

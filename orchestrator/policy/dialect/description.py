@@ -18,9 +18,11 @@ def describe(recipient: Recipient, model: str) -> str | None:
     """Describe in one line how a model differs from a task's spelling; None if it takes all as it is."""
     dialect = dialect_of(recipient, model, CHAT)
     said = [] if dialect.endpoint == CHAT else [f"asked at {dialect.endpoint}"]
+    if elsewhere := dialect.losses({}):
+        at_vectors = dialect_of(recipient, model, EMBEDDINGS).losses({"dimensions": 8})
+        sizes = ["takes no dimensions"] if any(loss.field == "dimensions" for loss in at_vectors) else []
+        return "; ".join([elsewhere[0].reason, *sizes])
     lost = [name for name, value in _SETTINGS.items() if dialect.losses({name: value})]
-    if dialect_of(recipient, model, EMBEDDINGS).losses({"dimensions": 8}):
-        lost.append("dimensions")
     if lost:
         said.append(f"takes no {', '.join(lost)}")
     bounds = dialect.body({"max_tokens": 100})

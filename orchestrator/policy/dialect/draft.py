@@ -10,9 +10,13 @@ from orchestrator.policy.dialect.recipient import Recipient
 
 Messages = list[dict[str, Any]]
 
+MODEL = "model"
 NEVER_DROPPED = frozenset(
-    {"max_tokens", "max_completion_tokens", "max_output_tokens", "store", "response_format", "text", "dimensions"}
-)
+    {
+        "max_tokens", "max_completion_tokens", "max_output_tokens", "store", "response_format", "text", "dimensions",
+        MODEL,
+    }
+)  # fmt: skip
 """Fields that bound the cost, keep a text private or give the answer its form. A task cannot give them up."""
 
 
@@ -22,6 +26,11 @@ class Loss:
 
     field: str
     reason: str
+
+    @property
+    def may_be_taken_out(self) -> bool:
+        """True if a task without the field would be taken; a task always has a model."""
+        return self.field != MODEL
 
     @property
     def may_be_dropped(self) -> bool:

@@ -39,11 +39,13 @@ _CLASSIC = _efforts("low medium high")
 _OPENAI: tuple[tuple[str, Reasoning], ...] = tuple(
     (pattern, Reasoning(by_default, _efforts(efforts)))
     for pattern, by_default, efforts in (
-        (r"gpt-6(-astra|\.1-sol)", True, "low medium high xhigh"),
-        (r"gpt-[6-9]", True, "none low medium high xhigh"),
+        (r"gpt-6(-astra|\.1-sol)", True, "low medium high xhigh max"),
+        (r"gpt-[6-9]", True, "none low medium high xhigh max"),
         (r"gpt-5\.[2-9]-pro", True, "medium high xhigh"),
         (r"gpt-5\.\d-chat", True, "medium"),
-        (r"gpt-5\.[5-9]", True, "none low medium high xhigh"),
+        (r"gpt-5\.[2-9]-codex", True, "low medium high xhigh"),
+        (r"gpt-5\.[6-9]", True, "none low medium high xhigh max"),
+        (r"gpt-5\.5", True, "none low medium high xhigh"),
         (r"gpt-5\.[2-4]", False, "none low medium high xhigh"),
         (r"gpt-5\.1-codex-max", True, "low medium high xhigh"),
         (r"gpt-5\.1-codex", True, "low medium high"),
@@ -106,6 +108,9 @@ class Claude:
         return self.version >= first
 
 
+_MYTHOS_PREVIEW = Claude("mythos", LATEST)
+
+
 def claude_of(model: str) -> Claude | None:
     """Return the Claude model of a name; None for other models, and for a name without version of a known line."""
     name = plain_name(model)
@@ -119,6 +124,8 @@ def claude_of(model: str) -> Claude | None:
 
 def claude_efforts(claude: Claude) -> frozenset[str]:
     """Return the levels of effort that a model takes; empty if it takes no effort."""
+    if claude == _MYTHOS_PREVIEW:
+        return _CLASSIC | {"max"}  # PrimeIntellect-ai/prime-agent#229: the preview has no xhigh
     if claude.since(opus=(4, 7), sonnet=(5, 0), other=(5, 0)):
         return _CLASSIC | {"xhigh", "max"}
     if claude.since(opus=(4, 6), sonnet=(4, 6)):

@@ -11,8 +11,8 @@ from orchestrator.policy.dialect.responses import respell, to_responses
 from orchestrator.policy.dialect.rules import RESPONSES
 
 __all__ = [
-    "ask_responses_strictly", "bound_answer", "check_effort", "check_included_logprobs", "reasons", "respell",
-    "to_responses",
+    "ask_responses_strictly", "ask_without_json_mode", "bound_answer", "check_effort", "check_included_logprobs",
+    "reasons", "respell", "to_responses",
 ]  # fmt: skip
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -57,6 +57,15 @@ def check_included_logprobs(draft: Draft) -> None:
     if draft.drop:
         others = [one for one in included if one != _LOGPROBS]
         draft.fields.pop("include") if not others else draft.fields.update(include=others)
+
+
+def ask_without_json_mode(draft: Draft) -> None:
+    """Ask for a schema in the prompt, and refuse `json_object`: the model has neither."""
+    structured.ask_in_prompt(draft)
+    for name, asked in ((structured.FIELD, draft.fields.get(structured.FIELD)), ("text", draft.fields.get("text"))):
+        wanted = named(asked, "format") if name == "text" else asked
+        if named(wanted, "type") == "json_object":
+            draft.lose(name, "takes no json_object")
 
 
 def ask_responses_strictly(draft: Draft) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from orchestrator.policy.dialect.draft import Draft, is_number
+from orchestrator.policy.dialect.draft import MODEL, Draft, is_number
 from orchestrator.policy.dialect.families import plain_name
 
 CHAT = "/v1/chat/completions"
@@ -23,6 +23,9 @@ NEUTRAL: Mapping[str, Any] = {
     "logprobs": False,
     "top_logprobs": 0,
     "n": 1,
+    "stream": False,
+    "modalities": ["text"],
+    "verbosity": "medium",
 }
 """Values that equal the default."""
 
@@ -88,6 +91,16 @@ class NotTaken:
                 del draft.fields[name]
             else:
                 draft.lose(name, self.why or f"takes no {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class NotThere:
+    """The model is not at the endpoint that it is asked at; `is_for` says what it is for."""
+
+    is_for: str
+
+    def apply(self, draft: Draft) -> None:
+        draft.lose(MODEL, f"is for {self.is_for}, and cannot be asked at {draft.endpoint}")
 
 
 @dataclass(frozen=True, slots=True)

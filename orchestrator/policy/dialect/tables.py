@@ -17,6 +17,7 @@ from orchestrator.policy.dialect.rules import (
     By,
     NotAbove,
     NotTaken,
+    NotThere,
     NotTogether,
     OnlyValues,
     Renamed,
@@ -35,7 +36,7 @@ from orchestrator.policy.dialect.structured import (
 _OPENAI = ("openai", "azure", "other")
 _ANTHROPIC = ("anthropic",)
 _ANY = ""
-_KNOWN_AS_OPENAIS = r"gpt-(3\.5|35|4|5|6)|o\d|chatgpt|codex|computer-use"
+_KNOWN_AS_OPENAIS = r"gpt-(3\.5|35|4|5|6|audio)|o\d|chatgpt|codex|computer-use"
 # Some rules hold for every model at OpenAI and Azure, whose deployments have names chosen by their owners.
 _EVERY_OPENAI_MODEL = ((("openai", "azure"), _ANY), (("other",), _KNOWN_AS_OPENAIS))
 _SAMPLING = (
@@ -61,6 +62,37 @@ _OPENAI_RULES = (
             endpoints=(RESPONSES,),
         )
         for providers, models in _EVERY_OPENAI_MODEL
+    ),
+    *(
+        TableRule(
+            ("openai", "azure"),
+            models,
+            NotThere(is_for),
+            "OpenAI's model pages: This is not a chat model; cannot be used with the Responses API",
+            endpoints=_PROMPTED,
+        )
+        for models, is_for in (
+            (r"text-(embedding|similarity|search)", "embeddings"),
+            (r"gpt-3\.?5-turbo-instruct|davinci|babbage", "completions"),
+            (r"whisper|tts-|gpt-4o(-mini)?-(transcribe|tts)", "sound"),
+            (r"gpt-(4o(-mini)?-)?realtime", "realtime sessions"),
+            (r"(chat)?gpt-image|dall-e|sora", "pictures"),
+            (r"(omni|text)-moderation", "moderation"),
+        )
+    ),
+    TableRule(
+        ("openai", "azure"),
+        r"gpt-4o(-mini)?-(search|audio)|gpt-5-search|gpt-audio|o1-mini",
+        NotThere("chat completions alone"),
+        "truefoundry/models#2006, after OpenAI's model pages: Responses not supported",
+        endpoints=(RESPONSES,),
+    ),
+    TableRule(
+        ("openai",),
+        r"gpt-|o\d|chatgpt|codex|computer-use|davinci|babbage",
+        NotThere("text"),
+        "OpenAI's reference of embeddings: You are not allowed to generate embeddings from this model",
+        endpoints=_VECTORS,
     ),
     # A proxy may have these models at either endpoint.
     TableRule(
@@ -131,7 +163,7 @@ _OPENAI_RULES = (
     TableRule(
         _OPENAI,
         r"o1-(mini|preview)|gpt-4$|gpt-4-(0314|0613|32k|vision)|gpt-3\.?5-turbo-(0301|0613|16k)",
-        By(ask_in_prompt),
+        By(openai.ask_without_json_mode),
         "OpenAI's guides to structured outputs and to JSON mode",
         endpoints=_PROMPTED,
     ),
@@ -199,6 +231,7 @@ _ANTHROPIC_RULES = (
         NotTaken(("seed", "n", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs")),
         "Anthropic's reference of messages: no such fields",
     ),
+    TableRule(_ANTHROPIC, _ANY, By(claude.check_fields), "Anthropic's reference of messages"),
     TableRule(_ANTHROPIC, _ANY, NotAbove("temperature", 1), "Anthropic's reference of messages"),
     TableRule(
         _ANTHROPIC,
@@ -229,6 +262,16 @@ _ANTHROPIC_RULES = (
 )
 
 _OTHER_RULES = (
+    *(
+        TableRule((provider,), models, NotThere(is_for), source, endpoints=_CHAT)
+        for provider, models, is_for, source in (
+            ("openrouter", r".*embed", "embeddings", "decolua/9router#1304: cannot be used with chat/completions"),
+            ("mistral", r".*embed", "embeddings", "Mistral's model pages"),
+            ("mistral", r"mistral-(ocr|moderation)", "another endpoint", "Mistral's model pages"),
+            ("groq", r"(distil-)?whisper|playai-tts|orpheus", "sound", "Groq's model pages"),
+            ("xai", r"grok-(\d-image|imagine)", "pictures", "xAI's model pages"),
+        )
+    ),
     # It leaves out settings that a model does not take, and passes schemas on unchanged.
     TableRule(
         ("openrouter",),

@@ -35,7 +35,7 @@ _REASONING: tuple[tuple[str, Reasoning], ...] = (
     (r"gpt-5\.[1-9]-chat", ALWAYS_MEDIUM),
     (r"gpt-5\.6", Reasoning(True, ("none", *TO_XHIGH, "max"))),
     (r"gpt-5\.5", Reasoning(True, ("none", *TO_XHIGH))),
-    (r"gpt-5\.2-codex", Reasoning(True, TO_XHIGH)),
+    (r"gpt-5\.[2-9]-codex", Reasoning(True, TO_XHIGH)),
     (r"gpt-5\.[234]", Reasoning(False, ("none", *TO_XHIGH))),
     (r"gpt-5\.1-codex", Reasoning(True, TO_XHIGH)),
     (r"gpt-5\.1", Reasoning(False, ("none", *LOW_TO_HIGH))),
@@ -46,10 +46,12 @@ _REASONING: tuple[tuple[str, Reasoning], ...] = (
     (r"(o1|o3|o4)(-|$)|codex-mini", Reasoning(True, LOW_TO_HIGH)),
 )
 
-_KNOWN = r"gpt-(3|4|5|6)|o[134](-|$)|chatgpt-|codex-|computer-use|text-embedding|davinci|babbage"
+_KNOWN = r"gpt-(3|4|5|6|audio)|o[134](-|$)|chatgpt-|codex-|computer-use|text-embedding|davinci|babbage"
 _ONLY_RESPONSES = r"(gpt-5(\.\d)?|gpt-6|o1|o3)-pro|.*codex|.*deep-research|computer-use|gpt-(5\.6|6)-(cyber|rosalind)"
-_ONLY_CHAT = r"gpt-4o(-mini)?-(search|audio)|gpt-audio"
-_NOT_CHAT = r"text-embedding|gpt-3\.5-turbo-instruct|davinci|babbage"
+_ONLY_CHAT = r"gpt-4o(-mini)?-(search|audio)|gpt-audio|gpt-5-search-api|o1-mini"
+_SOUND = r"whisper|tts-|gpt-4o(-mini)?-(tts|transcribe|realtime)|gpt-realtime"
+_NOT_TEXT = rf"{_SOUND}|(chat)?gpt-image|dall-e|omni-moderation"
+_NOT_CHAT = rf"text-embedding|gpt-3\.5-turbo-instruct|davinci|babbage|{_NOT_TEXT}"
 _NO_SCHEMA = r"gpt-3\.5|gpt-4(-|$)|gpt-4o-2024-05-13|gpt-4o(-mini)?-audio|gpt-audio|o1-(mini|preview)"
 _NO_JSON = r"gpt-4(-0314|-0613|-32k.*)?$|gpt-4-vision|gpt-3\.5-turbo-(0301|0613|16k)|o1-(mini|preview)"
 

@@ -1,0 +1,103 @@
+"""The emulator takes what the dialect lets pass: two tables by two hands, over every model of OpenAI's SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any, get_args
+
+import pytest
+from openai.types.shared import AllModels
+
+from orchestrator.backends.anthropic_messages import translate
+from orchestrator.policy.dialect import Recipient, dialect_of
+from tests.emulator.refusals import refusal_of
+
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
+Body = dict[str, Any]
+
+
+def _names(kind: Any) -> Iterator[str]:
+    for one in get_args(kind):
+        if isinstance(one, str):
+            yield one
+        else:
+            yield from _names(one)
+
+
+OPENAI = [
+    *_names(AllModels),
+    "gpt-5.2-codex", "gpt-5.3-codex", "gpt-5.4-pro", "gpt-5-search-api", "gpt-audio", "gpt-3.5-turbo-instruct",
+    "davinci-002", "text-embedding-3-small", "text-embedding-ada-002", "whisper-1", "gpt-4o-mini-tts", "gpt-image-1",
+    "gpt-4o-realtime-preview", "omni-moderation-latest",
+]  # fmt: skip
+CLAUDE = [
+    f"claude-{name}"
+    for name in (
+        "3-haiku-20240307", "3-5-sonnet-20241022", "3-7-sonnet-20250219", "sonnet-4-20250514", "opus-4-1-20250805",
+        "opus-4-5", "sonnet-4-5", "haiku-4-5-20251001", "opus-4-6", "sonnet-4-6", "opus-4-7", "opus-4-8", "opus-5",
+        "sonnet-5", "haiku-5", "fable-5", "mythos-5", "mythos-preview", "opus-5-5", "sonnet-5-5",
+    )
+]  # fmt: skip
+OTHERS = {
+    "groq": ("llama-3.3-70b-versatile", "openai/gpt-oss-120b", "qwen/qwen3-32b", "whisper-large-v3"),
+    "mistral": ("mistral-small-latest", "magistral-medium-latest", "mistral-embed"),
+    "deepseek": ("deepseek-chat", "deepseek-reasoner"),
+    "xai": ("grok-3", "grok-3-mini", "grok-4", "grok-4-fast-reasoning", "grok-4.3"),
+    "moonshot": ("kimi-k2.6", "kimi-k2-0905-preview", "moonshot-v1-8k"),
+}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+THINKING = [{"thinking": {"type": kind}} for kind in ("adaptive", "disabled")]
+THINKING.append({"thinking": {"type": "enabled", "budget_tokens": 2000}})  # type: ignore[dict-item]
+SETTINGS: list[Body] = [
+    {},
+    *({"reasoning_effort": effort} for effort in ("none", "minimal", "low", "medium", "high", "xhigh", "max")),
+    {"temperature": 0}, {"temperature": 1}, {"top_p": 0.5}, {"stop": ["."]}, {"stop": ["\n"]}, {"seed": 3}, {"n": 2},
+    {"logprobs": True, "top_logprobs": 3}, {"presence_penalty": 1}, {"frequency_penalty": 1},
+    {"logit_bias": {"1": 2}}, {"max_tokens": 5}, {"max_tokens": 500_000},
+    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "t", "schema": SCHEMA, "strict": True}}},
+    {"tools": [TOOL], "tool_choice": "required"}, {"verbosity": "low"}, {"verbosity": "medium"},
+    {"parallel_tool_calls": False}, {"service_tier": "flex"},
+]  # fmt: skip
+CASES = [
+    *(("openai", model, endpoint) for model in OPENAI for endpoint in (CHAT, RESPONSES, EMBEDDINGS)),
+    *(("anthropic", model, CHAT) for model in CLAUDE),
+    *((provider, model, CHAT) for provider, models in OTHERS.items() for model in models),
+]
+
+
+@pytest.mark.parametrize(("provider", "model", "endpoint"), CASES)
+def test_what_the_dialect_lets_pass_is_taken(provider: str, model: str, endpoint: str) -> None:
+    settings = [*SETTINGS, *_pairs(THINKING)] if provider == "anthropic" else SETTINGS
+    dialect = dialect_of(Recipient(provider), model, endpoint)
+    for setting in [{}] if endpoint == EMBEDDINGS else settings:
+        body = _body(model, endpoint, setting)
+        losses = dialect.losses(body)
+        if all(loss.may_be_dropped for loss in losses):
+            sent = {"model": model, **dialect.body(body, drop=True)}
+            refusal = _refusal(provider, dialect.endpoint, sent)
+            assert refusal is None, (setting, losses, sent)
+
+
+def _pairs(some: list[Body]) -> Iterator[Body]:
+    for first, second in combinations([*some, *SETTINGS], 2):
+        if first in some and first.keys().isdisjoint(second):
+            yield first | second
+
+
+def _body(model: str, endpoint: str, setting: Body) -> Body:
+    if endpoint == EMBEDDINGS:
+        return {"model": model, "input": "a"}
+    asked = [{"role": "system", "content": "Answer in json."}, {"role": "user", "content": "a"}]
+    return {"model": model, "input" if endpoint == RESPONSES else "messages": asked, "max_tokens": 4000, **setting}
+
+
+def _refusal(provider: str, endpoint: str, sent: Body) -> object:
+    if provider == "anthropic":
+        params, _ = translate(sent, 512)
+        return refusal_of(provider, "/v1/messages", params)
+    return refusal_of(provider, endpoint, sent)
