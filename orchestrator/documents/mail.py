@@ -117,7 +117,9 @@ def _fields(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _members(found: Sections, headers: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[Member]:
     bodies = _bodies(found)
-    yield Member(MESSAGE, partial(_text, headers, bodies), fields, TEXT)
+    has_text = isinstance(bodies, ExtractionError) or any(map(str.strip, bodies))
+    has_more = not has_text and (bool(found.attached) or any(b"<img" in payload(one).lower() for one in found.texts))
+    yield Member(MESSAGE, partial(_text, headers, bodies, has_more=has_more), fields, TEXT)
     known = "" if isinstance(bodies, ExtractionError) else "\n".join(bodies)
     for number, part in enumerate(found.attached, 1):
         if type_of(part) == "message/rfc822":
@@ -144,10 +146,10 @@ def _bodies(found: Sections) -> list[str] | ExtractionError:
         return error
 
 
-def _text(headers: Mapping[str, str], bodies: list[str] | ExtractionError) -> bytes:
+def _text(headers: Mapping[str, str], bodies: list[str] | ExtractionError, *, has_more: bool) -> bytes:
     if isinstance(bodies, ExtractionError):
         raise bodies
-    return message_text(headers, *bodies)
+    return message_text(headers, *bodies, has_more=has_more)
 
 
 def _fail(error: ExtractionError) -> bytes:

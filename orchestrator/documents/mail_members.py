@@ -39,14 +39,20 @@ def message_fields(subject: str, sender: str, recipients: str, date: str) -> dic
     return {"subject": subject, "sender": sender, "recipients": recipients, "date": date}
 
 
-def message_text(headers: Mapping[str, str], *bodies: str) -> bytes:
-    """Return the visible headers, a blank line, and the text.
+def message_text(headers: Mapping[str, str], *bodies: str, has_more: bool = False) -> bytes:
+    """Return the visible headers, a blank line, and the text. `has_more`: the mail has attachments or pictures.
 
-    Raises ExtractionError for an encrypted text, and without both text and subject.
+    Raises ExtractionError for an encrypted text, and for a mail without a text, unless it is nothing but its subject.
     """
     texts = [text for text in map(str.strip, bodies) if text]
     if texts and texts[0].startswith(_PGP):
         raise encrypted()
+    if not texts and has_more:
+        raise ExtractionError(
+            DocumentProblem.EMPTY,
+            "The mail has no text beside its subject, only attachments or pictures; what is read of these is a "
+            "document of its own. Exclude the message if that is all.",
+        )
     if not texts and not headers.get("Subject"):
         raise ExtractionError(DocumentProblem.EMPTY, "The mail has neither a text nor a subject; exclude it.")
     head = "\n".join(f"{name}: {headers[name]}" for name in SHOWN if headers.get(name))

@@ -158,7 +158,7 @@ def members(mail: MapiMail, limit: int, known: str = "") -> Iterator[Member]:
 
         yield from sent_as(signed.read or bytes, headers, fields)
     elif not known or not is_within(body(mail.properties, limit), known):
-        yield Member(MESSAGE, partial(_text, mail.properties, headers, limit), fields, TEXT)
+        yield Member(MESSAGE, partial(_text, mail, headers, limit), fields, TEXT)
     for number, one in enumerate(mail.attachments, 1):
         if one is not signed:
             yield _member(one, number, fields, limit)
@@ -218,8 +218,8 @@ def _recipients(mail: MapiMail, role: str, sent: Message) -> str:
     return ", ".join(filter(None, names)) or mail.properties.text(_SHOWN[role])
 
 
-def _text(properties: MapiProperties, headers: Mapping[str, str], limit: int) -> bytes:
-    return message_text(headers, body(properties, limit))
+def _text(mail: MapiMail, headers: Mapping[str, str], limit: int) -> bytes:
+    return message_text(headers, body(mail.properties, limit), has_more=bool(mail.attachments))
 
 
 def body(properties: MapiProperties, limit: int) -> str:

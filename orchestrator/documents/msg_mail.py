@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from orchestrator.documents import compound
 from orchestrator.documents.archives import Member
 from orchestrator.documents.content import Content
-from orchestrator.documents.extras import require
 from orchestrator.documents.mapi import ATTACHED_DATA, BINARY, OBJECT, Attachment, MapiMail, MapiProperties, members
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit
@@ -27,10 +27,9 @@ _STORAGE = 1
 def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """Yield the mail's text, and its attachments. Raises OSError, ExtractionError."""
     del unpacking  # nothing in it is packed but RTF, which has its own limit
-    olefile = require("olefile", "Outlook mail", "office")
     data = content.whole()
     try:
-        file = _File(olefile.OleFileIO(io.BytesIO(data)))
+        file = _File(compound.opened(io.BytesIO(data), "Outlook mail"))
         if not file.values(file.root):
             raise ValueError("not a mail")
         found = list(members(file.mail(file.root, _ROOT_HEAD), content.limit))

@@ -11,7 +11,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from orchestrator.documents.extras import require
+from orchestrator.documents import compound
 from orchestrator.documents.office import OLE
 from orchestrator.documents.workbook_repair import MOST_CELLS
 
@@ -32,8 +32,7 @@ def without_empty_rows(data: bytes) -> bytes:
     """
     if not data.startswith(OLE):
         return data
-    olefile = require("olefile", "spreadsheets", "office")
-    with olefile.OleFileIO(io.BytesIO(data)) as file:
+    with compound.opened(io.BytesIO(data), "spreadsheets") as file:
         name = next((name for name in ("Workbook", "Book") if file.exists(name)), None)
         if name is None:
             return data
@@ -44,7 +43,7 @@ def without_empty_rows(data: bytes) -> bytes:
     for at in sparse:
         _move_together(stream, at)
     out = io.BytesIO(data)
-    with olefile.OleFileIO(out, write_mode=True) as file:
+    with compound.opened(out, "spreadsheets", write_mode=True) as file:
         file.write_stream(name, bytes(stream))
         return out.getvalue()
 

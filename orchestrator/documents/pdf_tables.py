@@ -20,6 +20,8 @@ MIN_LINES = 3
 MANY_OBJECTS, FEW_CHARACTERS = 1.3, 25
 """Objects and characters per line of a page that may have tables: prose is drawn in long lines, each in one piece."""
 MOST_BOXES = 5_000
+MOST_HEADINGS = 4
+"""Lines above a table that may run across its columns: they stay as they are."""
 _GAP = 0.9
 _FAR = 3.5
 """Multiples of a line's height: white between two cells, and a gap too large between two lines of a table."""
@@ -62,12 +64,26 @@ def with_tables(page: Any, layer: Any, text: str) -> str:
     is_plain = raw.FPDFPage_CountObjects(page) < MANY_OBJECTS * len(lines)
     if is_plain and len(text) > FEW_CHARACTERS * len(lines):
         return text
-    for block, columns in _blocks(_lines(_boxes(layer))):
-        cells = [[_text(layer, box) for box in line] for line in block]
-        if _is_table(cells) and _are_aligned(block, columns):
-            rows = [_row(line, of, columns) for line, of in zip(block, cells, strict=True)]
-            lines = _replaced(lines, cells, rows)
+    for block in _blocks(_lines(_boxes(layer))):
+        for headings in range(min(MOST_HEADINGS, len(block) - MIN_LINES) + 1):
+            better = _with_table(layer, block[headings:], lines)
+            if better is not lines:
+                lines = better
+                break
     return "\n".join(lines)
+
+
+def _with_table(layer: Any, block: list[Line], lines: list[str]) -> list[str]:
+    """The lines of a page with rows in place of a block's, or as they are if the block is not a table."""
+    columns = _columns(_spans(block))
+    if len(columns) < 2 or not _are_aligned(block, columns):
+        return lines
+    cells = [[_text(layer, box) for box in line] for line in block]
+    if not _is_table(cells):
+        return lines
+    rows = [_row(line, of, columns) for line, of in zip(block, cells, strict=True)]
+    better = _replaced(lines, cells, rows)
+    return _replaced_apart(lines, cells, rows) if better is lines else better
 
 
 def _boxes(layer: Any) -> list[Box]:
@@ -106,7 +122,7 @@ def _cells(line: Line) -> Line:
     return cells
 
 
-def _blocks(lines: list[Line]) -> Iterator[tuple[list[Line], list[_Column]]]:
+def _blocks(lines: list[Line]) -> Iterator[list[Line]]:
     """Yield successive lines that share columns."""
     block: list[Line] = []
     columns: list[_Column] = []
@@ -121,7 +137,7 @@ def _blocks(lines: list[Line]) -> Iterator[tuple[list[Line], list[_Column]]]:
             block.pop()
         columns = _columns(_spans(block))  # without those of lines after its end
         if len(columns) > 1 and sum(len(one) > 1 for one in block) >= MIN_LINES:
-            yield block, columns
+            yield block
         block = [line] if len(line) > 1 else []
         columns = _columns(_spans(block))
 
@@ -197,6 +213,21 @@ def _replaced(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str])
         if total == size and Counter(_solid("".join(lines[start:end]))) == wanted:
             return [*lines[:start], *rows, *lines[end:]]
     return lines
+
+
+def _replaced_apart(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str]) -> list[str]:
+    """The same for a table whose cells are lines of their own, in any order: a page drawn column by column."""
+    wanted = Counter(filter(None, (_solid(cell) for line in cells for cell in line)))
+    left, taken = wanted.copy(), list[int]()
+    for index, line in enumerate(lines):
+        if left[solid := _solid(line)] > 0:
+            left[solid] -= 1
+            taken.append(index)
+    if left.total() or len(wanted) < MIN_LINES:
+        return lines
+    gone = set(taken)
+    kept = [line for index, line in enumerate(lines) if index not in gone]
+    return [*kept[: taken[0]], *rows, *kept[taken[0] :]]
 
 
 def _solid(text: str) -> str:

@@ -119,6 +119,13 @@ WINMAIL = mails.tnef(
             mixed(TEXT, section("application/ms-tnef", b"x\x9f>\x22", BASE64)),
             {"message": HEAD + "see below", "winmail.dat": "!unreadable"},
         ),
+        (eml(b" \n"), {"message": "From: ann@example.org\nSubject: Offer"}),
+        (eml(b"<p>&nbsp;</p>", "Content-Type: text/html"), {"message": "From: ann@example.org\nSubject: Offer"}),
+        (eml(b"<IMG src='cid:1'>", "Content-Type: text/html"), {"message": "!empty"}),
+        (
+            mixed(section("text/plain; name=a.txt", b"x", "Content-Disposition: attachment")),
+            {"message": "!empty", "a.txt": "x"},
+        ),
         (
             mixed(section("text/plain; name=body.txt", b"named")),
             {"message": HEAD + "named"},

@@ -52,6 +52,19 @@ def test_rows_have_separators(by_column: bool) -> None:
     assert found.split("\n") == ["An invoice of this month", *(" | ".join(row) for row in ROWS), "Thank you."]
 
 
+def test_a_table_below_a_heading_across_its_columns() -> None:
+    heading = [(60.0, 716.0, "Prices of the first quarter, without tax and without freight, in euros of last March")]
+    found = text(placed([*heading, *table(ROWS)]))
+    assert found.split("\n") == [heading[0][2], *(" | ".join(row) for row in ROWS)]
+
+
+def test_a_table_that_is_drawn_among_other_lines() -> None:
+    """Each cell is a line of its own, and a remark beside the table is drawn in the middle of it."""
+    first, second = table(ROWS, by_column=True)[:8], table(ROWS, by_column=True)[8:]
+    found = text(placed([*first, (60, 500, "All prices are net."), *second]))
+    assert found.split("\n") == [*(" | ".join(row) for row in ROWS), "All prices are net."]
+
+
 def test_a_cell_that_is_missing_leaves_its_column_empty() -> None:
     rows = [ROWS[0], ["Leaflet", "1,500", "", "630.00"], ["Postage", "", "", "12.00"], ["Proof", "1", "100.00", ""]]
     assert text(placed(table(rows))).split("\n") == [

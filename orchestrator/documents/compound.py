@@ -1,0 +1,26 @@
+"""Compound files (OLE): Outlook mail, and the workbooks of Excel 97-2003."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from typing import Any
+
+from orchestrator.documents.extras import require
+
+
+def opened(file: io.BytesIO, what: str, *, write_mode: bool = False) -> Any:
+    """A compound file as olefile has it.
+
+    Raises ExtractionError (unsupported) if olefile is not installed, and what olefile raises for damage.
+    """
+    return _reader(require("olefile", what, "office"))(file, write_mode=write_mode)
+
+
+@cache
+def _reader(olefile: Any) -> Any:
+    class CompoundFile(olefile.OleFileIO):  # type: ignore[misc]
+        def _check_duplicate_stream(self, *about: object) -> None:
+            """Look for nothing: a stream that has two names ends no reading, and looking is quadratic."""
+
+    return CompoundFile
