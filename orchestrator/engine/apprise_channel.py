@@ -1,4 +1,4 @@
-"""Reports and alerts through Apprise, which knows a hundred services by the address that is given it."""
+"""Reports and alerts through Apprise, which reaches about a hundred services by address."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ DEFAULT = "APPRISE_URLS"
 
 @dataclass(frozen=True, slots=True)
 class Apprise:
-    """`urls_env` of the options names the variable that holds the addresses, with blanks between them."""
+    """A channel whose option `urls_env` names the variable with the addresses, separated by blanks."""
 
     options: Mapping[str, Any]
     environ: Mapping[str, str]
 
     def send(self, message: Message) -> None:
-        """Send it to all of them. Raises UsageError where there is none, BackendError where one did not take it."""
+        """Send a message to all addresses. Raises UsageError without any, BackendError if one did not accept it."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its libraries' own
+            warnings.simplefilter("ignore")  # from its own libraries
             self._send(message)
 
     def _send(self, message: Message) -> None:

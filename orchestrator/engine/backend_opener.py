@@ -1,4 +1,4 @@
-"""How an engine opens a backend: a provider's API, or a batch server of its own with the engines behind it."""
+"""Opening of an engine's backends: a provider's API, or its own batch server with the engines behind it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.store import Store
 
 
 class BackendOpener:
-    """Opens backends of a home; what it opens is closed with `stack`. Without `dispatch`, no row is sent."""
+    """Opens backends of a home, which `stack` closes. Without `dispatch`, no row is sent."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class BackendOpener:
         self._dispatch = dispatch
 
     def use(self, config: Config) -> None:
-        """These settings hold from now on."""
+        """Apply new settings."""
         self._config = config
 
     def make(self, name: str, settings: Backend) -> Opened:
-        """A backend, open. Raises BackendError, UsageError."""
+        """Open a backend. Raises BackendError or UsageError."""
         if not isinstance(settings, OwnServer):
             return Opened(self._hosted(self._closing(hosted_handle(name, settings, self._config))), settings)
         measured = self._store.engine_rates.of(self._home.identity(), name)
@@ -65,7 +65,7 @@ class BackendOpener:
         return Opened(handle, settings, server, told, fleet)
 
     def serves(self, name: str, settings: Backend) -> Settings | None:
-        """What the server of a backend is told; None where it has none of ours."""
+        """Return the settings for a backend's server, or None if the backend is hosted."""
         if not isinstance(settings, OwnServer):
             return None
         return server_settings(name, settings, dispatch=self._dispatch)

@@ -1,4 +1,4 @@
-"""Where reports and alerts reach people: webhook, mail, a folder. No error tells an address or a key."""
+"""Channels of reports and alerts to people: webhook, mail, a folder. No error shows an address or a key."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ GROUP = "orch.channels"
 _APPRISE = metadata.EntryPoint("apprise", "orchestrator.engine.apprise_channel:Apprise", GROUP)
 SECONDS = 10.0
 MOST_CHARACTERS = 3000
-"""What a chat shows of a text before it cuts it."""
+"""Characters that a chat shows before it cuts a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is sent: `brief` for a chat, `text` (Markdown) and `page` (HTML, None where there is none) in full.
+    """A message: `brief` for a chat, `text` (Markdown) and `page` (HTML, may be None) in full.
 
-    `name` is what a file of it is called, without its ending, and what makes it one message however often it is sent;
-    `at` is when it was written.
+    `name` is its file name without ending, and identifies the message if it is sent repeatedly; `at` is when it was
+    written.
     """
 
     name: str
@@ -46,26 +46,26 @@ class Message:
 
 
 class Channel(Protocol):
-    """A way on which messages go."""
+    """A channel for messages."""
 
     @property
     def name(self) -> str:
-        """What it is called where it is kept what went on it."""
+        """Name under which deliveries are recorded."""
 
     def send(self, message: Message) -> None:
-        """Send a message. Raises OrchError where it was not taken; then it is sent again."""
+        """Send a message. Raises OrchError if it was not accepted; it is then sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """JSON as Slack's incoming webhooks take it, and what is made like them."""
+    """JSON in the form of Slack's incoming webhooks and compatible services."""
 
     variable: str
     environ: Mapping[str, str]
     name: str = "webhook"
 
     def send(self, message: Message) -> None:
-        """POST it. Raises UsageError where the variable does not hold a URL, BackendError where it is not taken."""
+        """POST a message. Raises UsageError if the variable holds no URL, BackendError if it is not accepted."""
         url = _variable(self.variable, self.environ, "the address of the webhook")
         text = f"*{_slack(one_line(message.subject))}*\n{_slack(message.brief)}"
         if len(text) > MOST_CHARACTERS:
@@ -77,7 +77,7 @@ class Webhook:
         except httpx2.UnsupportedProtocol:
             raise UsageError(f"the environment variable {self.variable} does not hold an http(s) URL") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            # Its words may have the address in them, and the address is the key.
+            # The error's text may contain the address, which is the key.
             raise BackendError(f"the webhook cannot be reached: {type(error).__name__}") from None
         if not answer.is_success:
             raise BackendError(f"the webhook answered {answer.status_code}")
@@ -85,7 +85,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """Mail over SMTP: the text, and the page beside it."""
+    """Mail over SMTP, with the text and the page."""
 
     to: tuple[str, ...]
     server: Smtp
@@ -93,11 +93,11 @@ class Mail:
     name: str = "mail"
 
     def send(self, message: Message) -> None:
-        """Hand it over. Raises UsageError where a variable is not set, BackendError where it is not taken."""
+        """Send a message. Raises UsageError if a variable is not set, BackendError if it is not accepted."""
         try:
             self._hand_over(self._written(message))
         except smtplib.SMTPResponseException as error:
-            # The server's words may repeat what was said to it.
+            # The server's text may repeat the credentials.
             raise BackendError(f"the mail server {self.server.host} answered {error.smtp_code}") from None
         except (smtplib.SMTPException, OSError) as error:
             raise BackendError(f"the mail server {self.server.host} failed: {type(error).__name__}") from None
@@ -107,7 +107,7 @@ class Mail:
         domain = self.server.sender.rpartition("@")[2].rstrip("> ") or "localhost"
         mail["Subject"], mail["From"], mail["To"] = one_line(message.subject), self.server.sender, ", ".join(self.to)
         mail["Date"] = format_datetime(message.at)
-        # The same for the same report: where a kill makes it be sent twice, a mail program shows it once.
+        # Equal for the same report: if a kill causes it to be sent twice, a mail program shows it once.
         mail["Message-ID"] = f"<{message.name}@{domain}>"
         mail["Auto-Submitted"] = "auto-generated"
         mail.set_content(escape_controls(message.text))
@@ -137,13 +137,13 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Files, each there as a whole: the text, and the page beside it."""
+    """Files, each complete or absent: the text, and the page beside it."""
 
     path: Path
     name: str = "folder"
 
     def send(self, message: Message) -> None:
-        """Write it. Raises StorageError."""
+        """Write a message. Raises StorageError."""
         try:
             for ending, text in (("md", message.text), ("html", message.page)):
                 if text is not None:
@@ -157,7 +157,7 @@ class Folder:
 class Plugged:
     """A channel of another package: an entry point of the group `orch.channels`, called with options and environment.
 
-    It gives an object with `send(message)`. It is loaded for each message: a broken one is reported, not fatal.
+    It returns an object with `send(message)`. It is loaded for each message: a broken one is reported, not fatal.
     """
 
     name: str
@@ -165,7 +165,7 @@ class Plugged:
     environ: Mapping[str, str]
 
     def send(self, message: Message) -> None:
-        """Hand it over. Raises UsageError where there is no such plug-in, BackendError where it fails."""
+        """Send a message. Raises UsageError if the plug-in is missing, BackendError if it fails."""
         known = {one.name: one for one in (_APPRISE, *metadata.entry_points(group=GROUP))}
         if self.name not in known:
             names = ", ".join(sorted(known))
@@ -174,12 +174,12 @@ class Plugged:
             known[self.name].load()(self.options, self.environ).send(message)
         except OrchError:
             raise
-        except Exception as error:  # noqa: BLE001 (a plug-in may raise anything; its words may hold an address)
+        except Exception as error:  # noqa: BLE001 (a plug-in may raise anything; the text may contain an address)
             raise BackendError(f"the channel {self.name} failed: {type(error).__name__}") from None
 
 
 def channels(config: Config, environ: Mapping[str, str] = os.environ) -> list[Channel]:
-    """The channels that orch.toml names."""
+    """Return the channels in orch.toml."""
     wanted: Reports = config.reports
     found: list[Channel] = []
     if wanted.webhook_env is not None:

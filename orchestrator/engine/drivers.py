@@ -1,4 +1,4 @@
-"""What starts the engines of a backend: processes on this machine, or actors on a Ray cluster."""
+"""Drivers of a backend's engines: processes on this machine, or actors on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AnyFleet = EnginesBackend | RayBackend
 
 
 def driver_for(name: str, settings: AnyFleet, folder: Path, tell: Callable[[str], None]) -> EngineDriver:
-    """The driver of a backend; `folder` is that of its server, `tell` gets lines for people."""
+    """Return the driver of a backend; `folder` is its server's, `tell` receives lines for people."""
 
     def told(text: str) -> None:
         tell(f"{name}: {text}")
@@ -55,7 +55,7 @@ def _ray_terms(settings: RayBackend) -> RayTerms:
 
 
 def _own_slots(settings: RayBackend) -> dict[str, tuple[int, ...]]:
-    """The numbers of the engines that each model may have."""
+    """Return the engine numbers that each model may use."""
     found, first = {}, 0
     for name, model in settings.models.items():
         found[name] = tuple(range(first, first + model.engines[1]))
@@ -66,7 +66,7 @@ def _own_slots(settings: RayBackend) -> dict[str, tuple[int, ...]]:
 def model_terms(
     settings: AnyFleet, starts: Mapping[str, float], rates: Mapping[str, RateWatch], usual: float
 ) -> tuple[ModelTerms, ...]:
-    """The models of a fleet for those who decide; a start takes `usual` seconds where nothing is known of it."""
+    """Return the models of a fleet for its policy; `usual` is the start time in seconds of unknown models."""
     match settings:
         case EnginesBackend():
             return tuple(

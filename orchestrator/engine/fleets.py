@@ -1,4 +1,4 @@
-"""Steers the engines of a backend (kind `engines`, `ray`): once a second it looks, decides (`policy.fleet`), acts."""
+"""Steers a backend's engines (kind `engines`, `ray`): once a second it looks, decides (`policy.fleet`) and acts."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 START_SECONDS = 60.0
-"""What a start takes, of a model of which that is not known."""
+"""Assumed start time of a model until it is known."""
 GATHER_SECONDS = 3.0
-"""From the first rows until the first engine starts: a job's batches come one after the other, and decide which."""
+"""Delay from the first rows to the first start: a job's batches arrive one by one, and decide the model."""
 PREPARE_SECONDS = 30.0
-"""Between two attempts to find out what engines may run on."""
+"""Pause between attempts to find the slots of the engines."""
 
 Key = tuple[str, Slots]
 
@@ -51,10 +51,10 @@ class JoiningServer(Protocol):
 
 
 class FleetController:
-    """`folder` is that of the server; `tell` gets lines for people; `now` the time by which hours are kept; `starts`
-    how many seconds each model takes to start, where that is known.
+    """Steers a fleet: `begin` starts steering a server, `end` stops it, `close` ends the engines.
 
-    `begin` starts to steer a server, `end` stops it, `close` ends the engines.
+    `folder` is the server's; `tell` receives lines for people; `now` is the clock for the hours; `starts` are known
+    start times of models in seconds.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class FleetController:
         self._watches: dict[Key, SpeedWatch] = {}
         self._rates: dict[str, RateWatch] = {}
         self._pending_since: dict[Key, float] = {}
-        """When engines were asked for that had to wait for a machine."""
+        """Times since which engines have waited for a machine."""
         self._leaving: dict[Key, threading.Thread] = {}
         self._waited_at: dict[str, datetime] = {}
-        """When a row of a model waited last, or its engine was started."""
+        """Time of a model's last waiting row, or of its engine's start."""
         self._asked_at: float | None = None
-        """Since when rows wait and nothing runs."""
+        """Time since which rows wait while nothing runs."""
         self._holds = HeldGpus(name, now)
         self._told: list[dict[str, Any]] = []
         self._problem: str | None = None
@@ -102,30 +102,30 @@ class FleetController:
         self._thread.start()
 
     def end(self) -> None:
-        """Do no more; the engines go on."""
+        """Stop steering; the engines continue."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
 
     def close(self) -> None:
-        """Stop the engines; returns when nothing of them is left."""
+        """Stop the engines; return once they are gone."""
         self.end()
         self._driver.close()
         self._holds.look([], self._settings)
 
     def holds(self, home: str) -> list[EngineHold]:
-        """What its engines have held of GPUs since this was asked last."""
+        """Return the GPUs that its engines have held since the last call."""
         return self._holds.taken(home)
 
     def use(self, settings: AnyFleet) -> None:
-        """Hours, prices and idle time that hold from now on."""
+        """Apply new hours, prices and idle time."""
         self._settings = settings
 
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
                 self.look()
-            except Exception as error:  # one look that fails must not be the last
+            except Exception as error:  # one failed look must not be the last
                 log.exception("fleet %s", self._name)
                 self._say(f"an internal error: {error}; engine.log has the details")
             self._ending.wait(LOOK_SECONDS)
@@ -141,7 +141,7 @@ class FleetController:
         try:
             demands = self._server.demand()
         except BackendError:
-            return  # the server ends, and the engines with it
+            return  # the server is ending, and the engines with it
         reports = self._driver.engines()
         wishes = self._wishes(now)
         self._note(reports, demands, wishes, now)
@@ -158,7 +158,7 @@ class FleetController:
         self._told = self._report(reports, wishes)
 
     def _gathers(self, reports: Sequence[EngineReport], demands: Sequence[ModelDemand]) -> bool:
-        """Whether the first rows have only just come."""
+        """True if the first rows have only just arrived."""
         if reports or not any(demand.waiting for demand in demands):
             self._asked_at = None
             return False
@@ -188,7 +188,7 @@ class FleetController:
         return FleetTerms(slots, models, settings.open_hours, settings.idle)
 
     def _wishes(self, now: datetime) -> dict[str, EngineWish]:
-        """The wishes that hold; one to start holds until it has been idle for as long as any may be."""
+        """Return the valid wishes; a start wish expires once the model has been idle for the idle time."""
         idle = self._settings.idle
         return {
             name: one.wish
@@ -208,7 +208,7 @@ class FleetController:
         wishes: dict[str, EngineWish],
         now: datetime,
     ) -> None:
-        """Note for which models rows wait."""
+        """Record the models for which rows wait."""
         waiting = {demand.model for demand in demands if demand.waiting}
         for report in reports:
             if None in waiting or report.model in waiting or report.model not in self._waited_at:
@@ -218,7 +218,7 @@ class FleetController:
                 self._waited_at.setdefault(name, now)
 
     def _follow(self, reports: Sequence[EngineReport]) -> None:
-        """Let warm engines join the server, and those that are gone leave it."""
+        """Join warm engines to the server, and remove engines that are gone."""
         assert self._server is not None
         there = {(report.model, report.slots): report for report in reports}
         self._leaving = {key: thread for key, thread in self._leaving.items() if thread.is_alive()}
@@ -226,8 +226,8 @@ class FleetController:
             if key in self._leaving:
                 continue
             if self._joined.get(key, report.url) != report.url:
-                self._server.leave(self._joined.pop(key), 0.0)  # it is elsewhere, or its machine is lost
-            # One that was given up is shown as an upstream that is down, for those who choose among backends.
+                self._server.leave(self._joined.pop(key), 0.0)  # it has moved, or its machine is lost
+            # A given-up engine is shown as a down upstream, for the choice among backends.
             is_shown = report.state in (EngineState.WARM, EngineState.GIVEN_UP) and report.url
             if is_shown and key not in self._joined:
                 self._server.join(report.url, [report.model], report.key)
@@ -236,7 +236,7 @@ class FleetController:
             self._server.leave(self._joined.pop(key), 0.0)
 
     def _learn(self, reports: Sequence[EngineReport]) -> None:
-        """How fast engines are, and how long those take to come that wait for a machine."""
+        """Learn the speed of engines, and how long engines wait for a machine."""
         assert self._server is not None
         at, model_at = time.monotonic(), {url: key[0] for key, url in self._joined.items()}
         for one in self._server.progress():
@@ -281,7 +281,7 @@ class FleetController:
                 self._let_go(step, key)
 
     def _worn(self, reports: Sequence[EngineReport], others: set[Key]) -> list[EngineStep]:
-        """Engines that have become slow or large: drained and stopped, and started anew by their rows."""
+        """Return stops for engines that have become slow or large; their rows start new ones."""
         assert self._server is not None
         sizes = {(one.model, one.slots): one.host_memory for one in reports}
         done = {one.url: one for one in self._server.progress()}
@@ -318,7 +318,7 @@ class FleetController:
         thread.start()
 
     def _report(self, reports: Sequence[EngineReport], wishes: dict[str, EngineWish]) -> list[dict[str, Any]]:
-        """Every engine that there is, and the models that have none, with the reason."""
+        """Return every engine, and the models without one, with the reason."""
         shown = [
             replace(one, state=EngineState.DRAINING) if (one.model, one.slots) in self._leaving else one
             for one in reports
@@ -333,7 +333,7 @@ class FleetController:
         return sorted(found, key=lambda one: models.index(one["model"]))
 
     def _why(self, model: str, wishes: dict[str, EngineWish]) -> str | None:
-        """Why there is no engine of a model, where that is not for want of rows."""
+        """Return why a model has no engine, unless only rows are missing."""
         hours, now = self._settings.open_hours, self._now()
         if hours is not None and now < (opens := hours.span(now).opens):
             return f"outside its hours; they begin at {opens.astimezone():%H:%M}"

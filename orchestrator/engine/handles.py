@@ -1,4 +1,4 @@
-"""Backend handles: what orch.toml says of each backend, opened."""
+"""Backend handles, opened from orch.toml."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from orchestrator.settings.config import Config
 
 
 def check(config: Config) -> None:
-    """Raises UsageError for settings of a backend that cannot be meant."""
+    """Raise UsageError for invalid settings of a backend."""
     for backend in config.backends.values():
         prices_of(backend, config, now)
 
 
 def own_handle(name: str, settings: OwnBackend, config: Config, socket: Path) -> BackendHandle:
-    """A backend whose server is our own and listens on a socket."""
+    """Return a backend whose server is our own and listens on a socket."""
     profile = PROFILES["orch"]
     return BackendHandle(
         name=name,
@@ -54,7 +54,7 @@ def own_handle(name: str, settings: OwnBackend, config: Config, socket: Path) ->
 
 
 def hosted_handle(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> BackendHandle:
-    """A provider's Batch API. Raises UsageError where its key is not set."""
+    """Return a provider's Batch API. Raises UsageError if its key is not set."""
     profile = profile_for(settings)
     return BackendHandle(
         name=name,
@@ -70,8 +70,8 @@ def hosted_handle(name: str, settings: HostedBackend | AnthropicBackend, config:
 
 
 def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
-    """What the server of a backend of ours is told. Raises UsageError where its key's variable is not set."""
-    # A key that is not set is not a fault of the job's: it stays as it is, for the next start that has the key.
+    """Return the settings for a backend's own server. Raises UsageError if its key's variable is not set."""
+    # A missing key is not the job's fault: the job stays for the next start with the key.
     variable = None if isinstance(backend, FleetBackend) else backend.api_key_env
     api_key = None if variable is None else key_of(name, variable, os.environ)
     limits = limits_of(backend, PROFILES["orch"])
@@ -100,7 +100,7 @@ def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settin
 
 
 def _upstreams(backend: OwnBackend) -> tuple[str, ...]:
-    """Those that are there from the start."""
+    """Return the initial upstreams."""
     match backend:
         case LocalBackend():
             return backend.upstreams

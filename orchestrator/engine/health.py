@@ -1,4 +1,4 @@
-"""What the batch servers of an engine say of themselves."""
+"""Health reports of an engine's batch servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.settings.home import Home
 
 
 def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
-    """How a backend's server is, or None where none runs."""
+    """Return the health of a backend's server, or None if it does not run."""
     socket: Path = socket_path(home.server(backend))
     if not socket.exists():
         return None
@@ -30,28 +30,28 @@ def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
 
 
 def lost(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The upstream that failed last, of a server that has work and none of whose upstreams answers."""
+    """Return the last failed upstream of a server that has work while no upstream answers."""
     return last_to_fail(health) if health["running_batches"] else None
 
 
 def remedy(first: Mapping[str, Any]) -> str:
-    """What to do about an upstream that takes no rows."""
+    """Return advice about an upstream that takes no rows."""
     if first.get("answers"):
         return "it answers, but takes no rows: correct its address or key, or repair what it names; see `orch doctor`"
     return "is vLLM running? see `orch doctor`"
 
 
 class ServerHealth:
-    """How the batch servers of an engine are; `told` has the last answer of each."""
+    """Health of an engine's batch servers; `told` has the last answer of each."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self.told: dict[str, Any] = {}
 
     def look(self, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """Ask these servers; by name, the upstream that failed last of each that has work and none that answers.
+        """Ask these servers; return the last failed upstream of each that has work while no upstream answers.
 
-        Raises StorageError where one cannot write.
+        Raises StorageError if a server cannot write.
         """
         found = {}
         for name in names:
@@ -66,11 +66,11 @@ class ServerHealth:
         return found
 
     def down(self) -> dict[str, float]:
-        """For how many seconds no upstream of a backend has taken rows; those where one does are left out."""
+        """Return for how many seconds no upstream has taken rows, by backend; working backends are left out."""
         return down_for(self.told)
 
     def given_up(self, settings: Mapping[str, Backend]) -> frozenset[str]:
-        """The backends none of whose upstreams has taken a row for longer than their patience."""
+        """Return the backends without a row taken by any upstream for longer than their patience."""
         return frozenset(
             name
             for name, seconds in self.down().items()

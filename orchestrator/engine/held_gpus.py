@@ -1,4 +1,4 @@
-"""Which GPUs the engines of a fleet hold, and for how long, as looks at them show it."""
+"""GPUs that the engines of a fleet hold, and for how long, by regular looks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Key = tuple[str, Slots]
 
 
 class HeldGpus:
-    """Looked at by the fleet's thread, taken by the engine's."""
+    """Holds of GPUs, updated by the fleet's thread and read by the engine's."""
 
     def __init__(self, backend: str, now: Callable[[], datetime]) -> None:
         self._backend = backend
@@ -25,7 +25,7 @@ class HeldGpus:
         self._lock = threading.Lock()
 
     def look(self, reports: Sequence[EngineReport], settings: FleetBackend) -> None:
-        """These engines are there now; what sleeps holds nothing, nor does what was given up, or never got a GPU."""
+        """Update the holds; sleeping, given-up and not yet placed engines hold nothing."""
         now, holding = self._now(), (EngineState.STARTING, EngineState.WARM)
         with self._lock:
             there = {
@@ -47,7 +47,7 @@ class HeldGpus:
         return EngineHold("", self._backend, engine, one.model, gpus, now, now, None, False, price)
 
     def taken(self, home: str) -> list[EngineHold]:
-        """Those that are over since this was asked last, and those that go on."""
+        """Return holds that ended since the last call, and current ones."""
         with self._lock:
             over, self._over = self._over, []
             return [replace(one, home=home) for one in (*over, *self._open.values())]

@@ -1,4 +1,4 @@
-"""The fleets of a home: made where a backend needs one, begun where a person asks, and their hours recorded."""
+"""The fleets of a home: created for backends, started on request, with recorded hours."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 REMEMBERED = timedelta(days=30)
-"""How far back starts say how long the next takes."""
+"""Age of starts that still predict how long the next one takes."""
 
 
 class HomeFleets:
-    """`tell` gets lines for people. What engines need is imported with the first of them."""
+    """The fleets of a home; `tell` receives lines for people. The first fleet imports what engines need."""
 
     def __init__(self, home: Home, store: Store, tell: Callable[[str], None]) -> None:
         self._home = home
@@ -31,7 +31,7 @@ class HomeFleets:
         self._fleets: list[FleetController] = []
 
     def make(self, name: str, settings: EnginesBackend | RayBackend) -> FleetController:
-        """The fleet of a backend; nothing of it runs yet."""
+        """Create the fleet of a backend, without starting anything."""
         from orchestrator.engine.drivers import driver_for
         from orchestrator.engine.fleets import FleetController
 
@@ -43,7 +43,7 @@ class HomeFleets:
         return fleet
 
     def wished(self, config: Config) -> Iterator[str]:
-        """The backends of which engines are wanted whether rows ask for them or not."""
+        """Yield the backends whose engines are wanted even without rows."""
         for name, settings in config.backends.items():
             if isinstance(settings, RayBackend) and any(model.engines[0] for model in settings.models.values()):
                 yield name
@@ -56,6 +56,6 @@ class HomeFleets:
                     yield name
 
     def note_holds(self) -> None:
-        """Record which GPUs engines hold: their hours are paid whether rows are out or not."""
+        """Record the GPUs that engines hold: their hours cost money, busy or idle."""
         for fleet in self._fleets:
             self._store.engine_holds.keep(fleet.holds(self._home.identity()))

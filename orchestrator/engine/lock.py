@@ -1,6 +1,6 @@
-"""Who has a home's engine: a lock on the home, which the kernel drops with its process.
+"""The owner of a home's engine: a lock on the home, which the kernel drops with its process.
 
-Apart from the engine itself, so that a command that only asks who runs imports nothing of what the engine does.
+It is separate from the engine, so that a command that only asks who runs does not import the engine.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from orchestrator.settings.home import Home
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a home's engine."""
+    """The owner of a home's engine."""
 
     pid: int
     command: str
 
     @property
     def is_up(self) -> bool:
-        """Whether it is `orch up`, which also runs what is scheduled."""
+        """True for `orch up`, which also runs schedules."""
         return self.command.split()[1:2] == ["up"]
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Holder:
 
 @contextmanager
 def engine_lock(home: Home) -> Iterator[Holder | None]:
-    """Hold a home's engine lock: gives None where it is ours now, or who has it."""
+    """Take a home's engine lock: yields None if it is ours now, else its owner."""
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = home.lock.open("a+b", buffering=0)
@@ -66,9 +66,9 @@ def _write(lock: IO[bytes], text: str) -> None:
 
 
 def running_engine(home: Home) -> Holder | None:
-    """Who has a home's engine now, or None. Takes no lock that another could be refused by for long."""
+    """Return the owner of a home's engine, or None. Its shared lock refuses others only for a moment."""
     try:
-        lock = home.lock.open("rb")  # a home may be read where it cannot be written
+        lock = home.lock.open("rb")  # a home may be read even if it cannot be written
     except FileNotFoundError:
         return None
     except OSError as error:

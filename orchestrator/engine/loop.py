@@ -1,7 +1,7 @@
 """The engine: one process per home that runs the batch servers and takes the home's jobs through the pipeline.
 
-`orch up` is it for as long as it runs; `orch run` and `orch submit --wait` are it themselves while they wait, unless
-another process is. A lock on the home, which the kernel drops with the process, says who.
+`orch up` is the engine while it runs; `orch run` and `orch submit --wait` are while they wait, unless another process
+is. A lock on the home, which the kernel drops with the process, decides.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ TIDY_SECONDS = 3.0
 
 
 class Engine:
-    """Runs jobs of a home; make it only while holding the home's lock.
+    """Runs jobs of a home; create it only while holding the home's lock.
 
-    `dispatch=False` serves what is there and cancels batches, but sends no row. `provider_calls` ask the providers;
-    without one, threads of its own do. `builds` builds jobs; without it, they are built here. With a `replica`, it
-    acts only while it is the active engine of that. `problem` is what keeps rows from being run now, for people.
+    `dispatch=False` serves existing batches and cancels them, but sends no row. `provider_calls` call the providers,
+    by default in its own threads. `builds` builds jobs, which are otherwise built here. With a `replica`, it acts
+    only while it is the active engine. `problem` says for people why rows do not run now.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Engine:
         self._faults = Faults()
         self.notices = Notices(now)
         self.listeners: list[Callable[[Config], None]] = []
-        """Who else is notified of settings that hold from now on."""
+        """Called with new settings."""
         self.rounds: list[Callable[[], None]] = []
-        """Who is notified that a round is over."""
+        """Called after each round."""
         self._health = ServerHealth(self._home)
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
@@ -162,9 +162,9 @@ class Engine:
     ) -> None:
         """Advance the home's jobs (or `only` one) until `until()`; `tick` is called after each round.
 
-        What keeps one job from going on keeps no other: it is noted, and raised only where that job is `mine`, the
-        one that the caller waits for; BackendError once no upstream of it answers for longer than the `patience`
-        of its backend. What the home itself suffers from is raised always: StorageError.
+        A problem of one job does not stop others: it is recorded, and raised only if the caller waits for that job
+        (`mine`). It is BackendError once none of its upstreams has answered for longer than the backend's `patience`.
+        A problem of the home itself is always raised: StorageError.
         """
         wait = SHORTEST_WAIT
         self._reloader.begin(now())
@@ -176,17 +176,17 @@ class Engine:
             for heard in self.rounds:
                 heard()
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
-            # Counting a million rows takes a while; looking must not take the time that the rows need.
+            # Counting a million rows takes a while; it must not take the time that the rows need.
             if not moved:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
-                self._provider_calls.wait(wait)  # a batch is asked how it is by the clock; it cannot call
+                self._provider_calls.wait(wait)  # batches are polled by the clock; they cannot call
         if self.may_act:
             with suppress(NotReplicated):
                 self.tidy_up()
 
     def _act(self, only: Job | None, mine: Job | None) -> bool:
-        """Do what there is to do now, as far as this engine may; whether a job moved."""
+        """Do what is due, if this engine may act; True if a job moved."""
         if self._replica is not None and not self.may_act:
             self.problem = self._replica.problem
             return False
@@ -198,7 +198,7 @@ class Engine:
             if only is None and mine is None:
                 with self.notices.apart("deliveries"):
                     self.pipeline.finisher.deliver_again()
-                # Whoever waits for a job sees it; others are notified.
+                # The caller sees its own job; other jobs are monitored.
                 self._monitor.tick(self._standstill, now())
         except NotReplicated as error:
             self.problem = str(error)
@@ -207,11 +207,11 @@ class Engine:
 
     @property
     def may_act(self) -> bool:
-        """Whether no other engine can have taken over; without a replica none can."""
+        """True if no other engine can have taken over; always so without a replica."""
         return self._replica is None or self._replica.is_held
 
     def tidy_up(self) -> None:
-        """Do what is left to do at backends, as far as a moment reaches; the next start does the rest."""
+        """Do remaining work at backends for a moment; the next start does the rest."""
         over = time.monotonic() + TIDY_SECONDS
         while (
             self.pipeline.remote_cleanup.tick() and self.pipeline.remote_cleanup.is_busy and time.monotonic() < over
@@ -235,7 +235,7 @@ class Engine:
         try:
             moved = self.pipeline.advance(job)
         except StateConflict as conflict:
-            log.info("%s", conflict)  # somebody else moved it; the next round reads what is
+            log.info("%s", conflict)  # another process moved it; the next round reads the new state
             return True
         except JobFilesError as error:
             if is_mine:
@@ -243,7 +243,7 @@ class Engine:
             if isinstance(error, NoRoom):
                 return self._caught(job, error, JobFault.NO_ROOM)
             if fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
-                self._say(job, problem_code(error), str(error))  # it goes on by itself, or ends by itself
+                self._say(job, problem_code(error), str(error))  # it continues or ends by itself
                 return False
             return self._caught(job, error, JobFault.FILES)
         except (BackendError, UsageError, RefusedError) as error:
@@ -262,16 +262,16 @@ class Engine:
             return False
         except StorageError:
             raise  # the home's
-        except Exception as error:  # noqa: BLE001  (a defect harms its own job alone; it is logged, told and counted)
+        except Exception as error:  # noqa: BLE001 (a defect affects only its own job; it is logged, reported, counted)
             return self._caught(job, error)
         if moved:
-            self._faults.cleared(job.id)  # a step in which nothing was due says nothing of what failed
+            self._faults.cleared(job.id)  # an idle step says nothing about the earlier failure
         if job.id not in self._faults:
             self._problems.pop(job.id, None)
         return moved
 
     def _caught(self, job: Job, error: Exception, code: JobFault = JobFault.INTERNAL) -> bool:
-        """Something that is this job's alone: told, tried again, and after a while its end, where nothing is lost."""
+        """Report and retry a fault of one job, and after a while fail the job, if no paid answer is lost."""
         log.exception("job %s: %s", job.id, code)
         fault = self._faults.caught(job.id, error, now(), code)
         cancelled = job.cancel_requested_at is not None
@@ -288,14 +288,14 @@ class Engine:
         return False
 
     def _at_backend(self, job: Job) -> bool:
-        """Whether batches of a job are under way, whose answers are paid for."""
+        """True if batches of a job are running, whose answers are paid for."""
         return any(not one.state.is_final for one in self._store.shards.of_job(job.id))
 
     def _fail(self, job: Job, code: str, error: str) -> None:
         try:
             self._store.jobs.fail(job.id, error, code)
         except StateConflict as conflict:
-            log.info("%s", conflict)  # somebody else ended or removed it
+            log.info("%s", conflict)  # another process ended or removed it
             return
         self._problems.pop(job.id, None)
         self._store.jobs.note(job.id, EventKind.FAILED, error, now())
@@ -325,12 +325,12 @@ class Engine:
                 self.notices.add(Notice(AlertKind.SETTINGS, what, told, "the old settings stay in force until then"))
 
     def news(self) -> list[str]:
-        """What was told of orch.toml and of engines since this was asked last."""
+        """Return messages about orch.toml and engines since the last call."""
         found, self._news[:] = [*self._news], []
         return found
 
     def use(self, config: Config) -> None:
-        """These settings hold from now on."""
+        """Apply new settings."""
         self._config = config
         for part in (self._budgets, self._monitor, self._opener, self._backends, self._telemetry):
             part.use(config)
@@ -339,7 +339,7 @@ class Engine:
             listener(config)
 
     def _say(self, job: Job, code: str, text: str) -> None:
-        """Tell what keeps a job from going on, once; its time counts for as long as it is the same problem."""
+        """Record once what keeps a job from continuing; its start stays while the code is the same."""
         before = self._problems.get(job.id)
         if before is not None and before.text == text:
             return
@@ -348,7 +348,7 @@ class Engine:
         self._store.jobs.note(job.id, EventKind.WAITING, text, now(), code=code)
 
     def _look(self, mine: Job | None) -> None:
-        """Ask the servers how they are, about once a second."""
+        """Ask the servers for their health, about once a second."""
         if time.monotonic() - self._health_at < HEALTH_SECONDS:
             return
         self._health_at = time.monotonic()
@@ -377,7 +377,7 @@ class Engine:
             )
 
     def _is_stuck(self, job: Job, backend: str) -> bool:
-        """Whether a job has rows at a backend, and no other may take them."""
+        """True if a job has rows at a backend, and no other backend may take them."""
         shards = self._store.shards.of_job(job.id)
         is_there = any(shard.backend == backend and not shard.state.is_final for shard in shards)
         return is_there and not Planning(self._store, self._config, job, now()).has_other_than(*self._given_up())
@@ -386,5 +386,5 @@ class Engine:
         return self._health.given_up(self._config.backends)
 
     def open(self, name: str) -> BackendHandle:
-        """A backend, its server started at the first use. Raises BackendError, UsageError."""
+        """Return a backend, starting its server on first use. Raises BackendError or UsageError."""
         return self._backends.handle(name)

@@ -1,6 +1,6 @@
-"""What people ask for by hand, from the command line or from the pages: each is an event that says who asked.
+"""Actions that people request from the command line or the pages: each is an event with the person's name.
 
-Asked for twice, it is done once: the second time there is nothing left to do.
+A repeated request has no further effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOT_AGAIN = (NightState.DUE, NightState.RUNNING, NightState.DONE)
 
 
 def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
-    """Ask for a job's end. Raises UsageError where it has ended."""
+    """Request the end of a job. Raises UsageError if it has ended."""
     if job.finished_at is not None or job.error is not None:
         raise UsageError(f"job {job.id} has already ended")
     if store.jobs.request_cancel(job.id, CancelCode.USER, f"cancelled by {who}", at):
@@ -31,7 +31,7 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 
 
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
-    """Make rows pending again, and those that a backend refused go there again; how many."""
+    """Make rows pending again, and send refused rows to their backend again; return their number."""
     number = store.rows.retry(job.id, states, task=task) + send_held(store, job, task)
     if number:
         store.jobs.allow(job.id, **{SUPERSEDED_BY: None})
@@ -42,7 +42,7 @@ def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | No
 
 
 def send_held(store: Store, job: Job, task: str | None = None) -> int:
-    """Let rows that a backend refused go there again; how many wait for that."""
+    """Send rows that a backend refused there again; return the number of waiting rows."""
     holds = [hold for hold in store.holds.of(job.id) if task is None or hold.task == task]
     number = sum(map(store.holds.waiting, holds))
     store.holds.lift(holds)
@@ -50,7 +50,7 @@ def send_held(store: Store, job: Job, task: str | None = None) -> int:
 
 
 def release(store: Store, held: Sequence[Held], who: str, at: datetime) -> int:
-    """Let the next run of their job file ask rows again; how many that are."""
+    """Let the next run of their job file ask rows again; return their number."""
     number = store.quarantine.release(held, at)
     for of, rows in Counter(one.job for one in held).items():
         store.jobs.note(of, EventKind.RELEASED, f"{rows:,} rows from quarantine, by {who}", at)
@@ -60,7 +60,7 @@ def release(store: Store, held: Sequence[Held], who: str, at: datetime) -> int:
 def revise(
     store: Store, job: Job, deadline_at: datetime | None, budget: Decimal | None, who: str, at: datetime
 ) -> None:
-    """Give an open job another deadline or budget; None leaves one as it is. Raises UsageError where it is over."""
+    """Change the deadline or budget of an open job; None leaves it unchanged. Raises UsageError if it is over."""
     if job.finished_at is not None or job.error is not None:
         raise UsageError(f"job {job.id} has already ended")
     terms: dict[str, datetime | Decimal] = {}
@@ -75,7 +75,7 @@ def revise(
 
 
 def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
-    """Make the night that the moment belongs to due, for somebody. Raises UsageError where it runs, or has."""
+    """Make the current night due on request. Raises UsageError if it runs, or has run."""
     last = due_nights.last_due(one, at) if one.after is None else _last_followed(store, one)
     if last is None:
         raise UsageError(f"{one.name} has not had a night yet", hint=f"`orch run {one.file}` runs the file now")
@@ -93,12 +93,12 @@ def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
 
 
 def night_words(night: Night) -> str:
-    """A night's state, its job and why."""
+    """Format a night's state, job and reason."""
     job = "" if night.job_id is None else f", job {night.job_id}"
     return f"{night.state}{job}: {night.reason}"
 
 
 def _last_followed(store: Store, one: Schedule) -> Night | None:
-    """The last night of the schedule that this one follows."""
+    """Return the last night of the schedule that this one follows."""
     found = store.schedules.nights(one.after)
     return found[-1] if found else None

@@ -1,4 +1,4 @@
-"""Tells people: of jobs that run where something is wrong, and of those that are over by their report."""
+"""Notifications of people: alerts about jobs with problems, and reports about finished jobs."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
 KEPT = timedelta(days=1)
-"""How long a report or alert that nobody takes is sent again, and how old a job's end may be that is told of."""
+"""How long a report or alert is retried, and how long after a job's end it is still reported."""
 REPORT = "report"
 MOST_SUBJECT = 100
-"""Characters of an alert that stand in a subject."""
+"""Most characters of an alert in a subject."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What keeps a job from going on, and since when; one of another `code` is another problem."""
+    """The obstacle that keeps a job from continuing, and its start; another `code` is another problem."""
 
     code: str
     text: str
@@ -53,9 +53,9 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """What an engine says that rows do not run for: of jobs by their id, and what its servers tell by their name.
+    """An engine's reasons why rows do not run: by job id, and its servers' reports by name.
 
-    `notices` are what it has to tell besides.
+    `notices` are its other messages.
     """
 
     jobs: Mapping[str, Obstacle]
@@ -64,7 +64,7 @@ class Standstill:
 
 
 class Monitor:
-    """Checks once a minute, in a thread of its own: a mail server that does not answer keeps no row waiting."""
+    """Checks once a minute, in its own thread: a mail server that does not answer delays no row."""
 
     def __init__(self, store: Store, config: Config, given: Sequence[Channel] | None = None) -> None:
         self._store = store
@@ -76,7 +76,7 @@ class Monitor:
         self._thread: threading.Thread | None = None
 
     def use(self, config: Config) -> None:
-        """These settings hold from the next look on."""
+        """Apply new settings from the next look on."""
         self._config = config
 
     @property
@@ -84,7 +84,7 @@ class Monitor:
         return channels(self._config) if self._given is None else self._given
 
     def tick(self, standstill: Callable[[], Standstill], now: datetime) -> None:
-        """Look where a minute has passed, and the look before is over."""
+        """Start a look if a minute has passed and the previous look is over."""
         if self._thread is not None and self._thread.is_alive():
             return
         if self._at is not None and self._at <= now < self._at + EVERY:
@@ -94,7 +94,7 @@ class Monitor:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait for the look that is under way."""
+        """Wait for the current look."""
         if self._thread is not None:
             self._thread.join()
 
@@ -103,9 +103,9 @@ class Monitor:
             self.look(standstill, now)
 
     def look(self, standstill: Standstill, now: datetime) -> None:
-        """Find what there is to tell, and send what was not taken yet. Raises StorageError.
+        """Find new messages, and send unsent ones. Raises StorageError.
 
-        What goes wrong with one job, or on one channel, is logged and keeps no other.
+        A problem with one job or channel is logged, and does not affect others.
         """
         home = self._home.identity()
         for notice in (*standstill.notices, *self._nights(home, now)):
@@ -119,14 +119,14 @@ class Monitor:
         self._send(home, now)
 
     def _look_at(self, job: Job, standstill: Standstill, now: datetime) -> None:
-        # Of one that is not built only its events say anything.
+        # Only the events of an unbuilt job matter.
         watched = self._watched(job, standstill, now) if job.built_at is not None else None
         watched = watched or MonitoredJob(job, Counts(), events=self._store.jobs.events(job.id))
         for alert in alerts.due(watched, self._config.alerts, now):
             self._raise(alert, now)
 
     def _nights(self, home: str, now: datetime) -> Iterator[Notice]:
-        """Nights that failed before they had a job, which would be told of otherwise."""
+        """Yield notices of nights that failed before they had a job to report about."""
         for name, night in self._store.schedules.failed_without_job(home, now - KEPT):
             reason = night.reason.partition("\n")[0]
             again = f"fix it, then run it with `orch schedule run {name}`"
@@ -134,7 +134,7 @@ class Monitor:
             yield Notice(AlertKind.NIGHT, what, f"{name}, night of {night.name}: {reason}", again)
 
     def _end(self, job_id: JobId, now: datetime) -> None:
-        """Keep what there is to tell of a job that is over, its report for every channel."""
+        """Queue the messages about a finished job, and its report for every channel."""
         quality, job = self._store.checked.quality(job_id), self._store.jobs.get(job_id)
         withheld = None if quality is None else quality.withheld
         watched = MonitoredJob(job, *self._counts(job), events=self._store.jobs.events(job_id))
@@ -169,18 +169,18 @@ class Monitor:
         return None if outlook is None else outlook.chance
 
     def _raise(self, alert: Alert, now: datetime) -> None:
-        """Keep an alert, for every channel; the first time, it is an event of its job."""
+        """Queue an alert for every channel; the first time, it becomes an event of its job."""
         for channel in self._channels:
             key = f"{alert.key}|{channel.name}"
             self._store.alerts.add(Told(key, now, alert.kind, alert.job.id, alert.message, alert.action))
-        # Behind those: where this one is known, none of them is missing.
+        # Last, so that a known alert has all its channels' messages.
         if self._store.alerts.add(Told(alert.key, now, alert.kind, alert.job.id, alert.message, alert.action, now)):
             told = f"{alert.kind}: {alert.message}; {alert.action}"
             self._store.jobs.note(alert.job.id, EventKind.ALERT, told, now, code=alert.code)
             log.warning("%s: %s", alert.job.id, told)
 
     def _notify(self, notice: Notice, home: str, now: datetime) -> None:
-        """Keep what no job is the matter of, for every channel; the first time, it is logged."""
+        """Queue a notice that concerns no job for every channel; the first time, it is logged."""
         for channel in self._channels:
             key = f"{notice.key}:{home}|{channel.name}"
             self._store.alerts.add(Told(key, now, notice.kind, None, notice.message, notice.action, home=home))
@@ -214,7 +214,7 @@ class Monitor:
             self._store.alerts.sent(told.key, now)
 
     def _put_off(self, told: Told, why: str, now: datetime) -> None:
-        """Send it again: after a minute, then after twice as long each time, up to an hour."""
+        """Schedule a retry: after a minute, then after twice as long each time, up to an hour."""
         _, pause = self._again.get(told.key, (now, 0.0))
         if not pause:
             what = REPORT if told.kind == REPORT else f"{told.kind} alert"
@@ -233,7 +233,7 @@ class Monitor:
         what = f"{whose}: {told.kind} alert"
         subject = f"{what}: {shortened(told.message, MOST_SUBJECT)}"
         brief = f"{told.message}\nAction taken: {told.action}\n{of}, {moment_words(told.at)}"
-        # Two alerts of a second are two messages.
+        # Two alerts in one second are two messages.
         mark = sha256(told.key.rpartition("|")[0].encode()).hexdigest()[:6]
         name = f"alert-{told.at:%Y%m%d-%H%M%S}-{told.kind}-{'home' if job is None else job.id}-{mark}"
         return Message(name, subject, brief, f"# {what}\n\n{brief}\n", told.at)
@@ -254,7 +254,7 @@ class Monitor:
 
 @contextmanager
 def _apart(what: str) -> Iterator[None]:
-    """Whatever goes wrong here is logged, and what comes behind is done all the same."""
+    """Log any error of the block, and continue after it."""
     try:
         yield
     except OrchError as error:
@@ -264,7 +264,7 @@ def _apart(what: str) -> Iterator[None]:
 
 
 def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:
-    """What is wrong with one of our servers that has work, by its own account: none of its upstreams answers."""
+    """Return the trouble of our own server that has work while no upstream answers, by its own report."""
     if (first := lost(health)) is None:
         return None
     seconds = float(first["problem_seconds"])
@@ -272,6 +272,6 @@ def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:
 
 
 def problem_code(error: OrchError) -> str:
-    """What kind of problem an error is, with the backend's own word for it."""
+    """Return an error's kind, with the backend's own code."""
     word = (error.code or error.status) if isinstance(error, BackendRefused) else None
     return error.kind if word is None else f"{error.kind}:{word}"

@@ -1,4 +1,4 @@
-"""What an engine has to tell that no job is the matter of, and the border around each of its parts."""
+"""Messages of an engine that concern no job, and the isolation of its parts."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ log = logging.getLogger(__name__)
 
 
 class Notices:
-    """Kept until the monitor takes them; each is reported once."""
+    """Messages kept until the monitor takes them; each is reported once."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self._open: dict[str, Notice] = {}
 
     def add(self, notice: Notice) -> None:
-        """Something to tell."""
+        """Add a message."""
         self._open[notice.key] = notice
 
     def taken(self) -> list[Notice]:
-        """What there is to tell, for who tells it."""
+        """Return all messages, and forget them."""
         found, self._open = [*self._open.values()], {}
         return found
 
     @contextmanager
     def apart(self, what: str) -> Iterator[None]:
-        """What goes wrong here keeps nothing else: it is logged, told, and done again later. Raises StorageError, the
-        home's.
+        """Isolate a part: its error is logged and reported, and the part runs again later.
+
+        Raises StorageError if it concerns the home.
         """
         try:
             yield

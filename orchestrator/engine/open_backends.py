@@ -1,4 +1,4 @@
-"""The backends that an engine has opened, and what becomes of them when orch.toml is edited."""
+"""The backends that an engine has opened, and their changes when orch.toml is edited."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from orchestrator.engine.fleets import FleetController
 
 SHORT_DRAIN = 10.0
-"""Seconds that rows in flight at upstreams of one's own are waited for before their server starts anew: they cost
-nothing but time when they run again. A provider's are billed, and waited for as long as one may take."""
+"""Seconds to wait for rows in flight at our own upstreams before their server restarts: running them again costs only
+time. A provider's rows are billed, and get as long as one may take.
+"""
 
 
 @dataclass(slots=True)
 class Opened:
-    """A backend in use: its handle, the settings that it was opened with, and its server where that is ours."""
+    """A backend in use: its handle, the settings that it was opened with, and its server if it is ours."""
 
     handle: BackendHandle
     settings: Backend
@@ -48,7 +49,7 @@ class Opened:
 
 
 class OpenBackends:
-    """Backends by name, each opened at its first use by `make`. `serves` says what the server of one is told."""
+    """Backends by name, each opened on first use by `make`. `serves` returns the settings for a backend's server."""
 
     def __init__(
         self,
@@ -63,10 +64,9 @@ class OpenBackends:
         self._lock = threading.RLock()
 
     def handle(self, name: str) -> BackendHandle:
-        """A backend, its server started at the first use. Raises BackendError, UsageError.
+        """Return a backend, starting its server on first use. Raises BackendError or UsageError.
 
-        One that is no longer in orch.toml is there for what it has, as long as it is open. May be called from any
-        thread.
+        A backend removed from orch.toml keeps serving its rows while it is open. May be called from any thread.
         """
         with self._lock:
             return self._handle(name)
@@ -88,39 +88,39 @@ class OpenBackends:
         return found.handle
 
     def servers(self) -> Iterator[tuple[str, OwnBackend]]:
-        """Our servers that run, and their settings."""
+        """Yield our running servers, and their settings."""
         for name, found in [*self._opened.items()]:
             if found.ending is None and isinstance(found.settings, OwnServer):
                 yield name, found.settings
 
     def durable_bytes(self) -> dict[str, int | None]:
-        """How much of each result file of our servers' running batches is durable, by its path under the home; None
-        where that is not known yet.
+        """Return the durable bytes of each result file of our running batches, by path under the home; None if
+        unknown.
         """
         found: dict[str, int | None] = {}
         for name, opened in [*self._opened.items()]:
             if opened.server is not None:
-                with suppress(BackendError):  # it has ended: its files are as they stay
+                with suppress(BackendError):  # it has ended: its files do not change
                     there = opened.server.durable_bytes()
                     found |= {f"servers/{name}/{path}": size for path, size in there.items()}
         return found
 
     def resume(self) -> None:
-        """Our servers may send rows again."""
+        """Let our servers send rows again."""
         for opened in [*self._opened.values()]:
             if opened.server is not None:
                 with suppress(BackendError):
                     opened.server.resume()
 
     def leaves(self, name: str) -> str | None:
-        """Why rows are to come back from one of our servers that still runs; None where they may stay."""
+        """Return why rows must leave one of our running servers, or None if they may stay."""
         found = self._opened.get(name)
         if found is None or found.server is None or name in self._config.backends:
             return None
         return f"{name} is no longer in {self._config.path}"
 
     def use(self, config: Config) -> None:
-        """These settings hold from now on."""
+        """Apply new settings."""
         with self._lock:
             self._config = config
             for name, found in [*self._opened.items()]:
@@ -129,8 +129,8 @@ class OpenBackends:
                     self._renew(name, found, settings)
 
     def _renew(self, name: str, found: Opened, settings: Backend) -> None:
-        """A backend whose API or server is told something else opens again at its next use; prices and limits change
-        where it stands.
+        """Reopen a backend at its next use if its API or server has other settings; prices and limits change in
+        place.
         """
         if found.server is not None and (self._serves(name, settings) != found.runs_under or _moves(found, settings)):
             self._end(found.server, found, name)
@@ -162,7 +162,7 @@ class OpenBackends:
 
 
 def _moves(found: Opened, settings: Backend) -> bool:
-    """Whether the engines of a fleet are to be started otherwise than they are."""
+    """True if the engines of a fleet must be restarted."""
     before = found.settings
     if not isinstance(before, FleetBackend):
         return False
@@ -172,7 +172,7 @@ def _moves(found: Opened, settings: Backend) -> bool:
 
 
 def _reopened(handle: BackendHandle, settings: Backend, config: Config) -> BackendHandle:
-    """The same API under the prices and limits that hold now."""
+    """Return the same API with current prices and limits."""
     return replace(
         handle,
         limits=limits_of(settings, handle.profile),

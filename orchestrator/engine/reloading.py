@@ -1,7 +1,7 @@
-"""orch.toml while an engine runs under it: edits hold from the next check on, what cannot be applied is reported.
+"""orch.toml while an engine runs: edits apply from the next check on; what cannot be applied is reported.
 
-A file is believed once it reads the same at two looks: one that is being written is half a file. One that is broken,
-gone or empty is refused, and what held before goes on holding.
+A file counts once it reads the same at two looks, because a file may be read half written. A broken, missing or empty
+file is refused, and the previous settings stay in force.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from orchestrator.settings.telemetry import Telemetry
 
 SECRETS = ("api_key_env", "webhook_secret_env")
 _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
-"""Settings that say where the state is, and the variables that go before them."""
+"""Settings that place the state, and the variables that override them."""
 
 
 class Reloader:
-    """Checks the settings file of one engine. `check` raises OrchError for settings that cannot be meant."""
+    """Checks an engine's settings file. `check` raises OrchError for invalid settings."""
 
     def __init__(
         self,
@@ -46,19 +46,19 @@ class Reloader:
         self.in_force = InForce(os.getpid(), str(config.home), None, "", "")
 
     def begin(self, now: datetime) -> None:
-        """Say what holds from the start."""
+        """Record the settings in force from the start."""
         self._hold(now, ())
 
     @property
     def moves_to(self) -> Path | None:
-        """The home that the file names by now, where it is another than this engine's."""
+        """Home that the file now names, if it is not this engine's."""
         said, above = self._wanted.said.get("home"), self._environ.get(_PLACES["home"])
         if above or said == self._began.get("home") or not isinstance(said, str):
             return None
         return home_beside(self.config.path, said)
 
     def look(self, now: datetime) -> str | None:
-        """Take up what was edited; what is to be told of it, if anything. `config` is what holds then."""
+        """Apply an edit and return a message about it, or None. `config` then has the settings in force."""
         if self.config.path is None:
             return None
         found = _read(self.config.path)
@@ -81,7 +81,7 @@ class Reloader:
         return "\n".join([f"{self.config.path} was edited: the new settings are in force", *self.in_force.told])
 
     def _taken_back(self) -> str | None:
-        """The file is again as it was when it was taken up last."""
+        """Note that the file is again as it was when last applied."""
         if self._refused is None:
             return None
         self._refused = None
@@ -113,11 +113,10 @@ class Reloader:
 def adopt(
     held: Config, wanted: Config, began: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[Config, list[str]]:
-    """The settings that hold from now on, and what of those that are wanted holds only after a restart.
+    """Return the settings in force from now on, and the wanted changes that need a restart.
 
-    `began` is what the file said of the place of the state when the process began: that it has for good, as it has
-    its environment. What names a variable that is not set there stays as it was, and a new backend without its key
-    is left out.
+    `began` is what the file said about the place of the state at the start, which stays, as does the environment. A
+    setting with an unset variable stays as it was, and a new backend without its key is left out.
     """
     backends: dict[str, Backend] = {}
     said = wanted.said
@@ -178,7 +177,7 @@ def _variables(reports: Reports) -> Iterator[tuple[str, str]]:
 
 
 def _read(path: Path) -> str | InputError:
-    """What a settings file says now, or why nobody can tell."""
+    """Return a settings file's content, or why it cannot be read."""
     try:
         return text_of(path.read_bytes(), path)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The nights of a home's schedules, run by the engine that `orch up` is.
+"""The nights of a home's schedules, run by the engine of `orch up`.
 
-`tick` is one idempotent step, called again and again: it records the nights whose time has come, begins those that
-may begin, and ends those whose job is over. A night is recorded before its job is made, and the job is found again by
-its file: a kill between the two makes neither two nights nor two jobs.
+`tick` is an idempotent step, called repeatedly: it records due nights, starts those that may start, and ends those
+whose job is over. A night is recorded before its job is made, and the job is found again by its file: a kill in
+between causes neither two nights nor two jobs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What need not be computed again before `next_at`, while the schedule is the same and no clock was set back."""
+    """A result that is valid until `next_at`, while the schedule is the same and no clock was set back."""
 
     schedule: Schedule
     at: datetime
@@ -53,12 +53,12 @@ class _Looked:
 
 
 class Scheduler:
-    """Runs the schedules of one home that were made under one configuration; by one engine at a time."""
+    """Runs a home's schedules that were made under one configuration; for one engine at a time."""
 
     def __init__(
         self, store: Store, home: Home, config: Config, now: Callable[[], datetime], builds: Builds | None = None
     ) -> None:
-        """Jobs are made by `builds`; without, they are made here."""
+        """Make jobs with `builds`, or here without it."""
         self._store = store
         self._home = home
         self._config = config
@@ -69,13 +69,14 @@ class Scheduler:
         self._faults = Faults()
 
     def use(self, config: Config) -> None:
-        """These settings hold from the next tick on."""
+        """Apply new settings from the next tick on."""
         self._config = config
 
     def tick(self) -> list[str]:
-        """One step; what happened, a line each for people. Raises StorageError where the home itself suffers.
+        """Take one step; return a line for people about each change. Raises StorageError for a problem of the home
+        itself.
 
-        Whatever goes wrong with one schedule or night, by a defect too, is its own: the others come all the same.
+        A problem with one schedule or night, even a defect, does not affect others.
         """
         told: list[str] = []
         ours: dict[str, Schedule] = {}
@@ -95,7 +96,7 @@ class Scheduler:
         return told
 
     def _problem(self, schedule: Schedule) -> str | None:
-        """Record the nights whose time has come; what keeps the schedule from having any, None where all is well."""
+        """Record due nights; return why the schedule cannot have any, or None."""
         if not is_same_file(schedule.config, self._config.path):
             return f"waits for an engine with the settings it was made with: {schedule.config}"
         try:
@@ -122,7 +123,7 @@ class Scheduler:
         self._looked[schedule.id] = _Looked(schedule, now, coming.at if coming else now + timedelta(days=1))
 
     def _claim(self, schedule: Schedule, now: datetime) -> None:
-        """Several nights that nobody ran are one run, of the newest; the others are recorded as missed."""
+        """Run only the newest of several missed nights, and record the others as missed."""
         first = (now - due_nights.look_back(schedule) - timedelta(days=2)).date()
         known = {(night.night, night.slot) for night in self._store.schedules.nights(schedule.id, first)}
         found = due_nights.due(schedule, now, known)
@@ -140,7 +141,7 @@ class Scheduler:
             self._store.schedules.claim(night)
 
     def _step(self, schedule: Schedule, night: Night) -> list[str]:
-        """Take a night on; what is to be told of it."""
+        """Advance a night and return lines about it."""
         try:
             if night.state is NightState.DUE:
                 said = self._begin(schedule, night)
@@ -153,7 +154,7 @@ class Scheduler:
             else:
                 said = self._look(night, self._store.jobs.find(night.job_id))
         except StateConflict as conflict:
-            log.info("%s", conflict)  # removed, or moved by somebody else; the next tick reads what is
+            log.info("%s", conflict)  # removed, or moved by another process; the next tick reads the new state
             return []
         except (BuildDied, NoRoom) as error:
             said = self._not_built(night, error)
@@ -189,14 +190,14 @@ class Scheduler:
         return [verdict.reason]
 
     def _newest(self, schedule: Schedule, now: datetime) -> due_nights.DueNight | None:
-        """The schedule's latest night whose time has come."""
+        """Return the schedule's latest due night."""
         if schedule.after is None:
             return due_nights.last_due(schedule, now)
         found = self._store.schedules.nights(schedule.id)
         return due_nights.DueNight(found[-1].night, found[-1].due_at, found[-1].slot) if found else None
 
     def _deadline(self, schedule: Schedule, night: Night) -> datetime | None:
-        """When a night must be done: what the schedule says, or the job file. Raises OrchError."""
+        """Return a night's deadline, from the schedule or the job file. Raises OrchError."""
         text = schedule.deadline or file_deadline(Path(schedule.file))
         return (
             None
@@ -205,7 +206,7 @@ class Scheduler:
         )
 
     def _running(self, schedule: Schedule) -> str | None:
-        """An unfinished job of the whole file, that somebody wants to run."""
+        """Return an unfinished real job of the whole file, or None."""
         file = os.path.realpath(schedule.file)
         unfinished = self._store.jobs.unfinished(self._home.identity())
         wanted = [job for job in unfinished if not job.options.get("dry_run") and not job.is_limited]
@@ -235,12 +236,12 @@ class Scheduler:
         return [f"job {intake.job.id}, {intake.reason}"]
 
     def _unbuilt(self, night: Night) -> list[Job]:
-        """The jobs that are being built for a night, or were when their builder died."""
+        """Return the unbuilt jobs of a night, including those whose builder died."""
         unfinished = self._store.jobs.unfinished(self._home.identity())
         return [job for job in unfinished if job.options.get(NIGHT) == night.id and job.built_at is None]
 
     def _cancelled(self, night: Night) -> Job | None:
-        """The job of a night that was cancelled while it was built, which ends there."""
+        """Return a night's job that was cancelled during its build, which ends the build."""
         if self._builds is None:
             return None
         job = next((job for job in self._unbuilt(night) if job.cancel_requested_at is not None), None)
@@ -249,7 +250,7 @@ class Scheduler:
         return job
 
     def _not_built(self, night: Night, error: Exception) -> list[str]:
-        """A build that died or found no room, perhaps for what others took: it is tried again, a few times."""
+        """Retry a build that died or found no room, a few times: other work may have caused it."""
         code = JobFault.NO_ROOM if isinstance(error, NoRoom) else JobFault.INTERNAL
         log.warning("night of %s: %s", night.name, error)
         fault = self._faults.caught(_key(night), error, self._now(), code)
@@ -261,7 +262,7 @@ class Scheduler:
         return self._failed(night, str(error), code)
 
     def _look(self, night: Night, job: Job | None) -> list[str]:
-        """Whether a night's job is over."""
+        """End a night whose job is over."""
         if job is None:
             return self._end(night, NightState.FAILED, "its job was removed before it ended")
         if job.error is not None:
@@ -279,7 +280,7 @@ class Scheduler:
         try:
             return self._end(night, NightState.FAILED, reason, code)
         except StateConflict as conflict:
-            log.info("%s", conflict)  # removed, or ended by somebody else
+            log.info("%s", conflict)  # removed, or ended by another process
             return []
 
     def _end(self, night: Night, state: NightState, reason: str, code: str | None = None) -> list[str]:
@@ -288,12 +289,12 @@ class Scheduler:
 
 
 def _key(night: Night) -> str:
-    """What the build of a night's job goes by."""
+    """Return the key of a night's build."""
     return f"night {night.id}"
 
 
 def _code_of(error: OrchError) -> str:
-    """Why a night has no job, as a code."""
+    """Return the code of why a night has no job."""
     match error:
         case OutputError():
             return error.code
@@ -308,5 +309,5 @@ def _code_of(error: OrchError) -> str:
 
 
 def file_deadline(file: Path) -> str | None:
-    """The deadline that a job file names, as text; None where it names none, or is a batch file. Raises OrchError."""
+    """Return a job file's deadline as text; None for a batch file or without one. Raises OrchError."""
     return job_file.load(file).deadline if kind_of(file) is JobKind.DOCUMENTS else None

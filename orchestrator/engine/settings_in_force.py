@@ -1,6 +1,6 @@
-"""Which settings the engine of a home runs under, as other commands see it. Light: looking imports no more than this.
+"""The settings of a home's running engine, for other commands. A light module, for read-only commands.
 
-An engine keeps it in `settings.json` in its home, and keeps that true while it runs.
+An engine keeps them in `settings.json` in its home, and keeps that true while it runs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The engine `pid` of a `home` runs under the settings of `file` as it was at `read_at`, when it had this digest.
+    """The engine `pid` of a `home` runs under the settings of `file` as read at `read_at`, with this digest.
 
-    `refused` is why the file as it is now is not taken up; `restart` names what of it holds from a restart on. Where
-    the file names another home by now, it is told there as well.
+    `refused` is why the current file is not applied; `restart` names its settings that apply only after a restart. If
+    the file now names another home, that home has this record too.
     """
 
     pid: int
@@ -44,19 +44,19 @@ class InForce:
 
     @property
     def told(self) -> list[str]:
-        """What a person has to know, a line each; nothing where the file holds as it is."""
+        """Lines for a person; empty if the file is in force as it is."""
         held = f"the engine keeps the settings that it read at {self.read_at}"
         refused = [] if self.refused is None else [f"{self.refused}\n  {held}"]
         return refused + [f"{one}: takes effect when the engine restarts" for one in self.restart]
 
 
 def digest_of(content: bytes) -> str:
-    """What stands for what a settings file says."""
+    """Return a digest of a settings file's content."""
     return sha256(content.removeprefix(b"\xef\xbb\xbf")).hexdigest()[:16]
 
 
 def keep(home: Home, in_force: InForce) -> None:
-    """Let other commands know which settings the engine runs under."""
+    """Publish the engine's settings for other commands."""
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with durable(home.settings) as file:
@@ -74,7 +74,7 @@ def _kept(home: Home) -> InForce | None:
 
 
 def differences(home: Home, holder: Holder | None, path: Path | None) -> list[str]:
-    """How the settings of the engine that runs a home differ from those that a command reads in `path`."""
+    """Return how the running engine's settings differ from those in `path`, the command's own."""
     in_force = _kept(home)
     if in_force is None:
         return []
@@ -83,7 +83,7 @@ def differences(home: Home, holder: Holder | None, path: Path | None) -> list[st
         is_there = there is not None and there.pid == in_force.pid
         return [f"{there} still has the home {in_force.home}", *in_force.told] if is_there else []
     if holder is None or holder.pid != in_force.pid:
-        return []  # that was another engine's
+        return []  # it was another engine's
     if not is_same_file(in_force.file, path):
         return [f"the engine runs under {in_force.file or 'no orch.toml'}, and this command reads {path or 'none'}"]
     if in_force.refused is None and path is not None:
@@ -97,15 +97,15 @@ def differences(home: Home, holder: Holder | None, path: Path | None) -> list[st
 
 
 def other_settings(store: Store, job: Job, mine: Path | None, now: datetime) -> str | None:
-    """Why a job waits for an engine with another settings file; None if it may run under `mine`.
+    """Return why a job waits for an engine with another settings file; None if it may run under `mine`.
 
-    A file that is gone was moved if `mine` has its name: from then on the job is made under `mine`.
+    A missing file counts as moved if `mine` has its name: from then on the job belongs to `mine`.
     """
     made_under = job.options.get("config", str(mine))
     if is_same_file(made_under, mine):
         return None
     if mine is None or Path(made_under).exists() or Path(made_under).name != mine.name:
-        # Names of backends and models mean what that file says; another's would send rows elsewhere.
+        # Names of backends and models depend on that file; another file could send rows elsewhere.
         return f"waits for an engine with its settings, {made_under}; if these were moved, submit it again"
     store.jobs.allow(job.id, config=str(mine))
     store.jobs.note(job.id, EventKind.REVISED, f"{made_under} is gone: it goes on under {mine}", now)

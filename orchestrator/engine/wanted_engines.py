@@ -1,4 +1,4 @@
-"""What a person wants of a fleet's models (`orch engines start MODEL`): a file beside its server's state."""
+"""A person's wishes for a fleet's models (`orch engines start MODEL`): a file beside its server's state."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FILE_NAME = "wishes.json"
 
 @dataclass(frozen=True, slots=True)
 class Wished:
-    """A wish, and when it was said."""
+    """A wish, and its time."""
 
     wish: EngineWish
     at: datetime
 
 
 def read_wishes(folder: Path) -> dict[str, Wished]:
-    """The wishes that hold, by model. A file that cannot be read holds none."""
+    """Return the current wishes by model; empty if the file cannot be read."""
     try:
         told = json.loads((folder / FILE_NAME).read_bytes())
         return {
@@ -35,7 +35,7 @@ def read_wishes(folder: Path) -> dict[str, Wished]:
 
 
 def write_wishes(folder: Path, wishes: Mapping[str, Wished]) -> None:
-    """Keep these wishes and no others. Raises StorageError."""
+    """Replace all wishes. Raises StorageError."""
     told = {name: {"wish": one.wish.value, "at": one.at.isoformat()} for name, one in wishes.items()}
     beside = folder / f".{FILE_NAME}.{uuid.uuid4().hex}"
     try:

@@ -1,4 +1,4 @@
-"""What the rows of a bench would cost elsewhere: at a backend of orch.toml, or at any provider of the price table."""
+"""Prices of a bench's rows elsewhere: at a backend of orch.toml, or at any provider of the price table."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from orchestrator.policy.pricing import Tier
 from orchestrator.settings.config import Config
 
 Hosted = tuple[str, Decimal, bool]
-"""A name, what a row costs there in dollars, and whether that is an estimate."""
+"""A name, the price of a row there in dollars, and whether it is an estimate."""
 
 
 def hosted_row(
     config: Config, versus: str, input_tokens: float, output_tokens: float, now: Callable[[], datetime]
 ) -> Hosted:
-    """What a row with so many tokens costs at `BACKEND:MODEL` or `PROVIDER:MODEL`. Raises UsageError."""
+    """Return the price of a row of these sizes at `BACKEND:MODEL` or `PROVIDER:MODEL`. Raises UsageError."""
     place, _, model = versus.partition(":")
     if not place or not model:
         raise UsageError(f"--vs {versus}: write BACKEND:MODEL or PROVIDER:MODEL, such as openai:gpt-5-nano")
-    # A thousand rows, as prices are of whole tokens.
+    # A thousand rows, because prices are for whole tokens.
     usage = Usage(input_tokens=math.ceil(1000 * input_tokens), output_tokens=math.ceil(1000 * output_tokens))
     found = _price(config, place, model, usage, now)
     return versus, found.cost / 1000, found.estimated

@@ -1,4 +1,4 @@
-"""The points of a bench in a file: each is on disk before the next is begun, and a kill loses the one under way."""
+"""The points of a bench in a file: each is on disk before the next starts, so a kill loses only the current one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from orchestrator.core.wire import JSON_ERRORS
 
 @dataclass(frozen=True, slots=True)
 class BenchNote:
-    """What was measured under a name: `sweep/64`, `mode/static`; `told` is its figures as JSON has them."""
+    """A named measurement, such as `sweep/64` or `mode/static`; `told` has its figures in JSON form."""
 
     name: str
     told: dict[str, Any]
 
 
 class Notebook:
-    """Notes by name, in the order in which they were made. Raises StorageError where the file cannot be used."""
+    """Notes by name, in order of creation. Raises StorageError if the file cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -31,7 +31,7 @@ class Notebook:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._notes, whole = _read(path)
             if path.exists() and path.stat().st_size > whole:
-                os.truncate(path, whole)  # what a kill cut off
+                os.truncate(path, whole)  # the rest of a killed write
         except OSError as error:
             raise StorageError(f"{path} cannot be used: {error.strerror}") from error
 
@@ -39,15 +39,15 @@ class Notebook:
         return name in self._notes
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """What is known under a name."""
+        """Return the figures under a name, or None."""
         return self._notes.get(name)
 
     def under(self, folder: str) -> list[BenchNote]:
-        """The notes whose names begin with `folder/`."""
+        """Return the notes whose names begin with `folder/`."""
         return [BenchNote(name, told) for name, told in self._notes.items() if name.startswith(f"{folder}/")]
 
     def add(self, name: str, told: dict[str, Any]) -> None:
-        """Keep one more."""
+        """Add a note, durably."""
         line = msgspec.json.encode({"name": name, "told": told}) + b"\n"
         try:
             with self._path.open("ab") as file:
@@ -59,7 +59,7 @@ class Notebook:
         self._notes[name] = told
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Delete all notes."""
         with durable(self._path):
             pass
         self._notes = {}
@@ -71,7 +71,7 @@ class _Line(msgspec.Struct):
 
 
 def _read(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
-    """The whole lines of the file, and where they end."""
+    """Return the complete lines of the file, and their end."""
     found: dict[str, dict[str, Any]] = {}
     end = 0
     if not path.exists():

@@ -1,4 +1,4 @@
-"""A whole bench: the sample, the engine, the points, and what follows from them."""
+"""A whole bench: the sample, the engine, the points, and the conclusions."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 STARTS = timedelta(days=30)
-"""How far back starts say how long the next takes."""
+"""Age of starts that still predict how long the next one takes."""
 SATURATED = 2
-"""Settings are tried with so many times the best concurrency: then they decide what runs at once."""
+"""Settings are tried at this multiple of the best concurrency: the engine's own limits then decide what runs."""
 MOST_FIRST = 30.0
-"""Seconds: the first run of settings takes as many as there are minutes to measure, up to this."""
+"""Seconds: the first run of settings takes one per minute of the bench, up to this limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchWishes:
-    """What is asked for. `versus` None compares with `[report] compare` as far as that has a price."""
+    """Options of a bench. With `versus` None, it compares with `[report] compare` if that has a price."""
 
     file: Path
     backend: str | None
@@ -56,7 +56,7 @@ class BenchWishes:
 
 @dataclass(frozen=True, slots=True)
 class BenchTold:
-    """Whom a bench tells what: lines for people, documents that were read, points, points of settings."""
+    """Callbacks of a bench: lines for people, documents read, points, points of settings."""
 
     say: Callable[[str], None]
     reading: Progress
@@ -66,7 +66,7 @@ class BenchTold:
 
 @dataclass(slots=True)
 class Bench:
-    """One bench of a home. Raises OrchError; what was measured until then is kept."""
+    """A bench of a home. Raises OrchError; earlier measurements are kept."""
 
     store: Store
     home: Home
@@ -76,7 +76,7 @@ class Bench:
     told: BenchTold
 
     def run(self) -> BenchReport:
-        """Measure what is not measured yet, and say what it means."""
+        """Measure what is missing, and return the report."""
         name = backend_named(self.config, self.wishes.backend)
         if self.wishes.effort is not None and not isinstance(self.config.backends[name], EnginesBackend):
             raise UsageError(
@@ -86,7 +86,7 @@ class Bench:
         if self.wishes.effort is not None:
             require_no_engine(self.home)
         if self.wishes.versus is not None:
-            hosted_row(self.config, self.wishes.versus, 1.0, 1.0, self.now)  # before anything is measured
+            hosted_row(self.config, self.wishes.versus, 1.0, 1.0, self.now)  # checked before anything is measured
         sample = take_sample(self.store, self.home, self.config, self.wishes.file, name, self.now, self.told.reading)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return self._with_engine(runner, name, sample)
@@ -131,10 +131,10 @@ class Bench:
         )  # fmt: skip
 
     def _notebook(self, sample: Sample, target: BenchTarget) -> Path:
-        """One for each engine that the sample was asked of."""
+        """Return the notebook of an engine for this sample."""
         parts = (target.backend, target.model, *target.options, target.version or "", *sorted(target.urls))
         if isinstance(self.config.backends[target.backend], EnginesBackend):
-            parts = parts[: -len(target.urls)]  # where it listens says nothing of it
+            parts = parts[: -len(target.urls)]  # its address does not identify it
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
         return self.home.bench(sample.digest) / f"{digest}.jsonl"
 
@@ -147,7 +147,7 @@ class Bench:
         if self.wishes.applies:
             if rates is None:
                 raise RefusedError(f"nothing to apply: {measured.knee.reason}")
-            note_applied(self.home.bench(sample.digest), rates)  # before: what plans go by is never without it
+            note_applied(self.home.bench(sample.digest), rates)  # first: plans never use unrecorded rates
             self.store.engine_rates.put(rates)
         return BenchReport(
             job=sample.name,
@@ -196,7 +196,7 @@ class Bench:
         try:
             return hosted_row(self.config, self.config.report.compare, input_tokens, output_tokens, self.now)
         except UsageError:
-            return None  # nobody asked for it
+            return None  # an unrequested comparison may fail
 
 
 def _terms(target: BenchTarget, sample: Sample) -> RigTerms:
@@ -206,7 +206,7 @@ def _terms(target: BenchTarget, sample: Sample) -> RigTerms:
 def _rates(
     home: str, target: BenchTarget, measured: Measured, memory: GpuMemory, now: datetime
 ) -> EngineRates | None:
-    """What one engine of the target does."""
+    """Return the rates of one engine of the target."""
     at_knee = measured.at_knee
     if at_knee is None or not at_knee.rows_per_second:
         return None

@@ -1,7 +1,7 @@
-"""The rows of a bench: of a job's request lines, a part that has long and short ones as the job has them.
+"""The rows of a bench: a part of a job's request lines, with the job's mix of long and short rows.
 
-Rows that stand together in the job (the tasks of a document) are taken together, as what they share is what an
-engine's prefix cache saves.
+Neighbouring rows (the tasks of a document) are taken together, because an engine's prefix cache reuses their common
+part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 BLOCK = 8
-"""So many rows that stand together are taken together."""
+"""Number of neighbouring rows that are taken together."""
 MOST_ROWS = 1_024
 MOST_BYTES = 64_000_000
 FILE_NAME = "rows.jsonl"
@@ -55,10 +55,10 @@ class _Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """`path` has `rows` of the job's `job_rows`, all for one `endpoint` and one `model`, the name that it has at the
-    backend; `left_out` rows of the job are for others.
+    """A sample of `rows` of the job's `job_rows` in `path`, all for one `endpoint` and one `model`.
 
-    `digest` stands for their content.
+    `model` is the name at the backend. `left_out` rows of the job are for other models or endpoints. `digest`
+    identifies the content.
     """
 
     path: Path
@@ -76,7 +76,7 @@ def take_sample(
     store: Store, home: Home, config: Config, file: Path, backend: str, now: Callable[[], datetime],
     progress: Progress,
 ) -> Sample:  # fmt: skip
-    """Build the job, without a trace, and write a part of its lines below `home.bench`. Raises OrchError."""
+    """Build the job temporarily, and write a part of its lines below `home.bench`. Raises OrchError."""
     job = draft(file, config, home, Options(backend=backend, new=True), now())
     check_eligible(config, job)
     with rehearsed(store, home, config, job, now(), progress) as (built, report):
@@ -100,20 +100,20 @@ def take_sample(
 
 
 def _groups(path: Path) -> dict[tuple[str, str], list[_Span]]:
-    """Where the lines of each endpoint and model lie, in the file's order."""
+    """Return the places of the lines of each endpoint and model, in file order."""
     found: dict[tuple[str, str], list[_Span]] = {}
     with path.open("rb") as file:
         for _, offset, raw in lines(file):
             try:
                 line = _decode(raw)
             except JSON_ERRORS:
-                continue  # a run would tell it as this row's failure
+                continue  # a run would report it as this row's failure
             found.setdefault((line.url, line.body.model or ""), []).append(_Span(offset, len(raw)))
     return found
 
 
 def stratified(spans: Sequence[_Span], most: int = MOST_ROWS, most_bytes: int = MOST_BYTES) -> list[_Span]:
-    """Up to `most` rows, in the given order: blocks of neighbours, evenly spaced over all blocks by length."""
+    """Return up to `most` rows in the given order: blocks of neighbours, evenly spaced over all blocks by length."""
     mean = sum(span.length for span in spans) / len(spans)
     wanted = max(1, min(most, int(most_bytes / max(1.0, mean))))
     if len(spans) <= wanted:

@@ -1,4 +1,4 @@
-"""Which points a bench measures, in which order; those that its notebook has are not measured again."""
+"""The points of a bench and their order; points in the notebook are not measured again."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SWEEP, MODE = "sweep", "mode"
 SETTLED = "knee/settled"
 PREFILL, FILE_ORDER = "prefill/one-token", "order/file"
 SWEEP_POINTS = 14
-"""About how many points a sweep takes: doublings, and halvings around the knee."""
+"""Approximate number of points of a sweep: doublings, and halvings around the knee."""
 OVERHEAD = 1.6
-"""A point takes so many times its time, with its first flight and its drain."""
+"""Real time of a point relative to its measuring time, including its first flight and its drain."""
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
 WINDOW = 0.5
-"""The window of dynamic batching, as a part of the median latency."""
+"""Window of dynamic batching, as a share of the median latency."""
 LEAST_WINDOW = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class BenchProgress:
-    """A point that is over, or (with `result` None) one that begins; `left` points are still to come, about."""
+    """A finished point, or a starting one if `result` is None; about `left` points remain."""
 
     name: str
     result: BenchPoint | None
@@ -41,7 +41,7 @@ Tell = Callable[[BenchProgress], None]
 
 @dataclass(slots=True)
 class Session:
-    """Measures with a rig for about so many `minutes`. `most` is the highest concurrency."""
+    """Measures with a rig for about `minutes`. `most` is the highest concurrency."""
 
     rig: Rig
     notebook: Notebook
@@ -59,7 +59,7 @@ class Session:
         self._began = self.clock()
 
     async def run(self) -> Measured:
-        """Every point that is asked for. Raises OrchError; what was measured by then is in the notebook."""
+        """Measure every requested point. Raises OrchError; the notebook keeps earlier points."""
         knee = await self._sweep()
         if isinstance(knee, NoKnee):
             return Measured(self._sweep_results(), knee, None, (), 0.0, None, self.rig.order)
@@ -83,7 +83,7 @@ class Session:
                 )
                 for one in self._sweep_points()
             ]
-            # A sweep that has ended stays as it ended: what follows was measured at its knee.
+            # A settled sweep stays settled: the following points were measured at its knee.
             is_over = SETTLED in self.notebook or self.clock() - self._began > 60 * self.minutes
             step = next_step(points, self.most, settle=is_over)
             if not isinstance(step, Measure):
@@ -94,7 +94,7 @@ class Session:
             await self._one(f"{name}/again" if name in self.notebook else name, step.concurrency)
 
     def _sweep_points(self) -> list[BenchPoint]:
-        """In the order in which they were measured; of one that was measured again, the later counts."""
+        """Return the points in measuring order; of a repeated point, the later one counts."""
         return [BenchPoint.of_json(note.told) for note in self.notebook.under(SWEEP)]
 
     def _sweep_results(self) -> tuple[BenchPoint, ...]:
@@ -109,7 +109,7 @@ class Session:
         self, name: str, concurrency: int, *, mode: Mode = Mode.CONTINUOUS, window: float = 0.0,
         in_file_order: bool = False, one_token: bool = False,
     ) -> BenchPoint:  # fmt: skip
-        """A point, or what is known of it."""
+        """Measure a point, or return it from the notebook."""
         if (known := self._known(name)) is not None:
             return known
         self.tell(BenchProgress(name, None, self._left(), self._eta()))
@@ -127,7 +127,7 @@ class Session:
 
     @property
     def point_seconds(self) -> float:
-        """How long one point is to measure."""
+        """Measuring time of a point in seconds."""
         points = SWEEP_POINTS + 2 + len(self.modes)
         return min(MOST_SECONDS, max(LEAST_SECONDS, 60 * self.minutes / points / OVERHEAD))
 
@@ -137,5 +137,5 @@ class Session:
         return max(1, SWEEP_POINTS - known) + sum(name not in self.notebook for name in others)
 
     def _eta(self) -> float | None:
-        """Seconds until the end, about; None before the first point is over."""
+        """Return the approximate seconds until the end; None before the first point is over."""
         return self._left() * self._spent / self._done if self._done else None

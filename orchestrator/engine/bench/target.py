@@ -1,4 +1,4 @@
-"""The engine that a bench measures: the upstreams of a backend as they run, or an engine that is started for it."""
+"""The engine that a bench measures: the running upstreams of a backend, or an engine started for the bench."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ VERSION_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BenchTarget:
-    """Where the rows of a bench go.
+    """The place of a bench's rows.
 
-    `cost_per_hour` is that of all upstreams together, in dollars; `options` are vLLM's beside its defaults.
-    `start_seconds` is None where the engine ran already. `version` and `gpus` are None and () where it does not tell.
+    `cost_per_hour` is that of all upstreams together, in dollars; `options` are vLLM's beyond its defaults.
+    `start_seconds` is None if the engine already ran. `version` is None if unknown.
     """
 
     backend: str
@@ -50,16 +50,16 @@ class BenchTarget:
     start_seconds: float | None = None
     version: str | None = None
     slots: tuple[int, ...] | None = None
-    """GPUs of this machine that it is on; None where it is not known to be on any of them."""
+    """Its GPUs on this machine; None if unknown."""
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on this machine, so that its GPUs can be looked at."""
+        """True if it runs on this machine, so that its GPUs can be watched."""
         return all(_is_loopback(url) for url in self.urls)
 
 
 def backend_named(config: Config, name: str | None) -> str:
-    """The backend that a bench measures. Raises UsageError."""
+    """Return the backend that a bench measures. Raises UsageError."""
     able = [one for one, backend in config.backends.items() if isinstance(backend, LocalBackend | EnginesBackend)]
     if name is None:
         if len(able) == 1:
@@ -90,9 +90,9 @@ def backend_named(config: Config, name: str | None) -> str:
 def target_of(
     config: Config, home: Home, name: str, model: str, tell: Callable[[str], None], options: Sequence[str] = ()
 ) -> Iterator[BenchTarget]:
-    """The engine, ready for rows, for the length of a block; with more `options`, if it is started for it.
+    """Provide the engine, ready for rows, during a block; an engine started here gets the additional `options`.
 
-    Raises BackendError, RefusedError, UsageError.
+    Raises BackendError, RefusedError or UsageError.
     """
     backend = config.backends[name]
     if isinstance(backend, EnginesBackend):
@@ -138,7 +138,7 @@ def _engine(
 
 
 def _require_open(name: str, backend: EnginesBackend) -> None:
-    """Raises RefusedError outside the hours in which engines may run."""
+    """Raise RefusedError outside the hours in which engines may run."""
     hours = backend.open_hours
     if hours is not None and now() < (opens := hours.span(now()).opens):
         raise RefusedError(
@@ -148,12 +148,12 @@ def _require_open(name: str, backend: EnginesBackend) -> None:
 
 
 def _ready(driver: EngineDriver, model: str) -> EngineReport:
-    """The engine once it takes rows. Raises BackendError where it will not."""
+    """Return the engine once it takes rows. Raises BackendError if it does not start."""
     while True:
         report = next((one for one in driver.engines() if one.model == model), None)
         if report is not None and report.state is EngineState.WARM:
             return report
-        # One that ended once will do so again: a bench waits for no second start.
+        # An engine that failed once will fail again: a bench does not wait for a second start.
         if (
             report is not None
             and report.problem is not None
@@ -164,7 +164,7 @@ def _ready(driver: EngineDriver, model: str) -> EngineReport:
 
 
 def require_no_engine(home: Home) -> None:
-    """Raises RefusedError while an engine of the home runs: its GPUs are taken."""
+    """Raise RefusedError while an engine of the home runs: its GPUs are taken."""
     if running_engine(home) is not None:
         raise RefusedError(
             "an engine of this home is running (`orch up`, or a job): settings are tried on engines started for it",
@@ -173,7 +173,7 @@ def require_no_engine(home: Home) -> None:
 
 
 def _running(home: Home, base: BenchTarget) -> BenchTarget:
-    """The engines that the home's own engine process has warm."""
+    """Return the warm engines of the home's own engine process."""
     health = fetch_health(home, base.backend)
     told: list[dict[str, Any]] = [] if health is None else health["engines"]
     warm = [one for one in told if one["model"] == base.model and one["state"] == EngineState.WARM.value]
@@ -187,7 +187,7 @@ def _running(home: Home, base: BenchTarget) -> BenchTarget:
 
 
 def _versioned(target: BenchTarget) -> BenchTarget:
-    """With the engine's version, where it tells one (vLLM does)."""
+    """Add the engine's version, if it reports one (vLLM does)."""
     root = target.urls[0].rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     try:

@@ -1,4 +1,4 @@
-"""An engine's own settings tried against each other: each is an engine that is started, and one point of it."""
+"""Trials of an engine's own settings: for each, an engine is started and one point measured."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from orchestrator.server.bench.rig import Rig
 
 TUNE = "tune"
 Started = Callable[[tuple[str, ...]], AbstractAsyncContextManager[Rig]]
-"""An engine with these options beside its own, ready for rows. Raises BackendError where it does not start."""
+"""Starts an engine with these additional options, ready for rows. Raises BackendError if it does not start."""
 
 
 async def tune(
     candidates: list[tuple[str, ...]], concurrency: int, notebook: Notebook, started: Started,
     tell: Callable[[Contest, TunePoint | None], None], first_seconds: float,
 ) -> Tuned:  # fmt: skip
-    """Try settings until there is a winner; what the notebook has is not tried again.
+    """Try settings until there is a winner; settings in the notebook are not tried again.
 
-    `concurrency` is high enough that the engine's own limits decide how many rows run at once.
-    The first run of each takes `first_seconds`.
+    `concurrency` is so high that the engine's own limits decide how many rows run at once. The first run of each
+    takes `first_seconds`.
     """
     while True:
         points = tuple(TunePoint.of_json(note.told) for note in notebook.under(TUNE))

@@ -1,9 +1,9 @@
-"""A home's replica: what `orch up --replica` keeps elsewhere, so that another machine goes on with it.
+"""A home's replica: what `orch up --replica` keeps elsewhere, so that another machine can continue.
 
-    home_contents  what of a home is replicated: its databases and files at one moment
-    home_replica   sends it while the engine works; whether this engine may act
-    paid_calls     a provider is asked for what it bills only once the replica knows that it will be
-    status_file    what other commands of this machine know of it, and what they wait for
+home_contents  the replicated parts of a home: its databases and files at one moment
+home_replica   sends them while the engine works; decides if this engine may act
+paid_calls     makes paid calls to a provider only once the replica has their records
+status_file    the replica's state for other commands of this machine, and their waiting for it
 
-`core/replica` says how it is decided who is active, and docs/decisions/0018-standby.md why it is so.
+`core/replica` decides who is active; docs/decisions/0018-standby.md gives the reasons.
 """

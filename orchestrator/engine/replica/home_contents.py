@@ -1,9 +1,9 @@
-"""What of a home is on its replica: databases, and the files of jobs and servers, as they are at one moment.
+"""The replicated parts of a home at one moment: databases, and files of jobs and servers.
 
-A home has several databases: its own one (unless that is Postgres), and one of each batch server. All are read from a
-moment on in which nothing was written to the home's own: so what it says of batches agrees with what the servers know
-of them. Files are looked at behind that. Those that have changed get a second name in the folder `.replica`, under
-which they stay as they were, whatever is removed meanwhile.
+A home has several databases: its own (unless that is Postgres), and one of each batch server. All are read from a
+moment in which nothing was written to the home's own database, so that it agrees with the servers about batches.
+Files are read after that. A changed file gets a hard link in the folder `.replica`, where it stays as it was,
+whatever is removed meanwhile.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from orchestrator.store.database_images import WatchedDatabase, has_rows, readin
 SERVER_DATABASES = f"servers/*/{SERVER_DATABASE}"
 SMALL_FILES = ("home.id", "telemetry.json")
 QUIET_SECONDS, LONGEST_SECONDS = 1.0, 10.0
-"""So long a moment is waited for in which nothing is written, and one in which databases agree at least."""
+"""Seconds to wait for a moment without any write, and at most for one in which the databases agree."""
 CLOCK_SECONDS = 0.1
-"""By so much the times of files may be behind the clock."""
+"""Largest lag of file times behind the clock."""
 APPENDED = ("output.jsonl", "error.jsonl", "requests.jsonl", "sent")
 """Files that only grow, as long as they are the same files."""
 
@@ -44,7 +44,7 @@ APPENDED = ("output.jsonl", "error.jsonl", "requests.jsonl", "sent")
 def _has_jobs(root: Path) -> bool:
     if has_rows(root / DATABASE, ("jobs", "schedules")):
         return True
-    # Where the database is elsewhere, files of jobs are its own once it has a name there.
+    # If the database is elsewhere, files of jobs belong to it once the home has an id there.
     with suppress(FileNotFoundError):
         return (root / "home.id").exists() and any((root / "jobs").iterdir())
     return False
@@ -61,7 +61,7 @@ LAYOUT = ReplicaLayout(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A file as it was: which one, when it was last written, how much of it counts."""
+    """A file as seen: its inode, its last write, and its valid size."""
 
     inode: int
     modified: int
@@ -70,8 +70,10 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The files of a home at one moment. `size` is None where what was sent stays; `gone` are those that were removed
-    in that moment."""
+    """The files of a home at one moment.
+
+    `size` is None if what was sent stays; `gone` are files removed in that moment.
+    """
 
     size: dict[str, int | None]
     seen: dict[str, _Seen] = field(default_factory=dict)
@@ -80,11 +82,12 @@ class _Found:
 
 
 class HomeContents:
-    """The home of an engine. `is_shared`: its own database is not in it, and other machines reach that one."""
+    """The contents of an engine's home. `is_shared`: its own database is elsewhere, and other machines reach it."""
 
     def __init__(self, home: Home, known: Mapping[str, int], *, is_shared: bool, as_of: float) -> None:
-        """`known` has the size of each file as its replica has it: a file of that size that nobody has touched since
-        `as_of` (seconds since 1970) is the same.
+        """Start from `known`, the size of each file on the replica.
+
+        A file of that size that is untouched since `as_of` (seconds since 1970) counts as equal.
         """
         self.root = home.root
         self._is_shared = is_shared
@@ -104,21 +107,21 @@ class HomeContents:
         self._require_one_disk()
         self._version: Hashable = None
         self._looked_at = self._began = self.sent_to = (0.0, 0.0)
-        """All that was recorded before `sent_to` is on the replica: in `who_is_active.seconds`, and since 1970."""
+        """All records before `sent_to` are on the replica: in `who_is_active.seconds`, and since 1970."""
         self.durable: Callable[[], Mapping[str, int | None]] = dict
-        """How much of each result file that grows is durable, by its path; None where that is not known yet."""
+        """Durable bytes of each growing result file, by path; None if unknown."""
         self.on_sent: Callable[[], None] = lambda: None
 
     def close(self) -> None:
-        """Let go of databases and files."""
+        """Close databases and remove links."""
         for database in self._databases.values():
             database.close()
         shutil.rmtree(self._stage, ignore_errors=True)
 
     def version(self) -> Hashable:
-        """Changes with each transaction of a database in the home.
+        """Return a value that changes with each transaction of a database in the home.
 
-        Of one that is elsewhere nobody knows whether it has come to name other files: every look is a new version.
+        A database elsewhere may now name other files, so every call returns a new version.
         """
         self._looked_at = seconds(), time.time()
         self._version = self._seen_version()
@@ -128,12 +131,12 @@ class HomeContents:
         return tuple((path, database.version()) for path, database in self._open_databases().items())
 
     async def cut(self, *, is_new: bool) -> Cut:
-        """The home now."""
+        """Return the home's current state."""
         self._began = self._looked_at
         return await asyncio.to_thread(self._cut, is_new)
 
     def sent(self, cut: Cut) -> None:
-        """All of a cut is on the replica."""
+        """Note that all of a cut is on the replica."""
         self._sent, self.sent_to = dict(self._next), self._began
         self._unsure.clear()
         self.on_sent()
@@ -147,9 +150,9 @@ class HomeContents:
         raise StorageError(f"{self.root} changes faster than it can be copied")
 
     def _at_one_moment(self, is_new: bool, *, is_late: bool) -> Cut | None:
-        """None where something was written meanwhile, and the parts may not fit together.
+        """Return a cut, or None if something was written meanwhile, so that parts may not fit together.
 
-        Where it `is_late`, a file that came and went meanwhile may be missing: its rows would be asked again.
+        If it `is_late`, a file that existed only briefly may be missing: its rows would be asked again.
         """
         before = {path for path, _, _ in self._files()}
         if not is_new:
@@ -162,7 +165,7 @@ class HomeContents:
             if not is_quiet:
                 return None
             found = self._look(before)
-            # What is gone, and may be named in a database, has to be on the replica by now.
+            # A removed file that a database may name must be on the replica by now.
             is_whole = self._seen_version() == began and found.gone <= self._sent.keys()
             if not is_whole and not is_late:
                 return None
@@ -178,7 +181,7 @@ class HomeContents:
         return Cut(images, found.size, self._unsure & found.size.keys(), self._stage)
 
     def _look(self, before: Collection[str]) -> _Found:
-        """The files now; those that differ from what was sent are staged. `before`: which there were a moment ago."""
+        """Return the current files, and stage changed ones. `before` are the files of a moment ago."""
         durable = self.durable()
         found = _Found(dict.fromkeys(before))
         for path, seen, _ in self._files():
@@ -202,13 +205,13 @@ class HomeContents:
         return found
 
     def _is_staged(self, path: str, inode: int) -> bool:
-        """Whether the second name is that of this file: as long as a file has one, no other gets its number."""
+        """True if the link is to this file: while the link exists, no other file gets its inode number."""
         with suppress(FileNotFoundError):
             return (self._stage / path).stat().st_ino == inode
         return False
 
     def _staged(self, path: str) -> bool:
-        """Give a file its second name; whether it was still there."""
+        """Create a file's link; False if the file is gone."""
         staged = self._stage / path
         staged.parent.mkdir(parents=True, exist_ok=True)
         staged.unlink(missing_ok=True)
@@ -219,7 +222,7 @@ class HomeContents:
         return True
 
     def _require_one_disk(self) -> None:
-        """Raises UsageError where files cannot have a second name in the home's own folder."""
+        """Raise UsageError if files cannot be linked into the home's own folder."""
         for top in LAYOUT.tops(self.root):
             if top.stat().st_dev != self.root.stat().st_dev:
                 raise UsageError(
@@ -228,7 +231,7 @@ class HomeContents:
                 )
 
     def _unstage(self, sizes: Mapping[str, int | None]) -> None:
-        """Free the bytes of what is gone from the home."""
+        """Free the bytes of files removed from the home."""
         for parent, _, names in os.walk(self._stage):
             for name in names:
                 path = Path(parent, name)
@@ -236,12 +239,12 @@ class HomeContents:
                     path.unlink(missing_ok=True)
 
     def _files(self) -> Iterator[tuple[str, _Seen, int]]:
-        """Each file of jobs and servers: its path, what is seen of it, when its name or mode was changed last."""
+        """Yield each file of jobs and servers: its path, what is seen, and its last change of name or mode."""
         for top in LAYOUT.tops(self.root):
             yield from _below(str(self.root), top.relative_to(self.root).as_posix())
 
     def _open_databases(self) -> dict[str, WatchedDatabase]:
-        """The databases that there are now, by path. Two threads may ask: one that cuts is waited for by none."""
+        """Return the current databases by path. Two threads may call, without waiting for a cut."""
         with self._lock:
             own = [] if self._is_shared else [self.root / DATABASE]
             paths = [path for path in (*own, *sorted(self.root.glob(SERVER_DATABASES))) if path.exists()]
@@ -256,12 +259,12 @@ class HomeContents:
 
 
 def _has_grown(path: str, last: _Seen | None, now: _Seen) -> bool:
-    """Whether what was sent of a file is how it begins still."""
+    """True if the file still begins with what was sent."""
     return path.endswith(APPENDED) and last is not None and last.inode == now.inode and last.size <= now.size
 
 
 def _below(root: str, folder: str) -> Iterator[tuple[str, _Seen, int]]:
-    """The files below a folder. Strings, and one call for each: a home of many nights has thousands of them."""
+    """Yield the files below a folder, as strings with one call each: a home of many nights has thousands of files."""
     with suppress(FileNotFoundError), os.scandir(f"{root}/{folder}") as entries:
         for entry in entries:
             name = entry.name

@@ -1,6 +1,6 @@
-"""A home's replica while its engine works: what changes is sent there, and this engine may act as long as it is.
+"""A home's replica while its engine works: changes are sent, and the engine may act as long as that succeeds.
 
-It runs in a thread with an event loop of its own, so that nothing that the engine does keeps it from being renewed.
+It runs in a thread with its own event loop, so that nothing in the engine delays its renewal.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ ASKED_SECONDS = 0.1
 
 
 class HomeReplica:
-    """`with HomeReplica(home, replica, is_shared=…) as sent:` sends what changes until the block ends.
+    """`with HomeReplica(home, replica, is_shared=…) as sent:` sends changes until the block ends.
 
-    `is_shared`: the home's own database is not in it. Leaving the block sends what is left, and lets another engine
-    take over at once. Any thread may call.
+    `is_shared`: the home's own database is elsewhere. The end of the block sends the remaining changes, and lets
+    another engine take over immediately. Any thread may call.
     """
 
     def __init__(self, home: Home, replica: Replica, *, is_shared: bool, as_of: float = 0.0) -> None:
-        """`as_of`: what nobody has touched since (seconds since 1970) is on the replica as it is."""
+        """Start from `as_of`: files untouched since (seconds since 1970) are on the replica unchanged."""
         self._home = home
         self._replica = replica
         as_of = time.time() if replica.is_restored else as_of
@@ -64,37 +64,37 @@ class HomeReplica:
 
     @property
     def generation(self) -> int:
-        """In which this engine is the active one."""
+        """Generation in which this engine is active."""
         return self._replica.generation.number
 
     @property
     def is_held(self) -> bool:
-        """Whether this engine is the active one for certain."""
+        """True if this engine is certainly active."""
         return self._replicator.is_held
 
     @property
     def superseded(self) -> Superseded | None:
-        """Who has taken over, None where nobody has."""
+        """Error that names the engine that has taken over, or None."""
         return self._replicator.superseded
 
     @property
     def problem(self) -> str:
-        """What keeps the replica from being written, for people."""
+        """Obstacle to writing the replica, for people."""
         return self._replicator.problem or f"the replica {self._replicator.url} has not been written for too long"
 
     @property
     def failing(self) -> str | None:
-        """What has kept changes from being sent for a while, for people; None where they are."""
+        """Obstacle that has lasted for a while, for people; None if changes are sent."""
         return self._replicator.failing
 
     @property
     def replica_id(self) -> str:
-        """The replica's own random name."""
+        """Random name of the replica."""
         return self._replica.generation.head.replica
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """A database that refuses an engine which was superseded: Superseded says why, and by whom."""
+        """Turn a database's refusal of a superseded engine into Superseded, which names the new engine."""
         try:
             yield
         except StorageError:
@@ -103,18 +103,18 @@ class HomeReplica:
             raise
 
     def follow(self, durable: Callable[[], Mapping[str, int | None]]) -> None:
-        """`durable` says how much of each result file that grows is durable, by its path under the home."""
+        """Set `durable`, which returns the durable bytes of each growing result file, by path under the home."""
         self._contents.durable = durable
 
     def settled(self) -> None:
-        """Return when all that is recorded now is on the replica. Raises Superseded or NotReplicated."""
+        """Wait until the current state is on the replica. Raises Superseded or NotReplicated."""
         settled = self._replicator.settled()
         try:
             asyncio.run_coroutine_threadsafe(settled, self._loop).result()
         except (RuntimeError, CancelledError) as error:  # the loop has ended
             settled.close()
             raise NotReplicated("the engine is stopping") from error
-        if not self.is_held:  # this process, or this thread, was paused since
+        if not self.is_held:  # this process or thread may have been paused
             raise NotReplicated(self.problem)
 
     async def _run(self) -> None:
@@ -128,7 +128,7 @@ class HomeReplica:
         await self._replicator.close()
 
     async def _asked(self) -> None:
-        """Send at once for who waits in another process."""
+        """Send immediately for waiting processes."""
         while True:
             await asyncio.sleep(ASKED_SECONDS)
             try:
@@ -139,11 +139,11 @@ class HomeReplica:
                 await self._replicator.refreshed()
 
     def _held_again(self) -> None:
-        """In a thread: whoever hears of it may take long, and the generation has to be renewed."""
+        """Call `on_held` in a thread: it may take long, and the generation must be renewed."""
         threading.Thread(target=self.on_held, name="orch-held-again", daemon=True).start()
 
     def _tell(self) -> None:
-        """What was recorded before the cut that was sent last is safe."""
+        """Publish that all records before the last sent cut are safe."""
         sent_to, as_of = self._contents.sent_to
         status = ReplicaStatus(
             pid=os.getpid(), url=self._replica.storage.url, generation=self.generation, sent_to=sent_to, as_of=as_of

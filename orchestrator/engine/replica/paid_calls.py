@@ -1,8 +1,7 @@
-"""A provider's Batch API behind a home's replica: what cannot be undone is asked for once the replica knows of it.
+"""A provider's Batch API behind a home's replica: irreversible calls wait until the replica knows about them.
 
-A batch is created, and a row asked, once its intent is there, so that whoever takes over does not pay for another.
-A file is deleted at a provider once the results that came of it are there, and a batch is cancelled once it is known
-there why.
+A batch is created, and a row asked, once the intent is replicated, so that a successor does not pay for another. A
+file is deleted at a provider once its results are replicated, and a batch is cancelled once the reason is.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from orchestrator.policy.preflight import DirectAnswer
 
 
 class _Replicated:
-    """`settled` returns when all that is recorded is on the replica, and this engine is the active one.
+    """A Batch API with fences: `settled` returns once all records are replicated and this engine is active.
 
-    Each verb of `Backend` is written out: a new one is a type error here until somebody has decided on its fence.
+    Each verb of `Backend` is written out: a new verb is a type error here until somebody decides on its fence.
     """
 
     def __init__(self, api: Backend, settled: Callable[[], None]) -> None:
@@ -37,7 +36,7 @@ class _Replicated:
         self.appear_seconds = api.appear_seconds
 
     def upload(self, path: Path, name: str) -> str:
-        """See `Backend`. Costs nothing, and is found again by its name."""
+        """See `Backend`. It is free, and its file is found again by name."""
         return self._api.upload(path, name)
 
     def create(self, order: BatchOrder) -> RemoteBatch:
@@ -66,7 +65,7 @@ class _Replicated:
         self._require("deleted")
         self._api.forget_file(file_id)
 
-    # What only looks needs no fence.
+    # Reading needs no fence.
 
     def account(self) -> str:
         """See `Backend`."""
@@ -140,5 +139,5 @@ class _Replicated:
 
 
 def behind_replica(api: Backend, settled: Callable[[], None]) -> Backend:
-    """A hosted Batch API as the engine of a home with a replica may use it."""
+    """Return a hosted Batch API for the engine of a home with a replica."""
     return _Replicated(api, settled)

@@ -1,7 +1,7 @@
-"""How far the replica of a home is, for other commands of this machine. Light: looking imports no more than this.
+"""The state of a home's replica, for other commands of this machine. A light module, for read-only commands.
 
-The engine keeps it in `replica-status.json` while it is the active one. What a command has recorded in the home is
-acknowledged once it is on the replica: then the loss of this machine does not lose it.
+The active engine keeps it in `replica-status.json`. A command's records are acknowledged once they are on the
+replica: then the loss of this machine does not lose them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ PATIENCE_SECONDS = 30.0
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine `pid` is the active one in this `generation`. All that was recorded before `sent_to` (seconds of
-    this machine's own clock) is on the replica at `url`; `as_of` is the same in seconds since 1970.
+    """State of a replica: the engine `pid` is active in this `generation`.
+
+    All records before `sent_to` (seconds of this machine's own clock) are on the replica at `url`; `as_of` is the
+    same in seconds since 1970.
     """
 
     pid: int
@@ -35,7 +37,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def age(self) -> float:
-        """For how many seconds nothing has been sent."""
+        """Seconds since the last sent state."""
         return max(0.0, seconds() - self.sent_to)
 
 
@@ -43,7 +45,7 @@ _decode = msgspec.json.Decoder(ReplicaStatus).decode
 
 
 def read_status(home: Home) -> ReplicaStatus | None:
-    """What the active engine said last; None where there is none."""
+    """Return the active engine's last status, or None."""
     try:
         return _decode(home.replica.read_bytes())
     except (FileNotFoundError, *JSON_ERRORS):
@@ -51,15 +53,15 @@ def read_status(home: Home) -> ReplicaStatus | None:
 
 
 def write_status(home: Home, status: ReplicaStatus) -> None:
-    """Say it. Raises OSError."""
-    # Whole for who reads it, and not durable: it is said anew every two seconds, and worth nothing after a power cut.
+    """Write the status. Raises OSError."""
+    # Complete for its readers but not durable: it is rewritten every two seconds, and a power cut makes it worthless.
     beside = home.replica.with_name(f".{home.replica.name}.partial")
     beside.write_bytes(msgspec.json.encode(status))
     beside.replace(home.replica)
 
 
 def require_active(home: Home) -> None:
-    """Raises UsageError where a home has a replica and its active engine is not here: what is here may be old."""
+    """Raise UsageError if a home has a replica and its active engine is elsewhere: the state here may be old."""
     if not home.has_replica:
         return
     holder = running_engine(home)
@@ -77,9 +79,9 @@ def require_active(home: Home) -> None:
 
 
 def wait_until_sent(home: Home, patience: float = PATIENCE_SECONDS) -> None:
-    """Return when all that this process has recorded is on the home's replica, where it has one.
+    """Wait until all records of this process are on the home's replica, if it has one.
 
-    Raises StorageError where that takes too long, or the engine is no longer the active one.
+    Raises StorageError if that takes too long, or the engine is no longer active.
     """
     if not home.has_replica:
         return

@@ -1,4 +1,4 @@
-"""The thread that tells a receiver what ended. Whatever goes wrong here, no job waits for it."""
+"""The thread that sends finished work to a receiver. No job ever waits for it."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 LONGEST_PAUSE = 300.0
-"""Between two tries at a receiver that takes nothing."""
+"""Longest pause between attempts at a receiver that accepts nothing."""
 IDLE_SHARE = 20.0
-"""What looking took, times this, is waited before it is done again."""
+"""Pause relative to the time of a look."""
 END_SECONDS = 3.0
-"""How long the end of an engine waits for what is still to be sent; the next engine sends the rest."""
+"""Seconds that the end of an engine waits for unsent data; the next engine sends the rest."""
 KEPT = timedelta(days=1)
-"""What could not be sent for so long is dropped."""
+"""Unsent data older than this is dropped."""
 MOST_SPANS = 256
-"""In one request: with content, some megabytes."""
+"""Most spans in a request: with content, some megabytes."""
 
 
 class Exporter:
-    """Tells a receiver what ended in a home. `tell` takes what people are to know; it is called from a thread."""
+    """Sends a home's finished work to a receiver. A thread calls `tell` with messages for people."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class Exporter:
         self.use(config)
 
     def use(self, config: Config) -> None:
-        """These settings hold from now on; the thread starts with the first that say where to send."""
+        """Apply new settings; the thread starts with the first that name a receiver."""
         self._config = config
         if self._thread is None and config.telemetry is not None:
             self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Send what is left, as far as a moment reaches."""
+        """Send remaining data for a moment."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(END_SECONDS)
@@ -97,19 +97,19 @@ class Exporter:
             self._receiver.close()
 
     def _look(self) -> bool:
-        """Send what ended; whether all of it was taken."""
+        """Send finished work; True if all of it was accepted."""
         settings = self._config.telemetry
         try:
             if settings is None or (receiver := self._open(settings)) is None:
                 return True
             is_well = self._send(receiver, settings)
             return self._send_points(receiver, settings) and is_well
-        except Exception as error:  # noqa: BLE001  (no job may suffer from telemetry; it is logged, and tried again)
+        except Exception as error:  # noqa: BLE001 (no job may suffer from telemetry; it is logged, and retried)
             self._failed(error)
             return False
 
     def _open(self, settings: Telemetry) -> Receiver | None:
-        """The receiver that the settings name; None, and told, where it cannot be used."""
+        """Return the receiver in the settings; None, with a message, if it cannot be used."""
         if self._receives == settings:
             return self._receiver
         if self._receiver is not None:
@@ -125,10 +125,10 @@ class Exporter:
         return self._receiver
 
     def _send(self, receiver: Receiver, settings: Telemetry) -> bool:
-        """Send the spans of what ended since; what cannot be sent now waits, what waited for too long is dropped."""
+        """Send the spans of finished work; unsent spans wait, and are dropped after a day."""
         at = self._now()
         known = sent.read(self._home)
-        # What ended before telemetry was asked for is not told.
+        # Work that ended before telemetry was switched on is not sent.
         done = known or SentLog(self._began)
         problem: str | None = None
         is_tried = False
@@ -146,7 +146,7 @@ class Exporter:
             sent.write(self._home, done)
         else:
             done = done.settled(at)
-        if is_tried:  # else nobody knows how the receiver is
+        if is_tried:  # otherwise the receiver's state is unknown
             self._tell_problem(settings, problem, done)
             done = replace(done, failing=problem)
         if done != known:
@@ -156,7 +156,7 @@ class Exporter:
     def _try(
         self, receiver: Receiver, settings: Telemetry, ended: EndedWork, done: SentLog
     ) -> tuple[SentLog, str | None]:
-        """Send the spans of one that ended. What is remembered then, and why the receiver takes nothing now."""
+        """Send the spans of a finished job or shard; return the new log, and why the receiver refuses all."""
         taken = refused = 0
         try:
             spans = self._reader.spans(ended, settings)
@@ -170,14 +170,14 @@ class Exporter:
         except BackendError as error:
             return done, error.message
         except StorageError:
-            raise  # another time
-        except Exception as error:  # noqa: BLE001  (what cannot be told must not keep what can)
+            raise  # retried later
+        except Exception as error:  # noqa: BLE001 (one unusable item must not block the others)
             self._failed(error)
             refused += 1
         return done.with_ended(ended.key, ended.at, sent=taken, dropped=refused), None
 
     def _send_points(self, receiver: Receiver, settings: Telemetry) -> bool:
-        """Send the metrics, if they changed: they count from the start of the engine, so none is missed for long."""
+        """Send changed metrics: they count from the start of the engine, so a lost request loses nothing for long."""
         if not (settings.metrics and self._has_news):
             return True
         try:

@@ -1,4 +1,4 @@
-"""Prompts and answers as the GenAI conventions write them, for those who asked for content in their traces."""
+"""Prompts and answers in the form of the GenAI conventions, for traces with content."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from orchestrator.engine.telemetry.spans import Value
 
 MOST_CHARACTERS = 20_000
-"""Of one text: receivers bound what a request may hold, and most spans are looked at by people."""
+"""Longest text: receivers limit the size of a request, and people read most spans."""
 
 
 def content_of(body: Mapping[str, Any], answer: str | None, finish_reason: str | None) -> dict[str, Value]:
-    """The attributes for the body of a row's request and the text of its answer."""
+    """Return the attributes for a row's request body and the text of its answer."""
     found: dict[str, Value] = {}
     if asked := [*_asked(body)]:
         found["gen_ai.input.messages"] = json.dumps(asked, ensure_ascii=False)
@@ -28,14 +28,14 @@ def content_of(body: Mapping[str, Any], answer: str | None, finish_reason: str |
 
 
 def bounded(text: str) -> str:
-    """A text that is not longer than a span should hold."""
+    """Cut a text to the size of a span."""
     if len(text) <= MOST_CHARACTERS:
         return text
     return f"{text[:MOST_CHARACTERS]} … ({len(text) - MOST_CHARACTERS:,} more characters)"
 
 
 def _asked(body: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """The messages of chat completions or responses, or what other endpoints are asked."""
+    """Yield the messages of chat completions or responses, or the input of other endpoints."""
     messages = body.get("messages", body.get("input", body.get("prompt")))
     for message in messages if isinstance(messages, list) else [messages]:
         if isinstance(message, str):
@@ -51,7 +51,7 @@ def _parts(content: Any) -> Iterable[dict[str, Any]]:
         elif isinstance(part, dict) and isinstance(said := part.get("text"), str):
             yield _text(said)
         elif isinstance(part, dict):
-            # Pictures and files have megabytes: what they are is told, and they are left out.
+            # Pictures and files have megabytes: only their type is shown.
             yield _text(f"({part.get('type', 'part')}, left out)")
 
 

@@ -1,7 +1,7 @@
-"""OTLP over HTTP: spans and histograms as protobuf, and the receiver that takes them.
+"""OTLP over HTTP: spans and histograms as protobuf, and the client of their receiver.
 
-https://opentelemetry.io/docs/specs/otlp/ (1.x). The messages are those of the package opentelemetry-proto, the extra
-`otel`; what is sent here was recorded long ago, so there is nothing that an SDK would measure.
+https://opentelemetry.io/docs/specs/otlp/ (1.x). The messages are from the package opentelemetry-proto, the extra
+`otel`; the data was recorded long ago, so an SDK would have nothing to measure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from orchestrator.settings.telemetry import Telemetry
 
 TIMEOUT_SECONDS = 10.0
 REFUSED = frozenset({400, 413, 422})
-"""What these answer is wrong with a request stays wrong with it; behind any other, the same may be taken later."""
+"""Statuses of a permanently bad request; after any other status, the same request may be accepted later."""
 WITHOUT_METRICS = REFUSED | {404, 405, 501}
 """The same for metrics: a receiver of traces alone has no such address, and the traces do not wait for it."""
 TOO_LARGE = 413
@@ -55,7 +55,7 @@ _ABOUT = {
 
 
 class Receiver:
-    """A receiver of spans and metrics. Raises UsageError where a header's variable is not set."""
+    """A receiver of spans and metrics. Raises UsageError if a header's variable is not set."""
 
     def __init__(self, settings: Telemetry, home: str, environ: Mapping[str, str] = os.environ) -> None:
         headers = {name: _value_of(name, variable, environ) for name, variable in settings.headers_env.items()}
@@ -71,11 +71,11 @@ class Receiver:
         self._scope = InstrumentationScope(name="orch", version=__version__)
 
     def close(self) -> None:
-        """End its connections."""
+        """Close its connections."""
         self._client.close()
 
     def send_spans(self, spans: Sequence[TraceSpan]) -> int:
-        """How many of the spans the receiver took; it refused the others for good. Raises BackendError."""
+        """Return the number of accepted spans; the others were refused for good. Raises BackendError."""
         scoped = ScopeSpans(scope=self._scope, spans=[_span(span) for span in spans])
         resourced = ResourceSpans(resource=self._resource, scope_spans=[scoped])
         status, body = self._post("traces", ExportTraceServiceRequest(resource_spans=[resourced]), REFUSED)
@@ -90,7 +90,7 @@ class Receiver:
         return max(0, len(spans) - int(answer.partial_success.rejected_spans))
 
     def send_points(self, points: Iterable[HistogramPoint], since: datetime, now: datetime) -> bool:
-        """Whether the receiver took the metrics, which count since then. Raises BackendError."""
+        """Send the metrics, which count since `since`; True if they were accepted. Raises BackendError."""
         by_metric: dict[str, list[HistogramDataPoint]] = {}
         for point in points:
             by_metric.setdefault(point.metric, []).append(_data_point(point, since, now))
@@ -103,7 +103,7 @@ class Receiver:
         return status not in WITHOUT_METRICS and not answer.partial_success.rejected_data_points
 
     def _post(self, signal: str, message: Any, refused: Container[int]) -> tuple[int, bytes]:
-        """Status and body of an answer that settles the matter. Raises BackendError for any other."""
+        """Return status and body of a final answer. Raises BackendError for any other answer."""
         content = gzip.compress(message.SerializeToString(), compresslevel=1)
         try:
             answer = self._client.post(f"{self._url}/v1/{signal}", content=content)
@@ -126,7 +126,7 @@ def _value_of(header: str, variable: str, environ: Mapping[str, str]) -> str:
 
 
 def _decoded(message: Any, body: bytes) -> Any:
-    """An answer's message; an empty one where it says something else, as some receivers do."""
+    """Parse an answer's message; an invalid one, as from some receivers, counts as empty."""
     try:
         message.ParseFromString(body)
     except DecodeError:
@@ -188,7 +188,7 @@ def _attributes(values: Mapping[str, Value]) -> list[KeyValue]:
 
 def _any(value: Value) -> AnyValue:
     match value:
-        case bool():  # before int, which it is too
+        case bool():  # before int, since a bool is one too
             return AnyValue(bool_value=value)
         case int():
             return AnyValue(int_value=value)
@@ -201,7 +201,7 @@ def _any(value: Value) -> AnyValue:
 
 
 def _text(text: str) -> str:
-    """What UTF-8 can say of a text: documents' names may hold half characters."""
+    """Return a text that UTF-8 can encode: document names may contain lone surrogates."""
     return text.encode("utf-8", "replace").decode()
 
 

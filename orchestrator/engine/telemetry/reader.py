@@ -1,4 +1,4 @@
-"""Gets what is told of jobs and shards that are over: facts from the store, prompts and answers from the home."""
+"""Reader of finished jobs and shards for telemetry: facts from the store, prompts and answers from the home."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from orchestrator.store.lookups import FoundRow
 from orchestrator.store.traces import Booked, Spread
 
 MOST_ROWS = 1000
-"""Rows of a batch that get a span: of a night on which everything fails, the first thousand say what is wrong."""
+"""Most rows of a batch with a span: if everything fails, the first thousand show what is wrong."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class EndedWork:
-    """A job or a shard that is over. `key` is its own, and another one where a job is over once more."""
+    """A finished job or shard. `key` is unique; a job that ends again has another key."""
 
     key: str
     at: datetime
@@ -61,7 +61,7 @@ class EndedWork:
 
 
 class TraceReader:
-    """What one home has to tell, as `[telemetry]` wants it; `config` gives the settings in force."""
+    """The telemetry data of a home, as `[telemetry]` requests; `config` returns the settings in force."""
 
     def __init__(self, store: Store, home: Home, config: Callable[[], Config], now: Callable[[], datetime]) -> None:
         self._store = store
@@ -70,7 +70,7 @@ class TraceReader:
         self._now = now
 
     def ended(self, since: datetime) -> list[EndedWork]:
-        """What ended from then on, in order; the shards of a job before the job."""
+        """Return what ended since a time, in order; the shards of a job come before the job."""
         home = self._home.identity()
         over = self._store.traces.ended_jobs(home, since)
         found = []
@@ -83,14 +83,14 @@ class TraceReader:
         return sorted(found, key=lambda one: (one.at, one.shard is None, one.key))
 
     def spans(self, ended: EndedWork, settings: Telemetry) -> Iterator[TraceSpan]:
-        """The spans of a job or a shard, with those of its rows that failed or that the sample has."""
+        """Yield the spans of a job or a shard, with those of its failed or sampled rows."""
         if ended.shard is None:
             yield from self._of_job(ended.job, ended.at, settings)
         else:
             yield from self._of_shard(ended.job, ended.shard, settings)
 
     def points(self, ended: EndedWork) -> Iterator[HistogramPoint]:
-        """What a shard adds to the metrics."""
+        """Yield a shard's contributions to the metrics."""
         if (shard := ended.shard) is None:
             return
         served, asked = self._served(shard), self._asked(ended.job, shard)
@@ -130,7 +130,7 @@ class TraceReader:
             exchange = exchange_at(self._store, self._home, job, found.row.seq)
             body = {} if exchange is None else exchange.body
         except JSON_ERRORS:
-            exchange = None  # its files were damaged: the row is told without them
+            exchange = None  # its files are damaged: the row is sent without them
         if exchange is None:
             return _words(found)
         output, reason = exchange.merged["output"], exchange.merged["provenance"]["finish_reason"]
@@ -141,7 +141,7 @@ class TraceReader:
         return self._store.traces.booked(shard.id, TOKEN_BOUNDS)
 
     def _asked(self, job: Job, shard: Shard) -> str:
-        """What the model of a shard is called at its backend, as far as orch.toml says so now."""
+        """Return the model's name at the shard's backend, by the current orch.toml."""
         names = models_of(self._config(), job)
         return resolve_model(shard.model, shard.backend, names) or rung_of(shard.model)[0]
 
@@ -152,7 +152,7 @@ class TraceReader:
 
 
 def served_by(backend: Backend, settings: Config, now: Callable[[], datetime]) -> ServedBy:
-    """Who serves a backend. An upstream of the user's own is taken for a vLLM server."""
+    """Return who serves a backend. A user's own upstream counts as a vLLM server."""
     if not isinstance(backend, SyncBackend | HostedBackend | AnthropicBackend):
         return ServedBy("vllm")
     parts = urlsplit(backend.base_url)
@@ -162,13 +162,13 @@ def served_by(backend: Backend, settings: Config, now: Callable[[], datetime]) -
 
 
 def _is_private(job: Job, settings: Telemetry) -> bool:
-    """Whether what the user's files say, and how they are named, may not go where traces go."""
+    """True if contents and names of the user's files may not go where traces go."""
     spec = spec_of(job)
     return spec is not None and spec.allow.location == "local" and not settings.stays_here
 
 
 def _words(found: FoundRow) -> dict[str, Value]:
-    """Why a row failed, in words: they may quote its answer."""
+    """Return why a row failed, in words: they may quote its answer."""
     message = found.row.error_message
     return {} if message is None else {"orch.error.message": bounded(message)}
 

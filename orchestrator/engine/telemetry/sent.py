@@ -1,4 +1,4 @@
-"""What of a home was sent to its receiver, kept in a file there: an engine that starts again goes on from it."""
+"""A home's record of what was sent to its receiver: an engine that starts again continues from it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from orchestrator.core.atomic import durable
 from orchestrator.settings.home import Home
 
 OVERLAP = timedelta(minutes=10)
-"""What was sent is remembered by name for so long: an end may be committed a moment after its time."""
+"""Time for which sent items are remembered by name: an end may be committed slightly after its time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentLog:
-    """What ended before `since` is settled; of what ended later, `ends` has what was sent or dropped, and when.
+    """Sent work. Everything that ended before `since` is settled; `ends` has later items that were sent or dropped.
 
-    `sent` and `dropped` count spans. `failing` is why the receiver takes nothing now.
+    `ends` maps them to their end times. `sent` and `dropped` count spans. `failing` is why the receiver accepts
+    nothing now.
     """
 
     since: datetime
@@ -28,18 +29,18 @@ class SentLog:
     failing: str | None = None
 
     def with_ended(self, key: str, at: datetime, *, sent: int = 0, dropped: int = 0) -> SentLog:
-        """One more that is settled."""
+        """Return the log with another settled item."""
         ends = {**self.ends, key: at}
         return replace(self, ends=ends, sent=self.sent + sent, dropped=self.dropped + dropped)
 
     def settled(self, until: datetime) -> SentLog:
-        """Everything that ended before `until`, but for a while, is settled."""
+        """Return the log with everything settled that ended well before `until`."""
         since = max(self.since, until - OVERLAP)
         return replace(self, since=since, ends={key: at for key, at in self.ends.items() if at >= since})
 
 
 def read(home: Home) -> SentLog | None:
-    """What is remembered; None where nothing is, or the file cannot be read."""
+    """Read the log; None if it is missing or unreadable."""
     try:
         found = json.loads(home.telemetry.read_text(encoding="utf-8"))
         ends = {str(key): _instant(at) for key, at in found["ends"].items()}
@@ -51,7 +52,7 @@ def read(home: Home) -> SentLog | None:
 
 
 def write(home: Home, log: SentLog) -> None:
-    """Remember it. Raises OSError."""
+    """Write the log. Raises OSError."""
     ends = {key: at.isoformat() for key, at in log.ends.items()}
     kept = {
         "since": log.since.isoformat(), "ends": ends, "sent": log.sent, "dropped": log.dropped,

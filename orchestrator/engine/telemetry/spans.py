@@ -1,7 +1,7 @@
 """Jobs, shards, batches and rows as spans, with the attributes of OpenTelemetry's GenAI conventions and our own.
 
-https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-spans), as of 2026-11. Ids follow
-from the ids of the home, job, shard and row: an engine that starts again goes on in the same trace.
+https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-spans), as of 2026-11. Ids follow from the ids of
+the home, job, shard and row: an engine that starts again continues the same trace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
-"""What the conventions call the operation of an endpoint; another goes by the last word of its path."""
+"""The conventions' names for endpoints' operations; other endpoints use the last word of their path."""
 PROVIDERS = {
     "azure": "azure.ai.openai",
     "aws": "aws.bedrock",
@@ -35,15 +35,15 @@ PROVIDERS = {
     "moonshotai": "moonshot_ai",
     "x-ai": "x_ai",
 }
-"""What the conventions call a provider of the price table, where that is another name."""
+"""The conventions' names for providers in the price table, if they differ."""
 MOST_EVENTS = 128
-"""Events of a job on its span, the newest: what an SDK takes by default."""
+"""Most events of a job on its span, the newest ones: the default of an SDK."""
 _BAD_ENDS = (BatchStatus.FAILED, BatchStatus.EXPIRED)
 
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """Something that happened during a span."""
+    """An event during a span."""
 
     name: str
     at: datetime
@@ -52,9 +52,9 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """A span. `trace` has 16 bytes, `id` and `parent` have 8; `error` is why it ended badly, in a code.
+    """A span. `trace` has 16 bytes, `id` and `parent` have 8; `error` is the code of its failure.
 
-    `is_client` marks a call to somebody else's service.
+    `is_client` marks a call to another service.
     """
 
     trace: bytes
@@ -71,7 +71,7 @@ class TraceSpan:
 
 @dataclass(frozen=True, slots=True)
 class ServedBy:
-    """Who serves a backend: its provider as the conventions name it, and where it listens, if it is one address."""
+    """The server of a backend: its provider in the conventions' name, and its address, if it has a single one."""
 
     provider: str
     address: str | None = None
@@ -79,7 +79,7 @@ class ServedBy:
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """On every span that is a call to it."""
+        """Attributes of every span that is a call to it."""
         found: dict[str, Value] = {"gen_ai.provider.name": self.provider}
         if self.address is not None:
             found["server.address"] = self.address
@@ -89,17 +89,17 @@ class ServedBy:
 
 
 def trace_id(job: Job) -> bytes:
-    """The trace of a job; what happens to the job later belongs to the same one."""
+    """Return the trace id of a job; later changes to the job belong to the same trace."""
     return sha256(f"orch trace {job.home} {job.id}".encode()).digest()[:16]
 
 
 def span_id(*of: object) -> bytes:
-    """The span of something that these words name."""
+    """Return the span id for these words."""
     return sha256(" ".join(["orch span", *map(str, of)]).encode()).digest()[:8]
 
 
 def operation(endpoint: str) -> str:
-    """What an endpoint does, in the conventions' word."""
+    """Return the conventions' word for an endpoint's operation."""
     return OPERATIONS.get(endpoint, endpoint.rpartition("/")[2])
 
 
@@ -107,7 +107,7 @@ def job_span(
     job: Job, ended_at: datetime, counts: Counts, cost: Decimal, tags: Mapping[str, str], events: Sequence[Happened],
     *, with_reasons: bool,
 ) -> TraceSpan:  # fmt: skip
-    """The root of a job's trace; a job that is over once more (`orch retry`) has the same one, with a later end."""
+    """Return the root of a job's trace; a job that ends again (`orch retry`) has the same root with a later end."""
     state = job_state(job, counts, submitted=True)
     found: dict[str, Value] = {
         **_of_job(job),
@@ -130,7 +130,7 @@ def job_span(
 
 
 def _event(event: Happened, with_reason: bool) -> SpanEvent:
-    """An event of a job. Its words may quote a document or an answer; its kind and code do not."""
+    """Convert an event of a job. Its words may quote a document or an answer; its kind and code do not."""
     told: dict[str, Value] = {} if event.code is None else {"orch.code": event.code}
     if event.shard_id is not None:
         told["orch.shard.id"] = event.shard_id
@@ -142,7 +142,7 @@ def _event(event: Happened, with_reason: bool) -> SpanEvent:
 def shard_spans(
     job: Job, shard: Shard, served: ServedBy, cost: Decimal, tokens: tuple[int, int], *, is_cut: bool = False
 ) -> list[TraceSpan]:
-    """A shard from its planning to its collection, and in it the batch that it was at its backend.
+    """Return spans for a shard from planning to collection, and for its batch at the backend.
 
     Tokens (of prompts and of answers) and cost are our own attributes: under the conventions' names a viewer would
     add them to those of the rows. `is_cut`: more rows failed, or are in the sample, than have spans.
@@ -186,7 +186,7 @@ def shard_spans(
 
 
 def batch_id(shard: Shard) -> bytes:
-    """The span of a shard's batch."""
+    """Return the span id of a shard's batch."""
     return span_id(shard.id, "batch")
 
 
@@ -200,11 +200,11 @@ def row_span(
     *,
     named: bool,
 ) -> TraceSpan:
-    """A row as the conventions have a call to a model: `asked` is the model's name at its backend. `named`: with its
-    document and id, which are names that the user's files have.
+    """Return a row as a model call of the conventions; `asked` is the model's name at its backend.
 
-    When in its batch a row was answered, nobody tells. A row that is known to have taken a time ends with its batch
-    and begins so long before, any other lasts as long as its batch.
+    `named`: with its document and id, which are names from the user's files. The time of a row's answer within its
+    batch is unknown. A row with a known duration ends with its batch and begins that long before; any other row lasts
+    as long as its batch.
     """
     began = shard.started_at or shard.submitted_at or shard.created_at
     end = shard.ended_at or row.settled_at or began
@@ -219,7 +219,7 @@ def row_span(
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
         "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
-        # Not in the conventions: what Langfuse and Phoenix take a cost from.
+        # Not in the conventions: Langfuse and Phoenix read costs from these.
         "gen_ai.usage.cost": float(row.cost),
         "llm.cost.total": float(row.cost),
         **_of_row(job, row, named),
@@ -239,7 +239,7 @@ def row_span(
 
 
 def unsent_span(job: Job, row: FinishedRow, content: Mapping[str, Value], *, named: bool) -> TraceSpan:
-    """A row that failed without being sent, such as one whose document could not be read."""
+    """Return the span of a row that failed without being sent, such as a row with an unreadable document."""
     at = row.settled_at or job.built_at or job.created_at
     mine = span_id(job.id, "row", row.seq, "unsent")
     attributes = {**_of_row(job, row, named), **content}
@@ -260,5 +260,5 @@ def _of_row(job: Job, row: FinishedRow, named: bool) -> dict[str, Value]:
 
 
 def _of_job(job: Job) -> dict[str, Value]:
-    """On every span: which job, and of which job file, whose runs are one session."""
+    """Return attributes of every span: the job, and the job file, whose runs are one session."""
     return {"session.id": f"{job.name}-{job.series[:8]}", "orch.job.id": job.id}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TelemetrySwitch:
-    """Starts the exporter of a home with the first settings that ask for it. `tell` takes what people are to know."""
+    """Starts a home's exporter with the first settings that request it. `tell` receives messages for people."""
 
     def __init__(self, store: Store, home: Home, config: Config, tell: Callable[[str], None]) -> None:
         self._store = store
@@ -25,7 +25,7 @@ class TelemetrySwitch:
         self.use(config)
 
     def use(self, config: Config) -> None:
-        """These settings hold from now on."""
+        """Apply new settings."""
         if self._exporter is not None:
             self._exporter.use(config)
         elif config.telemetry is not None:
@@ -34,6 +34,6 @@ class TelemetrySwitch:
             self._exporter = Exporter(self._store, self._home, config, now, self._tell)
 
     def close(self) -> None:
-        """Send what is left, as far as a moment reaches."""
+        """Send remaining data for a moment."""
         if self._exporter is not None:
             self._exporter.close()

@@ -20,7 +20,7 @@ DURATION_BOUNDS_MS = tuple(10 * 2**power for power in range(14))
 
 @dataclass(frozen=True, slots=True)
 class HistogramPoint:
-    """One series of a histogram, since the process began. `total`, `least`, `most` and `bounds` are in its unit."""
+    """A series of a histogram, since the process started. `total`, `least`, `most` and `bounds` are in its unit."""
 
     metric: str
     attributes: tuple[tuple[str, Value], ...]
@@ -32,11 +32,11 @@ class HistogramPoint:
 
     @property
     def key(self) -> tuple[str, tuple[tuple[str, Value], ...]]:
-        """Which series it is."""
+        """Identity of the series."""
         return self.metric, self.attributes
 
     def plus(self, other: HistogramPoint) -> HistogramPoint:
-        """Both together."""
+        """Return the sum of both points."""
         counts = tuple(one + two for one, two in zip(self.counts, other.counts, strict=True))
         least, most = min(self.least, other.least), max(self.most, other.most)
         total = self.total + other.total
@@ -44,7 +44,7 @@ class HistogramPoint:
 
 
 def token_point(spread: Spread, served: ServedBy, operation: str, model: str, kind: str) -> HistogramPoint:
-    """Tokens by row; `kind` is `input` or `output`."""
+    """Return tokens by row; `kind` is `input` or `output`."""
     attributes = {**_common(served, operation, model), "gen_ai.token.type": kind}
     return HistogramPoint(
         TOKENS, _sorted(attributes), tuple(map(float, TOKEN_BOUNDS)), spread.counts, float(spread.total),
@@ -53,7 +53,7 @@ def token_point(spread: Spread, served: ServedBy, operation: str, model: str, ki
 
 
 def duration_point(spread: Spread, served: ServedBy, operation: str, model: str, error: str | None) -> HistogramPoint:
-    """Seconds by row, of rows that ended with an error code or without one."""
+    """Return seconds by row, for rows that ended with an error code or without one."""
     attributes = _common(served, operation, model)
     if error is not None:
         attributes["error.type"] = error
