@@ -7,17 +7,22 @@ A record of a cell begins with its row, so that only these numbers change. Sourc
 from __future__ import annotations
 
 import io
+import re
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 
 from orchestrator.documents import compound
 from orchestrator.documents.office import OLE
+from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.workbook_repair import MOST_CELLS
 
 _HEAD = struct.Struct("<HH")
 _BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # records that begin a sheet
 _END, _SHEET, _DIMENSIONS = 0x000A, 0x0085, 0x0200
+_CONTINUE, _NOTHING, _MOST_SIZE = 0x003C, 0x089C, 0xFFFF
+_LONG_TEXT = re.compile(rb"\x07\x02[\x18-\x20]\x20..[\x00\x01]", re.DOTALL)
+"""A record of a formula's text that is as long as a record may be."""
 _LOOK = 500
 """Number of a sheet's first records that may state its size."""
 _CELLS = frozenset((0x0006, 0x00BD, 0x00BE, 0x00D6, 0x00FD, 0x0201, 0x0203, 0x0204, 0x0205, 0x0208, 0x027E, 0x0406))
@@ -25,11 +30,16 @@ _BLANK = frozenset((0x00BE, 0x0201, 0x0208))
 """Records of rows and cells with formatting but no content."""
 
 
-def without_empty_rows(data: bytes) -> bytes:
-    """Return the workbook with the used rows of its sparse sheets moved together; unchanged if there are none.
+def repaired(data: bytes) -> bytes:
+    """Return the workbook as the library can read it; unchanged if it can already.
 
+    The used rows of sparse sheets are moved together, and long texts that formulas give become one record each.
     Raises what `olefile` and `struct` raise for damage.
     """
+    if data[:1] == b"\x09" and data[1:2] in (b"\0", b"\2", b"\4"):
+        raise ExtractionError(
+            DocumentProblem.UNSUPPORTED, "This is a workbook of Excel 4 or older; save it as .xlsx, or exclude it."
+        )
     if not data.startswith(OLE):
         return data
     with compound.opened(io.BytesIO(data), "spreadsheets") as file:
@@ -38,7 +48,7 @@ def without_empty_rows(data: bytes) -> bytes:
             return data
         stream = bytearray(file.openstream(name).read())
     sparse = [at for at in _sheets(stream) if _is_sparse(stream, at)]
-    if not sparse:
+    if not (_join_texts(stream) or sparse):
         return data
     for at in sparse:
         _move_together(stream, at)
@@ -46,6 +56,29 @@ def without_empty_rows(data: bytes) -> bytes:
     with compound.opened(out, "spreadsheets", write_mode=True) as file:
         file.write_stream(name, bytes(stream))
         return out.getvalue()
+
+
+def _join_texts(stream: bytearray) -> bool:
+    """Make one record of each text that runs on in others: the library reads the first only. True if there was one.
+
+    What is left over becomes a record that means nothing, so that all others stay where they are.
+    """
+    found = False
+    for start in [match.start() for match in _LONG_TEXT.finditer(stream)]:
+        kind, size = _HEAD.unpack_from(stream, start)
+        at, is_wide = start + _HEAD.size, stream[start + _HEAD.size + 2] & 1
+        text, end = stream[at : at + size], at + size
+        while end + _HEAD.size < len(stream) and _HEAD.unpack_from(stream, end)[0] == _CONTINUE:
+            more = _HEAD.unpack_from(stream, end)[1]
+            if stream[end + _HEAD.size] & 1 != is_wide:  # rare: it would not fit into its place
+                break
+            text += stream[end + _HEAD.size + 1 : end + _HEAD.size + more]
+            end += _HEAD.size + more
+        if size < len(text) <= _MOST_SIZE:
+            rest = end - at - len(text) - _HEAD.size
+            stream[start:end] = _HEAD.pack(kind, len(text)) + text + _HEAD.pack(_NOTHING, rest) + bytes(rest)
+            found = True
+    return found
 
 
 def _records(stream: bytearray, at: int) -> Iterator[tuple[int, int, int]]:

@@ -17,7 +17,7 @@ from orchestrator.documents.encoding import clean
 from orchestrator.documents.extras import require
 from orchestrator.documents.files import text_too_large
 from orchestrator.documents.office import OLE, damaged, encrypted, is_locked
-from orchestrator.documents.old_workbook_repair import without_empty_rows
+from orchestrator.documents.old_workbook_repair import repaired as repaired_old
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.sheet_parts import SheetParts
 from orchestrator.documents.types import ExtractionError
@@ -107,7 +107,7 @@ def _sheets(data: bytes) -> Iterator[tuple[str, bool, list[list[str]]]]:
     try:
         if data.startswith(OLE):
             data = _opened(data)
-        data = repaired(data) if data.startswith(b"PK") else without_empty_rows(data)
+        data = repaired(data) if data.startswith(b"PK") else repaired_old(data)
         book = calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
         cells = calamine.SheetTypeEnum.WorkSheet
         seen = calamine.SheetVisibleEnum.Visible

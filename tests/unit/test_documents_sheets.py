@@ -153,6 +153,33 @@ def old_workbook(cells: dict[tuple[int, int], float], more: bytes = b"") -> byte
     return compound({"Workbook": whole.ljust(8192, b"\0")})
 
 
+def long_text(text: str, *, is_wide: bool) -> bytes:
+    """The records of a formula that gives a text of more than a record."""
+    data = text.encode("utf-16-le" if is_wide else "latin-1")
+    pieces = [data[:8220], *(data[at : at + 8222] for at in range(8220, len(data), 8222))]
+    formula = struct.pack("<HHH", 2, 0, 0) + b"\0\0\0\0\0\0\xff\xff" + bytes(6) + b"\0\0"
+    first = struct.pack("<HHH", 0x207, len(pieces[0]) + 3, len(text)) + bytes([is_wide]) + pieces[0]
+    return (
+        struct.pack("<HH", 6, len(formula))
+        + formula
+        + first
+        + b"".join(struct.pack("<HH", 0x3C, len(piece) + 1) + bytes([is_wide]) + piece for piece in pieces[1:])
+    )
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_a_long_text_of_a_formula_of_old(is_wide: bool) -> None:
+    text = " ".join(f"{number:05}" for number in range(3000))
+    cells = {(0, 0): 1.0, (3, 0): 2.0}
+    assert text_of(old_workbook(cells, long_text(text, is_wide=is_wide))) == f"## S\n1\n{text}\n2"
+
+
+def test_a_workbook_of_before_1997_is_not_called_damaged() -> None:
+    with pytest.raises(ExtractionError) as raised:
+        text_of(bytes.fromhex("0904060000001000") + bytes(600))
+    assert raised.value.code is DocumentProblem.UNSUPPORTED
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
