@@ -16,6 +16,8 @@ _SPACE = re.compile(r"[ \t\r\n]+")
 _MOST_REPEATED = 100
 _MASTER_TEXTS = frozenset("header footer header-left footer-left header-first footer-first".split())
 """Parts of the master that a page shows; the rest is placeholders (`Click to edit Master title style`)."""
+_MASTERS = ("master-page", "handout-master")
+_STYLE = "style:1.0}"
 _SKIPPED = frozenset(
     "tracked-changes forms sequence-decls scripts font-face-decls meta date creator binary-data".split()
 )
@@ -82,7 +84,7 @@ class _Text:
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """Handle the start of an element."""
         self._limit.element()
-        name = tag.rpartition("}")[2]
+        name = _name(tag)
         if self._skipped or name in _SKIPPED or (self._is_master and name not in _MASTER_TEXTS):
             self._skipped += 1
             return
@@ -101,7 +103,7 @@ class _Text:
                 self._style = about.get("name", "")
             case "text-properties" if script := _script(about.get("text-position", "")):
                 self._scripts[self._style] = script
-            case "master-page":
+            case "master-page" | "handout-master":
                 self._is_master = True
             case "tab":
                 self._add("\t")
@@ -139,9 +141,9 @@ class _Text:
         if self._skipped:
             self._skipped -= 1
             return
-        name = tag.rpartition("}")[2]
-        if name in _MASTER_TEXTS or name == "master-page":
-            self._is_master = name != "master-page"  # after a header the rest of the master continues
+        name = _name(tag)
+        if name in _MASTER_TEXTS or name in _MASTERS:
+            self._is_master = name not in _MASTERS  # after a header the rest of the master continues
         match name:
             case "span":
                 script, pieces, begin = self._spans.pop()
@@ -175,6 +177,8 @@ class _Text:
                     f"[comment {len(self._comments) + 1}]: " + " ".join(" ".join(self._lines.pop()).split())
                 )
                 self._add(f"[comment {len(self._comments)}]")
+            case "notes" if self._lines[-1][-1:] == ["Notes:"]:  # none were written
+                self._lines[-1].pop()
             case "header":
                 self._lines[0] += filter(None, self._lines.pop())
             case "footer":
@@ -210,6 +214,12 @@ class _Text:
         places = ".".join(f"%{place + 1}" for place in range(max(0, level + 1 - shown), level + 1))
         pattern = about.get("num-prefix", "")[:20] + places + about.get("num-suffix", "")[:20]
         self._lists.define(self._style, level, Level(shape, pattern, _number(about.get("start-value"))))
+
+
+def _name(tag: str) -> str:
+    """The name of an element; empty for a field that shows a header or footer, and is called as that is."""
+    name = tag.rpartition("}")[2]
+    return name if name not in _MASTER_TEXTS or tag.endswith(_STYLE + name) else ""
 
 
 def _script(position: str) -> Callable[[str], str] | None:

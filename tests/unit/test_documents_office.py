@@ -196,5 +196,9 @@ def test_a_list_that_writes_its_numbers_in_another_way(tmp_path: Path) -> None:
 
 def test_a_slide_shows_no_placeholders_of_its_master(tmp_path: Path) -> None:
     master = "<style:master-page><draw:frame><text:p>Click to edit</text:p></draw:frame></style:master-page>"
-    data = office.open_document(f"{master}<draw:page><text:p>Only this</text:p></draw:page>", kind="presentation")
-    assert told(found_in(tmp_path, {"a.odp": data})) == {"a.odp": "Only this"}
+    field = "<draw:frame><text:p><presentation:header/></text:p></draw:frame>"
+    handout = f"<style:handout-master>{field}</style:handout-master>"
+    notes = "<presentation:notes><draw:frame/></presentation:notes>"
+    page = f"<draw:page><text:p>Only this<presentation:footer/></text:p><text:p>and that</text:p>{notes}</draw:page>"
+    data = office.open_document(handout + master + handout + page, kind="presentation")
+    assert told(found_in(tmp_path, {"a.odp": data})) == {"a.odp": "Only this\nand that"}
