@@ -15,7 +15,7 @@ from orchestrator.backends import lenient
 from orchestrator.backends.openai_api import ApiAnswer, ApiRefusal
 
 SILENT_SECONDS = 600.0
-"""The server is on this machine: it may be busy for long, and gets the time."""
+"""The server is on this machine: it may be busy for long, and is not cut off."""
 
 
 def over_unix_socket(socket: Path) -> OwnAPI:

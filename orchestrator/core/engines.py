@@ -72,8 +72,8 @@ class EngineRates:
 
     `prefill` and `decode` are tokens a second of prompts and of answers, each as if it did nothing else; `decode` is
     None for rows without answer tokens. `options` are those beyond the defaults, separated by blanks.
-    `engine_version` and `gpu` are empty if unknown; `start_seconds` and `vram_bytes` are None. `input_tokens` and
-    `output_tokens` are those of a row of that bench: similar rows are forecast best.
+    `engine_version` and `gpu` are empty if unknown; `start_seconds` and `vram_bytes` are None then. `input_tokens`
+    and `output_tokens` are those of a row of that bench: similar rows are forecast best.
     """
 
     home: str

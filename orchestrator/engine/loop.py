@@ -211,7 +211,7 @@ class Engine:
         return self._replica is None or self._replica.is_held
 
     def tidy_up(self) -> None:
-        """Do remaining work at backends for a moment; the next start does the rest."""
+        """Clean up at backends for at most TIDY_SECONDS; the next start does the rest."""
         over = time.monotonic() + TIDY_SECONDS
         while (
             self.pipeline.remote_cleanup.tick() and self.pipeline.remote_cleanup.is_busy and time.monotonic() < over

@@ -61,7 +61,7 @@ class _Sessions:
             except psycopg.errors.ConnectionTimeout:
                 raise
             except psycopg.OperationalError:
-                # A pooler refuses options; a refusal for another reason repeats.
+                # A pooler refuses options; any other refusal happens again without them.
                 connection = self._connect_pooled(dialect, arguments, named)
                 self._is_pooled = True
                 return connection

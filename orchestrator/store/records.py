@@ -57,7 +57,7 @@ class Earlier:
 
     `job_id` is the job that asked. `taken_from` is the backend and model if the answer is from a job of another file,
     None if a run of this file asked. `cut_from_tokens` is the length of the document before it was cut, `sent_as`
-    names its pages sent as pictures, and `notes` what of it was not read.
+    names its pages sent as pictures, and `notes` says what was not read.
     """
 
     custom_id: str

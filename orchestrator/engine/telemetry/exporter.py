@@ -78,7 +78,7 @@ class Exporter:
             self._thread.start()
 
     def close(self) -> None:
-        """Send remaining data for a moment."""
+        """Send remaining data, for at most END_SECONDS."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(END_SECONDS)

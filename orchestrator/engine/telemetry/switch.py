@@ -34,6 +34,6 @@ class TelemetrySwitch:
             self._exporter = Exporter(self._store, self._home, config, now, self._tell)
 
     def close(self) -> None:
-        """Send remaining data for a moment."""
+        """Send remaining data within a few seconds, then stop."""
         if self._exporter is not None:
             self._exporter.close()
