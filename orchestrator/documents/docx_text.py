@@ -322,6 +322,7 @@ class _Text:
     def _end_run(self) -> None:
         if self._is_hidden:
             del self._pieces[self._run :]
+            self._is_hidden = False
         if self._script is not None:
             self._pieces[self._run :] = [self._script("".join(self._pieces[self._run :]))]
             self._script = None

@@ -9,6 +9,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from orchestrator.documents.encoding import ON_THE_WEB, clean, decode
 from orchestrator.documents.html_shape import tamed
+from orchestrator.documents.lists import in_shape
 from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.types import ExtractionError
 
@@ -28,7 +29,13 @@ _HEAD_BYTES = 64 * 1024
 """Bytes in which a page's encoding declaration is searched; browsers stop after 1,024 bytes for network input."""
 _ALWAYS, _FEW = 3, 1000
 """Damaged characters allowed in the declared encoding: this many, or one in this many of a long page."""
-_HIDDEN = re.compile(r"(?:^|;)\s*display\s*:\s*none\b", re.IGNORECASE)
+_HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden|mso-hide\s*:\s*all)\b", re.IGNORECASE)
+_MAY_HIDE = re.compile(r"\bhidden\b|:\s*none\b|\bmso-hide\b", re.IGNORECASE)
+"""Stands in every page that hides something."""
+_SHAPES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+"""The `type` of a list."""
+_TWO_PARTS = {"msup": "sup", "msub": "sub", "mfrac": "denominator"}
+"""What the second part of a formula's element is."""
 _SPACE = re.compile(r"[ \t\n\r\f]+")  # not \s: a no-break space is content
 _BLANK_LINES = re.compile(r"\n{3,}")
 
@@ -37,14 +44,19 @@ def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict
     """Return the text and `{"title": ...}`. Raises ExtractionError (encoding), MemoryError."""
     del most  # it has hardly more characters than the page
     try:
-        page = LexborHTMLParser(tamed(_decoded(data, encoding)))
+        html = _decoded(data, encoding)
+        page = LexborHTMLParser(tamed(html))
     except SelectolaxError as error:  # any page can be parsed, with enough memory
         raise MemoryError from error
     title = page.css_first("title")
     fields: dict[str, object] = {"title": _SPACE.sub(" ", clean(title.text())).strip() if title else ""}
     if page.root is None:
         return "", fields
-    return clean(block_text(page.root) or block_text(page.root, dropped=_NEVER_TEXT, shows_hidden=True)), fields
+    shows_hidden = _MAY_HIDE.search(html) is None
+    return clean(
+        block_text(page.root, shows_hidden=shows_hidden)
+        or block_text(page.root, dropped=_NEVER_TEXT, shows_hidden=True)
+    ), fields
 
 
 def _decoded(data: bytes, encoding: str | None) -> str:
@@ -80,6 +92,8 @@ class _Lines:
         """Prefix of the next line, if it is the first of a list item."""
         self.numbers: list[int | None] = []
         """The latest item's number in each open list; None for lists without numbers."""
+        self.shapes: list[str] = []
+        """How each open list writes its numbers."""
         self.scripts: list[int] = []
         """Start in the line of each open superscript or subscript."""
 
@@ -104,17 +118,24 @@ class _Lines:
         self.mark = "- "
         if self.numbers and (latest := self.numbers[-1]) is not None:
             self.numbers[-1] = number = _whole(value, latest + 1)
-            self.mark = f"{number}. "
+            self.mark = f"{in_shape(number, self.shapes[-1])}. "
 
     def end_list(self) -> None:
         self.end_paragraph()
         self.numbers.pop()
+        self.shapes.pop()
+
+    def begin_script(self) -> None:
+        self.scripts.append(len(self.inline))
 
     def end_sup(self) -> None:
         self._end_script(raised)
 
     def end_sub(self) -> None:
         self._end_script(lowered)
+
+    def end_denominator(self) -> None:
+        self._end_script(lambda text: f"/({text})" if len(text.strip()) > 1 else f"/{text}")
 
     def _end_script(self, change: Callable[[str], str]) -> None:
         begin = self.scripts.pop()
@@ -127,8 +148,10 @@ _END = {
     "line": _Lines.end_line,
     "item": _Lines.end_item,
     "list": _Lines.end_list,
+    "script": _Lines.begin_script,
     "sup": _Lines.end_sup,
     "sub": _Lines.end_sub,
+    "denominator": _Lines.end_denominator,
 }
 
 
@@ -149,6 +172,8 @@ def block_text(root: LexborNode, dropped: frozenset[str] = _DROPPED, *, shows_hi
             _END[item](lines)
             continue
         tag = item.tag or ""
+        if tag in dropped or (not shows_hidden and tag != "-text" and _is_hidden(item)):
+            continue
         if tag == "-text":
             lines.inline.append(item.text_content or "")
         elif tag == "pre":
@@ -157,7 +182,7 @@ def block_text(root: LexborNode, dropped: frozenset[str] = _DROPPED, *, shows_hi
         elif tag == "tr" and (cells := _cells(item)):
             lines.end_line()
             lines.done.append(" | ".join(cells))
-        elif tag not in dropped and (shows_hidden or not _is_hidden(item)):
+        else:
             _open(item, tag, lines, stack)
     lines.end_line()
     return _BLANK_LINES.sub("\n\n", "\n".join(lines.done)).strip()
@@ -174,11 +199,16 @@ def _open(node: LexborNode, tag: str, lines: _Lines, stack: list[LexborNode | st
         stack.append("item")
     elif tag in ("ol", "ul"):
         lines.end_paragraph()
-        lines.numbers.append(_whole(node.attributes.get("start"), 1) - 1 if tag == "ol" else None)
+        about = node.attributes
+        lines.numbers.append(_whole(about.get("start"), 1) - 1 if tag == "ol" else None)
+        lines.shapes.append(_SHAPES.get(about.get("type") or "", "decimal"))
         stack.append("list")
     elif tag in ("sup", "sub"):
         lines.scripts.append(len(lines.inline))
         stack.append(tag)
+    elif tag in _TWO_PARTS and len(parts := list(node.iter())) == 2:
+        stack += [_TWO_PARTS[tag], parts[1], "script", parts[0]]
+        return
     elif tag in _PARAGRAPHS:
         lines.end_paragraph()
         stack.append("paragraph")

@@ -30,7 +30,7 @@ READ_AS = {
     ("docx", 5): "2c8111a4edc5c9ce",
     ("eml", 4): "0b3b586f85165d28",
     ("epub", 4): "6a0913fdcceb0151",
-    ("html", 3): "ec7a76b6b3dd216b",
+    ("html", 4): "ec7a76b6b3dd216b",
     ("image", 2): "f14d126ee5bfbb52",
     ("msg", 4): "dd2010f5d93475d9",
     ("odf", 4): "ea1d9db098c4c8b6",
