@@ -75,8 +75,7 @@ _CHILDREN: dict[_In, dict[str, _In]] = {
     _In.PROPERTIES: {"numPr": _In.PROPERTIES},
     _In.FIELD: dict.fromkeys(("ffData", "checkBox", "ddList"), _In.FIELD),
 }
-MOST_DEPTH = 3
-"""Documents that are kept within documents."""
+MOST_DEPTH = 3  # of documents kept within documents
 _SCRIPTS = {"superscript": raised, "subscript": lowered}
 _EQUATIONS = {"num": "", "den": "/", "sup": "^", "sub": "_", "deg": "root "}
 """Prefix of a part of an equation in a line of text; a part of several characters is in brackets."""
