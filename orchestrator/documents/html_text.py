@@ -30,8 +30,8 @@ _HEAD_BYTES = 64 * 1024
 _ALWAYS, _FEW = 3, 1000
 """Damaged characters allowed in the declared encoding: this many, or one in this many of a long page."""
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden|mso-hide\s*:\s*all)\b", re.IGNORECASE)
-_MAY_HIDE = re.compile(r"\bhidden\b|:\s*none\b|\bmso-hide\b", re.IGNORECASE)
-"""Stands in every page that hides something."""
+_MAY_HIDE = ("hidden", "none", "mso-hide")
+"""One of them stands in every page that hides something: to look at all elements takes a tenth of the time."""
 _SHAPES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 """The `type` of a list."""
 _TWO_PARTS = {"msup": "sup", "msub": "sub", "mfrac": "denominator"}
@@ -52,7 +52,8 @@ def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict
     fields: dict[str, object] = {"title": _SPACE.sub(" ", clean(title.text())).strip() if title else ""}
     if page.root is None:
         return "", fields
-    shows_hidden = _MAY_HIDE.search(html) is None
+    lowered_html = html.lower()
+    shows_hidden = not any(word in lowered_html for word in _MAY_HIDE)
     return clean(
         block_text(page.root, shows_hidden=shows_hidden)
         or block_text(page.root, dropped=_NEVER_TEXT, shows_hidden=True)
