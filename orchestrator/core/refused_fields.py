@@ -91,10 +91,11 @@ _CALLED = tuple(
         r"([A-Za-z_][\w.]{0,60})\b",
         r"\b([A-Za-z_][\w.]{0,60})\s+(?:parameter|field|argument|option|property|setting)s?\b",
         r"\binvalid\s+([A-Za-z_][\w.]{0,60})\s*:",
+        r"\b(?:parameter|argument|option)s? (?:is |are )?not supported\b[^:]{0,40}: ([A-Za-z_][\w.]{0,60})\b",
     )
 )
 _PHRASES = (
-    (re.compile(r"\bresponse[ _-]?format", re.IGNORECASE), "response_format"),
+    (re.compile(r"\bresponse[ _-]?format|\bjson[ _-]mode\b", re.IGNORECASE), "response_format"),
     (re.compile(r"\boutput[ _-]?format|\bstructured outputs?|\bjson[ _]schema", re.IGNORECASE), "output_format"),
     (re.compile(r"\beffort (?:level|parameter|['\"`])", re.IGNORECASE), "effort"),
     (re.compile(r"\bweb search options", re.IGNORECASE), "web_search_options"),
@@ -102,7 +103,8 @@ _PHRASES = (
     (re.compile(r"\bfrequency penalty", re.IGNORECASE), "frequency_penalty"),
     (re.compile(r"\bpresence penalty", re.IGNORECASE), "presence_penalty"),
     (re.compile(r"\blog[ -]?prob(?:abilitie)?s", re.IGNORECASE), "logprobs"),
-    (re.compile(r"\bsystem (?:role|messages?|prompts?|instructions?)\b", re.IGNORECASE), SYSTEM),
+    (re.compile(r"\bparallel tool[ -]call(?:s|ing)\b", re.IGNORECASE), "parallel_tool_calls"),
+    (re.compile(r"\b(?:system|developer) (?:role|messages?|prompts?|instructions?)\b", re.IGNORECASE), SYSTEM),
 )
 _SCHEMA = re.compile(
     r"\bschema (?:for|of|in) ['`\"]?(?:response[ _]format|text\.format|output[ _]format)", re.IGNORECASE
@@ -116,7 +118,7 @@ _REFUSES = re.compile(
     r"\b(?:not|n't|cannot|no longer|never)\b|\bun(?:supported|recogni[sz]ed|known|expected|available|allowed)"
     r"|\b(?:in)?valid|\bdeprecated|\bextra[ _]|\bforbidden|\bonly\b|\bmust\b|\bshould be\b|\brequired\b"
     r"|literal_error|\brefused|\bdisallow|\bremoved|\bexceed|\btoo (?:large|small|many|long|high|low)|\bmaximum"
-    r"|\bminimum|\brejects?\b|\bincompatible|\bspecified\b|\brestricted",
+    r"|\bminimum|\brejects?\b|\bincompatible|\bspecified\b|\brestricted|不支持",
     re.IGNORECASE,
 )
 _SHAPE = re.compile(
@@ -131,6 +133,11 @@ _OUTAGE = re.compile(
     r"|out of memory|crash|\bbusy\b",
     re.IGNORECASE,
 )
+_PASSING = re.compile(
+    r"overload|\btemporar|try again (?:later|in|after|shortly|soon)\b|maintenance|\brestart|\bstarting up|\bbusy\b",
+    re.IGNORECASE,
+)
+"""Words about a state that passes. They count with any status, also beside a field's name."""
 _ROW = re.compile(
     r"context (?:length|window|limit)|maximum (?:context|model|sequence|input) length|prompt is too long"
     r"|reduce the length|content (?:filter|management|polic)|(?:invalid|unsupported|download\w*).{0,40}\bimage"
@@ -198,7 +205,7 @@ def names_request_field(error: ProviderError) -> bool:
 def _may_refuse(error: ProviderError, text: str) -> bool:
     status = error.status
     words = f"{error.code or ''} {error.kind or ''}"
-    if status is None or status in _NEVER or _ROW_CODES.search(words) or _ROW.search(text):
+    if status is None or status in _NEVER or _ROW_CODES.search(words) or _ROW.search(text) or _PASSING.search(text):
         return False
     if 400 <= status < 500:
         return error.param is not None or _REFUSES.search(f"{text} {words}") is not None

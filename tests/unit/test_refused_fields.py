@@ -51,6 +51,16 @@ NAMED: dict[str, tuple[dict[str, Any], ProviderError, str, FieldFault]] = {
                                 "stop", FIELD),
     "a parameter before the word": (CHAT, ProviderError(400, message="the stop parameter is unsupported here"),
                                     "stop", FIELD),
+    "an argument behind a model": (CHAT, ProviderError(400, message="Argument not supported on this model: stop"),
+                                   "stop", FIELD),
+    "JSON mode": (CHAT, ProviderError(400, message="JSON mode is not enabled for this model"),
+                  "response_format", FIELD),
+    "tools side by side": ({**CHAT, "parallel_tool_calls": False},
+                           ProviderError(400, message="The model does not support parallel tool calls"),
+                           "parallel_tool_calls", FIELD),
+    "what a developer says": (CHAT, ProviderError(400, message="Developer instruction is not enabled for gemma"),
+                              "system", FIELD),
+    "another language": (CHAT, ProviderError(400, message="不支持的参数: logprobs"), "logprobs", FIELD),
     "an argument that is supplied": (CHAT, ProviderError(400, message="Unrecognized request argument supplied: user"),
                                      "user", FIELD),
     "the param alone": (CHAT, ProviderError(400, None, None, "top_p", "Not supported with this model."),
@@ -129,6 +139,11 @@ def test_a_field_that_was_not_sent_is_none_that_was_refused(case: str) -> None:
 
 NOTHING = {
     "an overload that names a field": ProviderError(503, message="response_format is not supported right now"),
+    "an overload with another status": ProviderError(
+        400, message="Service temporarily does not support parameter `seed`. Please try again later."
+    ),
+    "an engine that starts": ProviderError(400, message="The engine is restarting; response_format not supported"),
+    "an outage with a param": ProviderError(400, None, None, "seed", "seed is unavailable during maintenance"),
     "a rate": ProviderError(429, message="max_tokens is not available: rate limit reached"),
     "a gateway that broke": ProviderError(502, message="invalid response_format from upstream"),
     "an engine that broke": ProviderError(500, message="Internal error in logprobs processor"),
