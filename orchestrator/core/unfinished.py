@@ -13,7 +13,7 @@ FAILED_ENDS = frozenset(
     {
         "abort", "aborted", "error", "insufficient_system_resource", "network_error", "timeout", "time_limit",
         "cancelled", "canceled", "user_cancel", "not_finished", "failed", "failure", "internal_error", "server_error",
-        "engine_error", "interrupted", "preempted", "load", "unload",
+        "engine_error", "engine_overloaded", "overloaded", "interrupted", "preempted", "load", "unload",
     }
 )  # fmt: skip
 """Kinds of ends that say that the server stopped before the answer was complete.

@@ -27,7 +27,8 @@ def reason(body: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.parametrize(
-    "end", ["abort", "error", "ABORT", "insufficient_system_resource", "network_error", {"type": "abort"}, ["error"]]
+    "end",
+    ["abort", "error", "ABORT", "insufficient_system_resource", "engine_overloaded", {"type": "abort"}, ["error"]],
 )
 def test_an_end_that_says_that_the_server_stopped_is_not_an_answer(end: Any) -> None:
     why = reason(chat(end))
