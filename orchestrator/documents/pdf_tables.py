@@ -19,6 +19,8 @@ SEPARATOR = " | "
 MIN_LINES = 3
 MANY_OBJECTS, FEW_CHARACTERS = 1.3, 25
 """Objects and characters per line of a page that may have tables: prose is drawn in long lines, each in one piece."""
+FEWEST_COLUMNS, NEARLY_ALL = 3, 0.9
+"""A table that is drawn column by column among other lines: addresses side by side have gaps."""
 MOST_BOXES = 5_000
 MOST_HEADINGS = 4
 """Lines above a table that may run across its columns: they stay as they are."""
@@ -83,7 +85,10 @@ def _with_table(layer: Any, block: list[Line], lines: list[str]) -> list[str]:
         return lines
     rows = [_row(line, of, columns) for line, of in zip(block, cells, strict=True)]
     better = _replaced(lines, cells, rows)
-    return _replaced_apart(lines, cells, rows) if better is lines else better
+    if better is not lines or len(columns) < FEWEST_COLUMNS or len(rows) <= MIN_LINES:
+        return better
+    is_full = sum(map(len, cells)) >= NEARLY_ALL * len(columns) * len(rows)
+    return _replaced_apart(lines, cells, rows) if is_full else lines
 
 
 def _boxes(layer: Any) -> list[Box]:
@@ -223,7 +228,7 @@ def _replaced_apart(lines: list[str], cells: Sequence[Sequence[str]], rows: list
         if left[solid := _solid(line)] > 0:
             left[solid] -= 1
             taken.append(index)
-    if left.total() or len(wanted) < MIN_LINES:
+    if left.total():
         return lines
     gone = set(taken)
     kept = [line for index, line in enumerate(lines) if index not in gone]
