@@ -283,20 +283,21 @@ class Pipeline:
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
         handle = self._handles.open(order.backend)
-        first = [] if order.probe else self._batches.preflights.plan(job, handle, order)
-        order = replace(order, rows=order.rows - len(first))
         models = self._handles.models(job)
-        added = rows_to_shards.plan_shards(
-            self._store,
-            job,
-            handle,
-            order,
-            lambda model: self._batches.admission_control.room(
-                handle, model, job.id, resolve_model(model, handle.name, models) or model
-            ),
-            self._now(),
-            models,
-        )
+        with self._store.shards.numbering:
+            first = [] if order.probe else self._batches.preflights.plan(job, handle, order)
+            order = replace(order, rows=order.rows - len(first))
+            added = rows_to_shards.plan_shards(
+                self._store,
+                job,
+                handle,
+                order,
+                lambda model: self._batches.admission_control.room(
+                    handle, model, job.id, resolve_model(model, handle.name, models) or model
+                ),
+                self._now(),
+                models,
+            )
         self._store.forecasts.made(turnarounds(planning, added, self._now()))
         for shard in (*first, *added):
             told = f"{shard.rows:,} rows to {shard.backend}: {shard.reason}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from threading import Lock
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, func, insert, or_, select, true, update
@@ -40,6 +41,8 @@ class Shards:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self.numbering = Lock()
+        """Held from the choice of a new shard's number until the shard is recorded: several threads make shards."""
 
     def add(self, shard: Shard, rows: Range, avoid: tuple[str, ...] = (), *, canary: bool = False) -> None:
         """Record a shard and give it the waiting rows of a range that avoid exactly `avoid`, all or nothing.

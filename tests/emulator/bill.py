@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import asdict
 from typing import Any
 
@@ -101,10 +101,12 @@ def _asked(batch: Batch, raw: bytes) -> tuple[str, str, str]:
 def _rows(world: World, now: float) -> Json:
     rows: Counter[str] = Counter()
     asked: Counter[str] = Counter()
+    paid_by: defaultdict[str, list[str]] = defaultdict(list)
     for batch in world.batches.values():
         for custom_id, digest, _, _ in _billed(batch, now):
             rows[custom_id] += 1
             asked[digest] += 1
+            paid_by[digest].append(f"{batch.id} {batch.metadata} at {batch.created_at}")
     for paid in world.paid.values():
         asked += paid.asked
-    return {"rows": rows, "asked": asked}
+    return {"rows": rows, "asked": asked, "paid_by": paid_by}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.clock import now
-from orchestrator.core.model import REPAY, Job
+from orchestrator.core.model import REPAY, CancelCode, Job
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.databases import new_sqlite
@@ -116,17 +116,26 @@ def forgotten(backups: Backups, rows: int = 20) -> Path:
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("later", [0.0, HOUR])
-def test_rows_of_a_job_that_the_store_has_forgotten_are_adopted(backups: Backups, later: float) -> None:
+@pytest.mark.parametrize("then", ["at once", "later", "by another process", "behind another job"])
+def test_rows_of_a_job_that_the_store_has_forgotten_are_adopted(backups: Backups, then: str) -> None:
     desk, path = backups.desk, forgotten(backups)
-    desk.provider.clock.advance(later)
+    if then == "later":
+        desk.provider.clock.advance(HOUR)
     backups.put_back("monday")
+    between = 0
+    if then == "behind another job":
+        desk.provider.clock.advance(1)
+        desk.run([row("between")])
+        between = 1
     job = desk.submit(path)
+    if then in ("by another process", "behind another job"):
+        desk.provider.clock.advance(1)
+        desk.start_anew()
     desk.finish(job)
-    assert len(desk.batches()) == 4
+    assert len(desk.batches()) == 4 + between
     all_paid_once(desk, job)
     assert len(desk.events(job, "recovered")) == 3
-    assert desk.cost(job) + desk.cost(desk.store.jobs.newest()[1]) == cost_of(desk.provider.bill())
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
 
 
 @pytest.mark.thinned(2)
@@ -139,6 +148,29 @@ def test_of_a_forgotten_job_only_the_same_lines_are_adopted(backups: Backups) ->
     assert list(desk.ends(job).values()) == ["succeeded"] * 20
     assert desk.billed() == {f"r{number}": 1 for number in range(19)} | {"r19": 2, "earlier": 1}
     assert len(desk.batches()) == 5
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("ends", ["superseded", "cancelled"])
+def test_rows_of_a_job_that_sends_nothing_any_more_are_adopted_by_the_next_one(backups: Backups, ends: str) -> None:
+    desk = backups.desk
+    desk.backend("openai", limits={"max_rows": 8})
+    path = desk.written(jsonl(plain(20)))
+    first = desk.submit(path)
+    step_until(desk, first, lambda: desk.states(first))
+    backups.save("monday")
+    step_until(desk, first, lambda: len(desk.batches()) == 3)
+    backups.put_back("monday")
+    if ends == "cancelled":
+        desk.store.jobs.request_cancel(first.id, CancelCode.USER, "by the user", now())
+        desk.finish(first)
+    path.write_bytes(jsonl([*plain(19), row("r19", max_tokens=49)]))
+    second = desk.submit(path)
+    desk.finish(first, second)
+    assert list(desk.ends(second).values()) == ["succeeded"] * 20
+    assert desk.billed() == {f"r{number}": 1 for number in range(19)} | {"r19": 2}
+    assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
 
 
 @pytest.mark.thinned(2, 1)
@@ -153,22 +185,27 @@ def test_rows_of_another_home_in_the_same_account_are_its_own(backups: Backups) 
 
 
 @pytest.mark.thinned(2)
+@pytest.mark.parametrize("between", [False, True], ids=["files too", "database alone, behind another job"])
 def test_answers_of_a_forgotten_job_that_are_gone_are_repaid_only_if_somebody_says_so(
-    backups: Backups,
+    backups: Backups, *, between: bool
 ) -> None:
     desk, path = backups.desk, forgotten(backups)
     desk.finish(desk.store.jobs.newest()[0])
     desk.provider.clock.advance(HOUR)
     assert not desk.files()
-    backups.put_back("monday")
+    backups.put_back("monday", files=not between)
+    if between:
+        desk.run([row("between")])
+        desk.provider.clock.advance(1)
+        desk.start_anew()
     job = desk.submit(path)
     desk.settle(job)
     assert "their answers are gone" in desk.said[-1]
-    assert len(desk.batches()) == 4
+    assert len(desk.batches()) == 4 + between
     desk.store.jobs.allow(job.id, **{REPAY: now().isoformat()})
     desk.finish(job)
-    assert len(desk.batches()) == 7
-    assert desk.cost(job) + desk.cost(desk.store.jobs.newest()[1]) == cost_of(desk.provider.bill())
+    assert len(desk.batches()) == 7 + between
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
 
 
 @pytest.mark.thinned(2)
@@ -195,6 +232,24 @@ def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(
     assert len(desk.batches()) == 6
     assert set(desk.billed().values()) == {2}
     assert desk.cost(job) == 2 * paid == cost_of(desk.provider.bill())
+
+
+@pytest.mark.thinned(2)
+def test_a_batch_that_has_answered_nothing_has_lost_nothing(backups: Backups) -> None:
+    desk = backups.desk
+    job = desk.submit(plain(8))
+    step_until(desk, job, lambda: desk.states(job))
+    backups.save("monday")
+    step_until(desk, job, lambda: len(desk.batches()) == 1)
+    desk.store.jobs.request_cancel(job.id, CancelCode.USER, "by the user", now())
+    desk.finish(job)
+    assert not desk.billed()
+    desk.provider.clock.advance(2 * HOUR)
+    assert not desk.files()
+    backups.put_back("monday")
+    desk.finish(job)
+    all_paid_once(desk, job, 8)
+    assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
 @pytest.mark.thinned(2, 1)

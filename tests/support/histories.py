@@ -7,17 +7,20 @@ goes, at its end no request was paid twice and the ledger has what the bill has.
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from sqlite3 import OperationalError, connect
 
 from sqlalchemy import make_url
 
-from orchestrator.core.model import Job
+from orchestrator.core.model import Job, JobId
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.emulator.driving import chat_line, jsonl
@@ -34,6 +37,8 @@ LONGEST_RUN, LONGEST_LIFE = 60.0, 4.0
 FINISHED, REFUSED = (0, 1), 3
 """What a run ends with: 1 if rows have no answer, 3 if somebody has to decide."""
 GONE = "their answers are gone"
+REPAYS = re.compile(r"orch retry (\S+) --repay")
+RESUMED = "resuming where it stopped"
 KNOWN = (*FINISHED, REFUSED)
 
 
@@ -112,7 +117,7 @@ class History:
             done = self._orch(*command, env=self.env, timeout=timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{command} does not end:\n{self._story()}") from None
-        said = done.stdout + done.stderr
+        said = f"{done.stdout}\n  {done.stderr}"
         if done.returncode == 4 and "`orch adopt`" in said:
             adopted = self._orch("adopt", env=self.env)
             self._check(("adopt",), adopted.returncode, adopted.stderr)
@@ -121,7 +126,7 @@ class History:
         return done
 
     def _check(self, command: tuple[str, ...], code: int, said: str) -> None:
-        self.acts.append(f"  {' '.join(command)}: {code}: {said.strip()[:600]}")
+        self.acts.append(f"  {' '.join(command)}: {code}: {said.strip()[:2000]}")
         assert "Traceback" not in said, (command, said)
         assert code in KNOWN, (command, code, said)
 
@@ -232,6 +237,9 @@ class History:
             self.run(command, self.dice.choice(found), "-q")
 
     def save(self) -> None:
+        """Not of a home without a job: whoever puts that back begins anew, with another id."""
+        if not self._has_jobs():
+            return
         name = f"saved-{len(self.saved)}"
         shutil.copytree(self.home, self.folder / name)
         copy_database(self.database_url, self._database, self._database_of(name))
@@ -256,11 +264,27 @@ class History:
             copy_database(self.database_url, self._database_of(name), self._database)
             self._older()
 
+    def _has_jobs(self) -> bool:
+        if self.is_sqlite:
+            # Read only, since to close it otherwise would empty its -wal.
+            with (
+                suppress(OperationalError),
+                closing(connect(f"file:{self.home / 'orch.db'}?mode=ro", uri=True)) as file,
+            ):
+                return file.execute("select 1 from jobs").fetchone() is not None
+            return False
+        with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
+            return bool(store.jobs.newest(1))
+
     def _older(self) -> None:
         self.restored = True
         self.provider.clear()
 
     def lose_wal(self) -> None:
+        """Not without a `home.id`: the jobs alone tell what it was."""
+        identity = self.home / "home.id"
+        if not identity.exists() or not identity.read_text():
+            return
         for ending in ("-wal", "-shm"):
             path = self.home / f"orch.db{ending}"
             if path.exists():
@@ -269,7 +293,7 @@ class History:
 
     def lose_id(self) -> None:
         path = self.home / "home.id"
-        if path.exists():
+        if path.exists() and self._has_jobs():
             self.dice.choice([path.unlink, lambda: path.write_text("")])()
 
     def move(self) -> None:
@@ -322,8 +346,10 @@ class History:
     def _finish(self, path: Path) -> None:
         for _ in range(6):
             done = self.run("run", str(path), "-q")
-            if done.returncode == 0:
+            if done.returncode == 0 and RESUMED not in done.stderr:
                 return
+            if done.returncode == 0:
+                continue  # edits of documents since that job was made are for the next run
             if done.returncode == 1:
                 self.run("retry", done.stdout.split()[0] if done.stdout.split() else self._newest(path), "-q")
             else:
@@ -337,7 +363,10 @@ class History:
     def _repay(self) -> bool:
         """Agree to pay again for answers that are gone."""
         with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
-            lost = [job.id for job in _open(store) if _waits_for_lost_answers(store, job)]
+            told = [
+                store.jobs.events(job.id)[-1].reason for job in _open(store) if _waits_for_lost_answers(store, job)
+            ]
+        lost = sorted({found[1] for reason in told if (found := REPAYS.search(reason))})
         for name in lost:
             self.acts.append("repay")
             self.run("retry", name, "--repay", "-q")
@@ -347,9 +376,15 @@ class History:
     def _drain(self) -> None:
         """What is unfinished otherwise: jobs that were superseded, or that stand beside another."""
         for _ in range(6):
-            process = self._orch.start("up", "-q", env=self.env)
             with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
-                wait_until(lambda s=store: all(_waits_for_lost_answers(s, job) for job in _open(s)), LONGEST_RUN)
+                said = {job.id: len(store.jobs.events(job.id)) for job in _open(store)}
+                process = self._orch.start("up", "-q", env=self.env)
+
+                def rests(job: Job, s: Store = store, said: dict[JobId, int] = said) -> bool:
+                    """What it waits for may have been told before somebody agreed to pay for it."""
+                    return _waits_for_lost_answers(s, job) and len(s.jobs.events(job.id)) > said.get(job.id, 0)
+
+                wait_until(lambda s=store, rests=rests: all(map(rests, _open(s))), LONGEST_RUN)
                 is_over = not _open(store)
             self._end(("up", "-q"), process)
             if is_over:
@@ -366,7 +401,8 @@ class History:
     def _check_bill(self, store: Store, jobs: list[Job]) -> None:
         bill = self.provider.bill(rows=True)
         doubled = {digest: times for digest, times in Counter(bill["asked"]).items() if times > 1}
-        assert not doubled or max(doubled.values()) <= 1 + self.agreed, (doubled, self._story())
+        paid_by = {digest: bill["paid_by"][digest] for digest in doubled}
+        assert not doubled or max(doubled.values()) <= 1 + self.agreed, (paid_by, self._story())
         booked = sum(store.ledger.spent(job.id) for job in jobs)
         known = {shard.batch_id for job in jobs for shard in store.shards.of_job(job.id)}
         told = {name: line for name, line in bill["batches"].items() if name in known or not self.restored}

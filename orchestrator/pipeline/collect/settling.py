@@ -173,7 +173,15 @@ def _book_nobodys(store: Store, ended: EndedShard, rest: Rest) -> None:
         said = _outcome(ended, row, kind, found, rest)
         if isinstance(said, Outcome) and (price := _settled(ended, row, said).price) is not None:
             prices[row.seq] = price
-    store.ledger.book(ended.shard, "unmatched", prices, ended.now)
+    store.ledger.book(ended.shard, "unmatched", prices | rest.adopted, ended.now)
+
+
+def _count_adopted(ended: EndedShard, row: InShard, kind: str, found: FoundLine, rest: Rest) -> None:
+    """Count what an answer of an adopted batch has cost that no row of this job asked for; `row` stands for it."""
+    said = _outcome(ended, row, kind, found, rest)
+    if isinstance(said, Outcome) and (price := _settled(ended, row, said).price) is not None:
+        before = rest.adopted.get(row.seq)
+        rest.adopted[row.seq] = price if before is None else replace(before, cost=before.cost + price.cost)
 
 
 def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
@@ -216,6 +224,8 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
     """Yield an outcome for each row that ends here; `rest` has the others."""
     told: set[str] = set()
     paths = {kind: home.results(ended.shard.id, kind) for kind in KINDS}
+    # No input file was written here: the batch was adopted, and asks what other jobs wanted as well.
+    is_adopted = not ended.handle.is_own and not home.shard_input(ended.shard.id).exists()
     survey = None if ended.handle.is_own else results.survey(paths.values(), rows)
     whose = None if survey is None else survey.recognised
     for kind, path in paths.items():
@@ -226,7 +236,9 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
             name = custom_id if whose is None else whose.row(custom_id)
             if (row := rows.get(name or "")) is None:
                 tally.unknown, tally.odd = tally.unknown + 1, custom_id
-                if len(rest.nobodys) < len(rows):
+                if is_adopted:
+                    _count_adopted(ended, next(iter(rows.values())), kind, found, rest)
+                elif len(rest.nobodys) < len(rows):
                     rest.nobodys.append((kind, found))
                 continue
             # If a row has two lines, an answer beats a failure in either order: it is paid.

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from orchestrator.backends import BATCH_GONE, LineProblem
-from orchestrator.core.model import Job, Outcome, RequestState
+from orchestrator.core.model import Job, Outcome, Price, RequestState
 from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
@@ -130,7 +130,8 @@ class Rest:
     outside their control. `elsewhere` rows go to another backend, and so do `rerouted` rows, for the deadline. `held`
     rows wait because all rows of their task are refused, for the reasons in `common`. `unfinished` are billed but
     incomplete answers, whose rows go on as failed. `nobodys` are lines, with their file's kind, that match no row;
-    they may belong to the `doubtful` rows. `lessons` has what refusals teach of the model's fields, `sent` the
+    they may belong to the `doubtful` rows. `adopted` is the price of all answers of an adopted batch that this job
+    did not ask for, under one row's number. `lessons` has what refusals teach of the model's fields, `sent` the
     documents as sent.
     """
 
@@ -146,6 +147,7 @@ class Rest:
     common: Mapping[str, CommonRefusal] = field(default_factory=dict)
     nobodys: list[tuple[str, FoundLine]] = field(default_factory=list)
     doubtful: list[InShard] = field(default_factory=list)
+    adopted: dict[int, Price] = field(default_factory=dict)
 
 
 def unrecognised(ended: EndedShard, untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:

@@ -16,7 +16,7 @@ from threading import Lock
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, Uncertain
-from orchestrator.core.model import Job, JobId
+from orchestrator.core.model import SUPERSEDED_BY, Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline import lost_answers
@@ -35,7 +35,9 @@ LOOKED_FOR = timedelta(hours=1)
 SHARE_OF_TIME = 10
 """A failing list holds up rows for at most this fraction (1/N) of the time until the job's deadline."""
 NEWEST = 100
-"""Newest jobs searched for the newest that a process found."""
+"""Newest jobs searched for the newest one that was sent."""
+LOOK_BACK = timedelta(hours=25)
+"""How far back every listing goes: batches run for a day, and jobs may have been made after the restore."""
 
 
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
@@ -43,7 +45,10 @@ Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
 
 @dataclass(slots=True)
 class _Listing:
-    """Result of a backend's list, or since when it fails."""
+    """Result of a backend's list, or since when it fails.
+
+    `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know.
+    """
 
     lock: Lock = field(default_factory=Lock)
     unknown: dict[JobId, list[RemoteBatch]] | None = None
@@ -69,6 +74,8 @@ class EarlierBatches:
         self._last_known = self._find_last_known()
         self._listings: dict[str, _Listing] = {}
         self._guard = Lock()
+        self._adopting = Lock()
+        """Shards are sent by several threads, and a batch is adopted once."""
         self._lines = lines
         self._theirs: dict[str, tuple[RemoteBatch, Mapping[str, bytes] | None]] = {}
         self._looked_up: dict[str, tuple[RemoteBatch, bool, frozenset[str] | None]] = {}
@@ -86,18 +93,31 @@ class EarlierBatches:
             return []
         done = []
         unknown = self._unknown(job, handle)
-        forgotten = self._listings[handle.name].forgotten
-        for batch in list(unknown):
-            told = self._adopted(job, replace(shard, model=model), handle, batch, dissolve)
-            if told is not None:
-                unknown.remove(batch)
-                done.append(told)
-        for batch in list(forgotten):
-            told = self._taken_over(job, shard, model, handle, batch, dissolve)
-            if told is not None:
-                forgotten.remove(batch)
-                done.append(told)
+        listing = self._listings[handle.name]
+        with self._adopting:
+            for batch in list(unknown):
+                told = self._adopted(job, replace(shard, model=model), handle, batch, dissolve)
+                if told is not None:
+                    unknown.remove(batch)
+                    done.append(told)
+            for batches in [listing.forgotten, *self._left_behind(job, listing)]:
+                for batch in list(batches):
+                    told = self._taken_over(job, shard, model, handle, batch, dissolve)
+                    if told is not None:
+                        batches.remove(batch)
+                        done.append(told)
         return done
+
+    def _left_behind(self, job: Job, listing: _Listing) -> list[list[RemoteBatch]]:
+        """The unknown batches of other jobs that send nothing any more, and so adopt none of them."""
+        others = ((self._store.jobs.find(name), batches) for name, batches in list((listing.unknown or {}).items()))
+        return [
+            batches
+            for other, batches in others
+            if other is not None
+            and other.id != job.id
+            and (other.finished_at is not None or other.options.get(SUPERSEDED_BY) is not None)
+        ]
 
     def _unknown(self, job: Job, handle: BackendHandle) -> list[RemoteBatch]:
         with self._guard:
@@ -128,8 +148,8 @@ class EarlierBatches:
         if listing.error is not None and listing.again_at is not None and now < listing.again_at:
             raise listing.error
         home = self._home.identity()
-        jobs = {one.id: one for one in self._store.jobs.unfinished(home)}
-        since = min([self._last_known or now, *(one.created_at for one in jobs.values())])
+        unfinished = [one.created_at for one in self._store.jobs.unfinished(home)]
+        since = min([self._last_known or now, now - LOOK_BACK, *unfinished])
         try:
             found = handle.api.tagged(since) or []
         except BackendError as error:
@@ -144,10 +164,12 @@ class EarlierBatches:
                 raise
         unknown: dict[JobId, list[RemoteBatch]] = {}
         for batch in sorted(found, key=lambda one: (one.created_at is None, one.created_at or now)):
-            of = _job_of(batch)
-            if of in jobs and not self._is_known(handle, batch):
-                unknown.setdefault(of, []).append(batch)
-            elif batch.home == home and self._store.jobs.find(of) is None and not self._is_known(handle, batch):
+            of = self._store.jobs.find(_job_of(batch))
+            if self._is_known(handle, batch):
+                continue
+            if of is not None and of.home == home:
+                unknown.setdefault(of.id, []).append(batch)
+            elif of is None and batch.home == home:
                 listing.forgotten.append(batch)
         listing.unknown = unknown
 
@@ -182,6 +204,8 @@ class EarlierBatches:
                 self._store, job, replace(same, model=shard.model) if same else shard, handle, self._now()
             )
         if ids is None:
+            if _has_answered_nothing(batch):
+                return None
             if same is None or batch.rows not in (None, same.rows):
                 del self._looked_up[batch.id]
                 raise Uncertain(f"{handle.name} has batch {batch.id} of this job, and its rows cannot be read yet")
@@ -194,9 +218,10 @@ class EarlierBatches:
         for other in pending:
             if not ids.isdisjoint(self._store.rows.custom_ids(other.id)):
                 dissolve(other, f"rows of it are in batch {batch.id} already")
-        made = self._made(job, handle, batch)
-        lost_answers.bring_here(self._home, batch.shard, made.id)
-        rows = self._store.shards.adopt(made, ids)
+        with self._store.shards.numbering:
+            made = self._made(job, handle, batch)
+            lost_answers.bring_here(self._home, batch.shard, made.id)
+            rows = self._store.shards.adopt(made, ids)
         return (
             f"batch {batch.id} has {rows:,} rows that were sent before the store was put back: adopted"
             if rows
@@ -204,15 +229,19 @@ class EarlierBatches:
         )
 
     def _find_last_known(self) -> datetime | None:
-        """Return when the newest job was made that this process found; without jobs, when the home was made.
+        """Return when the newest job was made that was sent; if none was sent, when the home was made.
 
         None if the home is new: it has no folder of a job that the store does not know.
         """
         jobs = self._store.jobs.newest(NEWEST)
-        known = next((one.created_at for one in jobs if one.created_at <= self._began), None)
+        earlier = [one for one in jobs if one.created_at <= self._began]
+        known = next((one.created_at for one in earlier if self._was_sent(one)), None)
         if known is None and self._home.job_folders() - {one.id for one in jobs}:
             return self._home.made_at(self._began)
-        return known
+        return known or min((one.created_at for one in earlier), default=None)
+
+    def _was_sent(self, job: Job) -> bool:
+        return job.finished_at is not None or any(one.sends for one in self._store.shards.of_job(job.id))
 
     def _taken_over(
         self,
@@ -223,7 +252,7 @@ class EarlierBatches:
         batch: RemoteBatch,
         dissolve: Callable[[Shard, str], None],
     ) -> str | None:
-        """Take over the batch of a job that the store has forgotten, and say so; None if it has no row of this job.
+        """Take over the batch of a forgotten or ended job, and say so; None if it has no row of this job.
 
         Rows with the same lines are this job's. If the lines can no longer be read, a job of the same name needs
         consent to pay again.
@@ -232,7 +261,12 @@ class EarlierBatches:
             self._theirs[batch.id] = (batch := handle.api.retrieve(batch.id) or batch), handle.api.input_lines(batch)
         batch, theirs = self._theirs[batch.id]
         if theirs is None:
-            if _job_of(batch).rpartition("-")[0] != job.name or not self._is_lost(handle, batch):
+            of = _job_of(batch)
+            is_ours = of.rpartition("-")[0] == job.name and self._store.jobs.find(of) is None
+            # Older ones may be of jobs that were removed, with their folders.
+            is_newer = self._last_known is None or batch.created_at is None or batch.created_at >= self._last_known
+            is_ours = is_ours and (is_newer or of in self._home.job_folders())
+            if not is_ours or not self._is_lost(handle, batch):
                 return None
             return LostAnswers.of(batch, shard).repay(
                 self._store, job, replace(shard, model=model), handle, self._now()
@@ -247,9 +281,9 @@ class EarlierBatches:
                 dissolve(other, f"rows of it are in batch {batch.id} already")
         if not found:
             return None
-        made = self._made(job, handle, batch)
-        rows = self._store.shards.adopt(made, found)
-        return f"batch {batch.id} has {rows:,} of its rows, which a job asked that the store does not know: adopted"
+        with self._store.shards.numbering:
+            rows = self._store.shards.adopt(self._made(job, handle, batch), found)
+        return f"batch {batch.id} has {rows:,} of its rows, which a later state of the store had asked: adopted"
 
     def _take(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> None:
         now = self._now()
@@ -290,8 +324,14 @@ class EarlierBatches:
     def _is_lost(self, handle: BackendHandle, batch: RemoteBatch) -> bool:
         """True if a batch is over and every file of its answers is gone."""
         is_answered = batch.status.is_final and batch.status is not BatchStatus.FAILED
+        is_answered = is_answered and not _has_answered_nothing(batch)
         return is_answered and lost_answers.are_gone(handle, (batch.output_file_id, batch.error_file_id))
 
 
 def _job_of(batch: RemoteBatch) -> JobId:
     return JobId((batch.shard or "").rpartition(".")[0])
+
+
+def _has_answered_nothing(batch: RemoteBatch) -> bool:
+    """True if a batch ended, by its backend's own counts, before any row had an answer."""
+    return batch.status.is_final and batch.is_counted and not batch.completed and not batch.output_tokens
