@@ -257,6 +257,16 @@ def test_a_request_with_two_lengths_ends_its_connection(door: Door, length: int)
     assert b"connection: close" in answer.lower()
 
 
+@pytest.mark.parametrize("digits", [20, 5000])
+def test_a_length_beyond_every_number_is_refused(door: Door, digits: int) -> None:
+    """Python reads no integer of more than 4,300 digits."""
+    head = door.head("POST /v1/files", f"Content-Length: {'9' * digits}")
+    with closing(door.connection(head + b"x")) as connection:
+        assert status_of(rest_of(connection)) in (400, 408, 413)
+    with door.sdk() as sdk:
+        assert sdk.raw.get("/v1/models").status_code == 200
+
+
 def test_a_body_that_trickles_is_refused(door: Door) -> None:
     headers, body = form(b"x", 50_000)
     connection = door.connection(door.head("POST /v1/files", *headers) + body[:150])

@@ -192,7 +192,8 @@ def test_trap_g2_a_content_that_is_not_whole_for_an_hour_is_read_until_it_is(
 
 
 @pytest.mark.parametrize("name", ["openai", "azure"])
-def test_trap_g2_a_batch_that_did_nothing_gives_its_rows_back_within_the_hour(desk: Desk, name: str) -> None:
+def test_trap_g2_a_batch_that_did_nothing_gives_its_rows_back_within_the_hour(desk_on_each: Desk, name: str) -> None:
+    desk = desk_on_each
     desk.backend(name)
     script(desk, "does_nothing")
     script(desk, "turnaround", seconds=60.0)
