@@ -36,8 +36,6 @@ SHARE_OF_TIME = 10
 """A failing list holds up rows for at most this fraction (1/N) of the time until the job's deadline."""
 NEWEST = 100
 """Newest jobs searched for the newest one that was sent."""
-LOOK_BACK = timedelta(hours=25)
-"""How far back every listing goes: batches run for a day, and jobs may have been made after the restore."""
 
 
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
@@ -149,7 +147,7 @@ class EarlierBatches:
             raise listing.error
         home = self._home.identity()
         unfinished = [one.created_at for one in self._store.jobs.unfinished(home)]
-        since = min([self._last_known or now, now - LOOK_BACK, *unfinished])
+        since = min([self._last_known or now, *unfinished])
         try:
             found = handle.api.tagged(since) or []
         except BackendError as error:
