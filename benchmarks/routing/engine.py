@@ -34,6 +34,7 @@ class Engine:
         self._warm = math.inf if sync.ahead <= 0 else 0.0
         """When it can begin; infinite while it is cold and nobody asks anything of it."""
         self._idle_since = -math.inf
+        self._paid: dict[int, float] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -56,6 +57,12 @@ class Engine:
         """A shard is taken away; how many of its rows are done."""
         self._left.pop(id(shard), None)
         return shard.done
+
+    def paid(self, shard: Held) -> float:
+        """Dollars for what of a shard is done, each row at the price of its time."""
+        if not self.sync.prices:
+            return shard.done * self.sync.price
+        return self._paid.get(id(shard), 0.0)
 
     def next_event(self, now: float) -> float:
         """When its rate changes, it can begin, or a shard is done if nothing else happens."""
@@ -82,8 +89,10 @@ class Engine:
             return []
         over = []
         for held, rate in self._shared(a):
-            left = max(0.0, self._left[id(held)][1] - rate * (b - a))
+            before = self._left[id(held)][1]
+            left = max(0.0, before - rate * (b - a))
             self._left[id(held)] = (held, left)
+            self._paid[id(held)] = self._paid.get(id(held), 0.0) + (before - left) * self.sync.price_at(a)
             held.seen = b
             held.done = held.rows - math.ceil(left - 1e-6)
             if held.done and held.first is None:

@@ -4,6 +4,7 @@ that in a batch. Engines are paid by the hour, so a policy knows their price onc
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from benchmarks.routing.night import FULL, BatchNight, Job, Night, Speed, SynchronousNight, Windows
 from benchmarks.routing.scenarios import BATCH, FLEX, HOUR, REALTIME, Scenario, one, stands
@@ -152,6 +153,19 @@ def _flex_hours(chance: random.Random, at: int, count: int, state: float) -> Nig
     return one(at, ROWS, 4 * HOUR, (), (flex, realtime(chance, 3.0)), hour=hour)
 
 
+def _offpeak(chance: random.Random, at: int, count: int, state: float) -> Night:
+    """Cheap from 16:30 to 00:30 UTC."""
+    hour = chance.choice((13.0, 15.0, 22.0, 23.5))
+    night = one(at, ROWS, 8 * HOUR, (), (engine(chance, 0.0009, 0.6), realtime(chance, 3.0)), hour=int(hour))
+    begin, end = (16.5 - int(hour)) * HOUR, (24.5 - int(hour)) * HOUR
+    prices = ((max(0.0, begin), REALTIME / 2), (end, REALTIME))
+    late = (hour - int(hour)) * HOUR
+    jobs = tuple(replace(job, at=late, deadline=late + 8 * HOUR) for job in night.jobs)
+    return replace(night, jobs=jobs, sync_options=tuple(
+        replace(sync, prices=prices) if sync.name == "realtime" else sync for sync in night.sync_options
+    ))  # fmt: skip
+
+
 def _twin_outage(chance: random.Random, at: int, count: int, state: float) -> Night:
     down = _outage(chance, 0.12, 2 * HOUR, 2 * HOUR, 5 * HOUR)
     batches = (batch(chance, 20, 90, down=down), batch(chance, 30, 120, down=down, name="batch2"))
@@ -180,6 +194,7 @@ JUDGED: dict[str, Scenario] = {
         Scenario("judged-two-stage", "500 requests are made of the answers to 1,500", _two_stage),
         Scenario("judged-flex", "flex refused for a quarter of an hour, again and again, 2 h", _flex),
         Scenario("judged-flex-hours", "flex refused nine minutes of ten from 14 to 19 UTC", _flex_hours),
+        Scenario("judged-offpeak", "an API at half price from 16:30 to 00:30 UTC", _offpeak),
         Scenario("judged-twin-outage", "two providers of one cloud stand still together", _twin_outage),
     )
 }  # fmt: skip

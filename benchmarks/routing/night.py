@@ -66,6 +66,7 @@ class SynchronousNight:
 
     After `cools` seconds without work it needs `start` seconds to begin. `nominal` is the rate that its operator
     states, None where he states none. Where it costs `hourly` dollars an hour, a policy knows no other price of it.
+    `prices` say from when on a row costs something else.
     """
 
     name: str
@@ -78,6 +79,11 @@ class SynchronousNight:
     speed: Speed = FULL
     location: str = "hosted"
     hourly: float | None = None
+    prices: tuple[tuple[float, float], ...] = ()
+
+    def price_at(self, at: float) -> float:
+        """What a row costs that is done then."""
+        return next((price for begin, price in reversed(self.prices) if begin <= at + 1e-9), self.price)
 
     def rate_at(self, at: float) -> float:
         """Rows a second then."""
@@ -90,7 +96,7 @@ class SynchronousNight:
 
     def next_change(self, at: float) -> float:
         """When it changes next."""
-        return next((begin for begin, _ in self.speed if begin > at + 1e-9), math.inf)
+        return min((begin for begin, _ in (*self.speed, *self.prices) if begin > at + 1e-9), default=math.inf)
 
     def rows_between(self, a: float, b: float) -> float:
         """Rows done from a to b at most."""
@@ -180,16 +186,17 @@ def clairvoyant(night: Night) -> list[float | None]:
     He sends each row where it is done in time, the cheapest first. A bound: he also takes from a batch that is not
     done in time the very rows that are, and waits for no look and no merge. Jobs with earlier deadlines go first.
     """
-    used = {sync.name: 0.0 for sync in night.sync_options}
+    used = {(sync.name, begin): 0.0 for sync in night.sync_options for begin in (0.0, *dict(sync.prices))}
     found: dict[str, float | None] = {}
     for job in sorted(night.jobs, key=lambda one: one.deadline):
         routes = [
-            (sync.price, max(0.0, _sync_rows(sync, job) - used[sync.name]), sync.name)
+            (price, max(0.0, rows - used[sync.name, begin]), (sync.name, begin))
             for sync in night.sync_options
             if sync.location == "local" or not job.local_only
+            for begin, price, rows in _sync_rows(sync, job)
         ]
         if not job.local_only:
-            routes += [(batch.price, _batch_rows(batch, job), batch.name) for batch in night.batches]
+            routes += [(batch.price, _batch_rows(batch, job), (batch.name, 0.0)) for batch in night.batches]
         left, cost = all_rows(job), 0.0
         for price, rows, name in sorted(routes):
             taken = min(left, math.floor(rows))
@@ -206,8 +213,16 @@ def all_rows(job: Job) -> int:
     return int((job.rows + job.reduces) / (1.0 - job.again))
 
 
-def _sync_rows(sync: SynchronousNight, job: Job) -> float:
-    return sync.rows_between(job.at + sync.start, job.deadline) - sync.ahead
+def _sync_rows(sync: SynchronousNight, job: Job) -> list[tuple[float, float, float]]:
+    """From when on at which price how many rows: of all hours, those that others' rows take are the first."""
+    begins = [(0.0, sync.price), *sync.prices]
+    ends = [begin for begin, _ in sync.prices]
+    found, ahead = [], sync.ahead
+    for (begin, price), end in zip(begins, [*ends, math.inf], strict=True):
+        rows = sync.rows_between(max(begin, job.at + sync.start), min(end, job.deadline))
+        found.append((begin, price, rows - min(ahead, rows)))
+        ahead -= min(ahead, rows)
+    return found
 
 
 def _batch_rows(batch: BatchNight, job: Job) -> float:

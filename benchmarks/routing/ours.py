@@ -88,6 +88,9 @@ class Ours:
                 view.waiting, books.options, books.terms, books.now, later=books.later, claims=books.claims
             )
             actions = [Send(route.backend, route.rows) for route in planned.routes]
+            if planned.starts_at is not None:
+                wait = replan(books.open, books.options, books.terms, books.now)
+                return Look([], (wait.next_look - books.now).total_seconds(), wait.chance, float(planned.at_most))
             if not actions:
                 actions = [Send(min(books.options, key=lambda one: one.cost.p50).backend, view.waiting)]
             self._foreseen += books.foreseen(actions)
@@ -306,13 +309,15 @@ class _Books:
         starts = observed.ASSUMED_START if is_local else observed.QUICK_START
         pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
         leaves = observed.cancel_seconds(sight.shards, self.now, observed.OWN_CANCEL)
-        cost = _cost(sync.price)
+        cost = _cost(sync.price_at(self.view.now))
         if sync.hourly is not None:
             usual = pace if pace.rate > 0 else forecast.pace(known, assumed, now=self.now)
             each = Decimal(repr(round(sync.hourly / HOUR / usual.rate, 12)))
             cost = Cost(each, each * Decimal(repr(round(math.exp(P95 * usual.spread), 6))))
+        now = self.view.now
+        steps = tuple((begin - now, _cost(price)) for begin, price in sync.prices if begin > now)
         return SynchronousOption(
-            sync.name, sync.location, cost, pace, cancel_seconds=leaves, timed=sync.hourly is not None
+            sync.name, sync.location, cost, pace, None, leaves, timed=sync.hourly is not None, cost_steps=steps
         )
 
 

@@ -7,12 +7,11 @@ takes its time, results are collected, rows begin after the engine has loaded, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from benchmarks.routing.engine import Engine
-from benchmarks.routing.night import BatchNight, Job, Night, Score, SynchronousNight
+from benchmarks.routing.night import BatchNight, Job, Night, Score
 
 END = 4 * 86_400.0
 """What is not done by then is counted as it is: far too late."""
@@ -374,9 +373,9 @@ class World:
         self._collecting.append((self.now + self.night.collects(shard.rows), shard.number))
 
     def _collect(self, shard: Sent) -> None:
-        job, price = self.jobs[shard.job], self._price(shard.backend)
+        job, engine = self.jobs[shard.job], self._engines.get(shard.backend)
         shard.collected = self.now
-        job.cost += shard.done * price
+        job.cost += engine.paid(shard) if engine is not None else shard.done * self._price(shard.backend)
         job.by_route[shard.backend] = job.by_route.get(shard.backend, 0) + shard.done
         self._answered(job, shard.done)
         left = shard.rows - shard.done
@@ -407,5 +406,4 @@ class World:
             job.done_at = self.now + self.night.merges(job.terms)
 
     def _price(self, backend: str) -> float:
-        routes: Iterable[BatchNight | SynchronousNight] = (*self.night.batches, *self.night.sync_options)
-        return next(route.price for route in routes if route.name == backend)
+        return next(batch.price for batch in self.night.batches if batch.name == backend)

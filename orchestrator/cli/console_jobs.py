@@ -227,6 +227,8 @@ def plan_lines(
     rows = [cells("✓", route, f"{route.rows:,}") for route in plan.routes]
     rows += [cells("✗", refused, "—", "dim") for refused in plan.refused]
     lines = table(columns, rows, width)
+    if plan.starts_at is not None:
+        lines += sentence(f"rows wait until {_clock(plan.starts_at)}, when they cost less", width)
     if plan.reroute is not None and deadline is not None:
         what = f"what still runs at {_clock(plan.reroute.at)} goes to {' and '.join(plan.reroute.to)}"
         lines += sentence(f"reroute: {what}; needed {chance(plan.reroute.needed)}", width)

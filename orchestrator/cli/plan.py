@@ -67,6 +67,7 @@ def plan_json(found: Plan) -> dict[str, Any]:
         "reroute": None if found.reroute is None else {
             "at": _iso(found.reroute.at), "to": list(found.reroute.to), "needed": round(found.reroute.needed, 4),
         },
+        "starts_at": _iso(found.starts_at),
         "probe": None if found.probe is None else {
             "backend": found.probe.backend, "rows": found.probe.rows, "at_most_usd": f"{found.probe.at_most:f}",
             "reason": found.probe.reason,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
 from enum import StrEnum
 from functools import lru_cache
@@ -297,6 +297,40 @@ def _named(provider: str | None, model: str) -> str:
 
 def _place(model: str, tier: Tier) -> str:
     return f'[prices."{model}"]' if tier is Tier.STANDARD else f'[prices."{model}".{tier}]'
+
+
+def price_changes(
+    provider: str | None, model: str, at: datetime, until: datetime, overrides: Overrides = NO_OVERRIDES
+) -> list[datetime]:
+    """Times between the two at which the provider's list has another price, as DeepSeek's has by the hour of day."""
+    if provider is None or model in overrides:
+        return []
+    times, dates = _marks(provider, model)
+    found, day = {datetime.combine(each, time(), UTC) for each in dates}, at.astimezone(UTC).date()
+    while times and day <= until.astimezone(UTC).date():
+        found |= {datetime.combine(day, each) for each in times}
+        day += timedelta(days=1)
+    return sorted(each for each in found if at < each < until)
+
+
+@lru_cache(maxsize=256)
+def _marks(provider: str, model: str) -> tuple[frozenset[time], frozenset[date]]:
+    """The times of the day, and the days, at which a listed price of a model begins or ends."""
+    import genai_prices
+    from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
+
+    try:
+        listed = genai_prices.calc_price(genai_prices.Usage(), model, provider_id=provider).model.prices
+    except LookupError:
+        return frozenset(), frozenset()
+    times, dates = set[time](), set[date]()
+    for one in listed if isinstance(listed, list) else ():
+        match one.constraint:
+            case TimeOfDateConstraint(start_time=start, end_time=end):
+                times |= {each if each.tzinfo else each.replace(tzinfo=UTC) for each in (start, end)}
+            case StartDateConstraint(start_date=start):
+                dates.add(start)
+    return frozenset(times), frozenset(dates)
 
 
 @lru_cache(maxsize=1024)

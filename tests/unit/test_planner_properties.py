@@ -21,7 +21,7 @@ from orchestrator.policy.planner import (
     plan,
     replan,
 )
-from tests.unit.test_planner import NOW, batch, synchronous
+from tests.unit.test_planner import NOW, batch, cost, synchronous
 
 HOURS = st.floats(0.05, 40.0)
 PRICES = st.sampled_from(["0.0001", "0.0005", "0.00055", "0.0008", "0.001", "0.002"])
@@ -37,8 +37,9 @@ BATCHES = st.builds(
     st.sampled_from([0.003, 0.034, 0.2]),
 )
 SYNC_OPTIONS = st.builds(
-    lambda each, rate, spread, location, ahead, hazard, steps: replace(
+    lambda each, rate, spread, location, ahead, hazard, steps, prices: replace(
         synchronous("", each, rate, spread=spread, location=location),
+        cost_steps=tuple((begin, cost(price)) for begin, price in prices),
         pace=replace(synchronous("", each, rate, spread=spread).pace, ahead=ahead, hazard=hazard, steps=steps),
     ),
     PRICES,
@@ -48,6 +49,7 @@ SYNC_OPTIONS = st.builds(
     st.sampled_from([0.0, 0.0, 4000.0]),
     st.sampled_from([0.0, 0.0002, 0.03, 1.0]),
     st.sampled_from([(), (), ((3600.0, 0.3), (9000.0, 1.0)), ((600.0, 2.0),)]),
+    st.sampled_from([(), (), (), ((5000.0, "0.0003"),), ((1800.0, "0.002"), (9000.0, "0.0004"))]),
 )
 
 

@@ -21,6 +21,7 @@ from orchestrator.policy.pricing import (
     PriceOverride,
     Tier,
     local_price,
+    price_changes,
     price_known,
     rates,
     row_price,
@@ -185,6 +186,18 @@ def test_a_price_may_depend_on_the_hour(hour: int, cost: str) -> None:
     at = NOW.replace(hour=hour)
     price = token_price("deepseek", "deepseek-flash", Usage(1_000_000), tier=STANDARD, at=at)
     assert price.cost == Decimal(cost)
+
+
+def test_the_hours_at_which_a_listed_price_changes_are_known_beforehand() -> None:
+    at = NOW.replace(hour=3, minute=30)
+    found = price_changes("deepseek", "deepseek-flash", at, at + timedelta(hours=23))
+    assert [one.hour for one in found] == [4, 6, 10, 1]
+    assert [one.date() == at.date() for one in found] == [True, True, True, False]
+    assert price_changes("openai", "gpt-4o-mini", at, at + timedelta(days=7)) == []
+    for provider, model in ((None, "m"), ("deepseek", "no-such-model"), ("nobody", "m")):
+        assert price_changes(provider, model, at, at + timedelta(days=1)) == []
+    own = {"deepseek-flash": PriceOverride(TokenRates(Decimal(1), Decimal(2)))}
+    assert price_changes("deepseek", "deepseek-flash", at, at + timedelta(days=1), own) == []
 
 
 def test_rows_of_the_same_minute_share_the_look_into_the_table() -> None:

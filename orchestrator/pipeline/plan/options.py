@@ -21,14 +21,14 @@ from orchestrator.core.model import Job, JobId
 from orchestrator.core.tokens import BYTES_PER_TOKEN
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.plan.engine_speeds import EngineSpeeds, ModelRows, ObservationMemory, RowTokens
-from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.prices import ByToken, prices_of
 from orchestrator.pipeline.plan.routes import models_of, objections
 from orchestrator.pipeline.plan.row_costs import Shape, going_on
 from orchestrator.pipeline.plan.token_density import density
 from orchestrator.policy import forecast, quota
 from orchestrator.policy.forecast import Lengths
 from orchestrator.policy.model_names import resolve_model
-from orchestrator.policy.planner import BatchOption, Claim, Cost, Open, Option, SynchronousOption, observed
+from orchestrator.policy.planner import BatchOption, Claim, Cost, CostSteps, Open, Option, SynchronousOption, observed
 from orchestrator.policy.planner.returning_rows import seconds_beside
 from orchestrator.policy.planner.stints import Sight
 from orchestrator.policy.quota import Learned
@@ -159,7 +159,7 @@ class Prospects:
         if isinstance(backend, OwnServer):
             return self._synchronous(name, backend, objection)
         sight, profile = self._sight(name), profile_for(backend)
-        cost, unpriced = self._token_cost(name, backend)
+        cost, unpriced = self._token_cost(name, backend, self._now)
         room, behind = self._room(name, backend, profile)
         cancel = observed.leaving(sight.shards, self._now)
         return BatchOption(
@@ -259,9 +259,19 @@ class Prospects:
 
     # --- money
 
-    def _token_cost(self, name: str, backend: Backend) -> tuple[Cost, str | None]:
-        """Return the mean cost of a row over the job's models there, or why it is unknown."""
-        prices = prices_of(backend, self._config, lambda: self._now)
+    def _cost_steps(self, name: str, backend: SyncBackend) -> CostSteps:
+        """When what a row costs there changes before the deadline; without a deadline nothing waits for that."""
+        prices, models = prices_of(backend, self._config, lambda: self._now), models_of(self._config, self._job)
+        if self._job.deadline_at is None or not isinstance(prices, ByToken):
+            return ()
+        asked = {resolve_model(shape.model, name, models) or shape.model for shape in self.shapes}
+        times = {at for model in asked for at in prices.changes(model, self._job.deadline_at)}
+        costs = [(at, self._token_cost(name, backend, at)) for at in sorted(times)]
+        return tuple(((at - self._now).total_seconds(), cost) for at, (cost, unpriced) in costs if unpriced is None)
+
+    def _token_cost(self, name: str, backend: Backend, at: datetime) -> tuple[Cost, str | None]:
+        """Return the mean cost of a row over the job's models there at a time, or why it is unknown."""
+        prices = prices_of(backend, self._config, lambda: at)
         models, p50, p95 = models_of(self._config, self._job), Decimal(0), Decimal(0)
         try:
             for shape in self.shapes:
@@ -309,8 +319,10 @@ class Prospects:
             pace = pace.now(0.0, seconds)
         leaves = observed.cancel_seconds(self._sight(name).shards, self._now, observed.OWN_CANCEL)
         if isinstance(backend, SyncBackend):
-            cost, unpriced = self._token_cost(name, backend)
-            return SynchronousOption(name, backend.location, cost, pace, objection or unpriced, leaves)
+            cost, unpriced = self._token_cost(name, backend, self._now)
+            steps = self._cost_steps(name, backend) if unpriced is None else ()
+            against = objection or unpriced
+            return SynchronousOption(name, backend.location, cost, pace, against, leaves, cost_steps=steps)
         # A pause does not make an upstream expensive: its hours are paid for what they do in the end.
         usual = forecast.pace(speed.learned, speed.assumed, now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)

@@ -200,7 +200,7 @@ class Planning:
             if self.lying.waiting:
                 raise RefusedError(f"job {self._job.id} cannot go on: {self._why_not()}")
             return Orders((), tuple(kept), "nothing waits", self._now + LOOK)
-        if len(self._usable) == 1 and not self._has_to_leave:
+        if len(self._usable) == 1 and not self._has_to_leave and not self._has_hours:
             # Nothing to choose: quotas, budgets and the deadline hold what must be held.
             only, free = self._usable[0].backend, self.lying.waiting
             reason = eligibility_of(self._config, self._job).reason(only)
@@ -210,6 +210,11 @@ class Planning:
         probe, found = self._probed(self.lying, self._binding) or (None, self._decision())
         sends = self._sends(found, probe)
         return Orders(to_reroute(found, self.shards), (*kept, *sends), found.reason, found.next_look)
+
+    @property
+    def _has_hours(self) -> bool:
+        """True if a price changes before the deadline."""
+        return any(isinstance(one, SynchronousOption) and one.cost_steps for one in self._usable)
 
     @property
     def _has_to_leave(self) -> bool:
@@ -252,7 +257,7 @@ class Planning:
         for avoid, rows in back.items():
             if rows:
                 sends.append(Sending(rows, self._sync_options_for(avoid)[0].backend, avoid, reason))
-        if free and not found.sends:
+        if free and not found.sends and not found.waits:
             cheapest = min(self._usable, key=lambda one: one.cost.p50).backend
             sends.append(Sending(free, cheapest, (), f"the cheapest; {found.reason}"))
         return sends

@@ -114,6 +114,10 @@ class ByToken:
         """Return the prices at the standard tier."""
         return replace(self, tier=Tier.STANDARD)
 
+    def changes(self, model: str, until: datetime) -> list[datetime]:
+        """When its price changes before that."""
+        return pricing.price_changes(self.provider, model, self.now(), until, self.overrides)
+
     def _terms(self) -> dict[str, Any]:
         return {"at": self.now(), "discount": self.discount, "overrides": self.overrides}
 

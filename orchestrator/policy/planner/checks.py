@@ -72,6 +72,10 @@ def _of_batch(option: BatchOption) -> Figures:
 
 def _of_pace(option: SynchronousOption) -> Figures:
     name, pace = option.backend, option.pace
+    for begin, cost in option.cost_steps:
+        yield f"the begin of a price of {name}", begin, ANY
+        yield f"a later cost of {name}", float(cost.p50), FINITE
+        yield f"a later cost of {name}", float(cost.p95), FINITE
     yield f"the rate of {name}", pace.rate, FINITE
     yield f"the spread of {name}", pace.spread, WIDEST
     yield f"the start of {name}", pace.start, ANY
@@ -82,5 +86,6 @@ def _of_pace(option: SynchronousOption) -> Figures:
     for begin, factor in pace.steps:
         yield f"the begin of a step of {name}", begin, ANY
         yield f"the factor of a step of {name}", factor, FINITE
-    if any(after < before for (before, _), (after, _) in pairwise(pace.steps)):
+    begins = [[begin for begin, _ in steps] for steps in (pace.steps, option.cost_steps)]
+    if any(after < before for each in begins for before, after in pairwise(each)):
         raise ValueError(f"the steps of {name} are not in order")

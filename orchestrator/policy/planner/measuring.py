@@ -144,7 +144,7 @@ def _held(
         return None
     why = f"{left:,} rows wait while a speed is measured that is a guess; in time with {chance:.1%}"
     at = now + timedelta(seconds=PAUSE)
-    return Decision((), tuple(now_sent), why, at, min(plain.chance, chance), plain.expected, reroute)
+    return Decision((), tuple(now_sent), why, at, min(plain.chance, chance), plain.expected, reroute, waits=True)
 
 
 def _at_once(job: Open, probe: Send | None, plain: Decision, by_name: dict[str, Option], terms: Terms) -> list[Send]:

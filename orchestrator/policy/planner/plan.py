@@ -9,6 +9,7 @@ from decimal import Decimal
 
 from orchestrator.core.money import amount
 from orchestrator.policy.planner.capacity import Capacity
+from orchestrator.policy.planner.cheaper_hours import priced, starts
 from orchestrator.policy.planner.checks import check
 from orchestrator.policy.planner.explanations import clock, refusals_of, routes_of
 from orchestrator.policy.planner.planning_problem import (
@@ -72,9 +73,28 @@ def plan(
     """The cheapest routes that hold the terms; where none do, the likeliest in the budget, and what would hold.
 
     `later` rows are made of the answers to these, for `later_cost` all together where they are not like these;
-    `claims` are what other jobs may come to need. Raises ValueError for figures that are none.
+    `claims` are what other jobs may come to need. Rows wait for an hour at which they are cheaper if the plan holds
+    all the same. Raises ValueError for figures that are none.
     """
     check(options, terms, now, Open(rows, later=later, claims=claims))
+    best = _from(rows, priced(options, rows), terms, now, later, claims, later_cost)
+    for start, then in starts(options, terms, now):
+        found = _from(rows, priced(then, rows), terms, start, later, claims, later_cost)
+        if found.routes and found.verdict.holds and (not best.verdict.holds or found.expected < best.expected):
+            best = replace(found, starts_at=start)
+    return best
+
+
+def _from(
+    rows: int,
+    options: Sequence[Option],
+    terms: Terms,
+    now: datetime,
+    later: int,
+    claims: tuple[Claim, ...],
+    later_cost: Cost | None,
+) -> Plan:
+    """The plan of rows that are sent `now`."""
     usable = tuple(option for option in options if objection(option, terms) is None)
     more = cost_of_later(later, usable, terms, later_cost)
     work = _Work(rows, later, claims, usable, more, now)

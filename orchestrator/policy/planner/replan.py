@@ -13,7 +13,9 @@ from orchestrator.core.durations import duration
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, Sources, arrival, chance_of
 from orchestrator.policy.planner.capacity import DETECTED, Capacity, Rows
+from orchestrator.policy.planner.cheaper_hours import priced, starts
 from orchestrator.policy.planner.checks import check
+from orchestrator.policy.planner.explanations import clock
 from orchestrator.policy.planner.planning_problem import (
     batches_of,
     capacity_of,
@@ -24,7 +26,18 @@ from orchestrator.policy.planner.planning_problem import (
     reroute_of,
 )
 from orchestrator.policy.planner.search import LITTLE, Chosen, Position, best
-from orchestrator.policy.planner.types import SLIPS, BatchOption, Cost, Decision, Open, Option, Running, Send, Terms
+from orchestrator.policy.planner.types import (
+    SLIPS,
+    BatchOption,
+    Cost,
+    Decision,
+    Open,
+    Option,
+    Running,
+    Send,
+    SynchronousOption,
+    Terms,
+)
 
 SPARE = 0.03
 """Rows leave an option for a batch where they are more than this part of what it holds, and it saves as much."""
@@ -62,9 +75,40 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
 
     Every backend that holds some of them must be among the options; where it has an objection, its rows leave it, and
     batches there run on. Raises KeyError for a backend that is not among them, ValueError for figures that
-    are none.
+    are none. Rows that wait go on waiting for a cheaper hour if the target is kept all the same.
     """
     check(options, terms, now, job)
+    found = best = _replan(job, priced(options, _all(job)), terms, now)
+    if not job.waiting or job.rerouted or job.coming or found.cancel or any(one.source for one in found.sends):
+        return found
+    held = dict(job.synchronous)
+    if any(isinstance(one, SynchronousOption) and one.cost_steps and held.get(one.backend) for one in options):
+        return found  # what is done meanwhile costs the price of now
+    for start, then in starts(options, terms, now):
+        # Batches that run are taken to be as young then as now, and so to have less time.
+        young = tuple(replace(one, submitted_at=one.submitted_at + (start - now)) for one in job.running)
+        later = _replan(replace(job, running=young), priced(then, _all(job)), terms, start)
+        is_sure = bool(later.sends) and later.chance >= terms.target
+        if is_sure and (best.chance < terms.target or later.expected < best.expected):
+            best = _wait(later, found, start, now)
+    return best
+
+
+def _all(job: Open) -> int:
+    there = sum(rows for _, rows in job.synchronous) + sum(one.rows for one in job.running)
+    return job.waiting + job.rerouted + job.coming + there
+
+
+def _wait(later: Decision, found: Decision, start: datetime, now: datetime) -> Decision:
+    """Send nothing until then."""
+    saved = f", which saves {1 - later.expected / found.expected:.0%}" if found.expected > later.expected else ""
+    why = f"rows wait until {clock(start, now)}{saved}; in time with {later.chance:.1%}"
+    look = min(start, now + timedelta(seconds=LATEST))
+    return Decision((), (), why, look, later.chance, later.expected, later.reroute, waits=True)
+
+
+def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
+    """What to do if all that waits is sent now."""
     board = _board(job, options, terms, now)
     chosen = _rerouting(job, board, now)
     if chosen is None:

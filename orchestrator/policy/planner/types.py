@@ -33,6 +33,10 @@ class Cost:
 NOTHING = Cost(Decimal(0), Decimal(0))
 
 
+CostSteps = tuple[tuple[float, Cost], ...]
+"""What a row costs from later on: seconds from now, and the cost from then on."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
@@ -64,7 +68,8 @@ class SynchronousOption:
     """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
 
     The `pace` counts as `ahead` what other jobs have there that goes first. Rows that leave it are free after
-    `cancel_seconds`. A `timed` one is paid by the hour: if it is twice as fast, a row costs half.
+    `cancel_seconds`. A `timed` one is paid by the hour: if it is twice as fast, a row costs half. `cost_steps` say
+    when its price changes.
     """
 
     backend: str
@@ -74,6 +79,7 @@ class SynchronousOption:
     objection: str | None = None
     cancel_seconds: float = 30.0
     timed: bool = False
+    cost_steps: CostSteps = ()
 
 
 Option = BatchOption | SynchronousOption
@@ -243,7 +249,8 @@ class Plan:
     All is done by `done_p50` and `done_p95` with these chances, None where nobody can say.
 
     Without routes there is no way, or none that the budget pays for. A `probe` takes some of
-    the rows. `first_rows` are asked before the batches.
+    the rows. `first_rows` are asked before the batches. Rows wait until `starts_at`, when a price falls; None: they
+    are sent now.
     """
 
     routes: tuple[Route, ...]
@@ -257,6 +264,7 @@ class Plan:
     done_p95: datetime | None = None
     probe: Probe | None = None
     first_rows: tuple[FirstRow, ...] = ()
+    starts_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +282,7 @@ class Decision:
 
     `chance` is P(all rows done by the deadline) and
     `expected` what the open rows will cost, both if this is done; `reroute` is when batches that run on would be
-    rerouted.
+    rerouted. With `waits`, the rows that are not sent wait on purpose.
     """
 
     cancel: tuple[str, ...]
@@ -284,6 +292,7 @@ class Decision:
     chance: float
     expected: Decimal
     reroute: Reroute | None
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
