@@ -164,6 +164,7 @@ LEFT = {
     "plenty": (AnnouncedRate(600, 599, 0.1), 0, 0.0),
     "one": (AnnouncedRate(600, 1, 59.9), 0, 0.0),
     "none: until there is one again": (AnnouncedRate(600, 0, 60), 0, 0.1),
+    "none of a limit that is none": (AnnouncedRate(5e-324, 0, 1.0), 0, 0.1),
     "none, and it comes back slowly": (AnnouncedRate(600, 0, 1200), 0, 2.0),
     "none, and it is not said when": (AnnouncedRate(600, 0, None), 0, 0.1),
     "none, and no limit is told": (AnnouncedRate(None, 0, 1.0), 0, 0.1),

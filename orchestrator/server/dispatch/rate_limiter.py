@@ -90,18 +90,19 @@ class _Limit:
 
     def told(self, now: float, said: AnnouncedRate, since: float, amount: float) -> None:
         """Apply an answer's figures. `since` was counted after its request; `amount` is what one more takes."""
-        if said.limit is not None and said.limit >= LEAST_TOLD:
+        stated = said.limit if said.limit is not None and said.limit >= LEAST_TOLD else None
+        if stated is not None:
             if self.per_minute is None:
                 self.free_at = now  # earlier allowance is not made up for
-            self._told = said.limit
+            self._told = stated
         if said.remaining is None or (limit := self.per_minute) is None:
             return
         missing = amount - (said.remaining - since)
         if missing <= 0:
             return
         per_second = limit / MINUTE
-        if said.reset and said.limit and said.limit > said.remaining:
-            per_second = (said.limit - said.remaining) / said.reset
+        if said.reset and stated is not None and stated > said.remaining:
+            per_second = (stated - said.remaining) / said.reset
         hold = missing / per_second if per_second > 0 else LONGEST_HOLD
         self.free_at = max(self.free_at, now + min(LONGEST_HOLD, hold))
 
