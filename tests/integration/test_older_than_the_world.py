@@ -232,6 +232,33 @@ def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(
 
 
 @pytest.mark.thinned(2)
+@pytest.mark.parametrize("edit", ["one row", "every row"])
+def test_answers_of_a_superseded_job_that_are_gone_are_paid_again_only_if_somebody_says_so(
+    backups: Backups, edit: str
+) -> None:
+    desk = backups.desk
+    path = desk.written(jsonl(plain(6)))
+    first = desk.submit(path)
+    backups.save("monday")
+    desk.finish(first)
+    desk.provider.clock.advance(2 * HOUR)
+    assert not desk.files()
+    backups.put_back("monday")
+    kept = 5 if edit == "one row" else 0
+    path.write_bytes(jsonl([*plain(kept), *(row(f"r{number}", max_tokens=49) for number in range(kept, 6))]))
+    second = desk.submit(path)
+    desk.settle(first, second)
+    assert bool([told for told in desk.said if "their answers are gone" in told]) == bool(kept)
+    assert len(desk.batches()) == (1 if kept else 2)
+    if kept:
+        desk.store.jobs.allow(second.id, **{REPAY: now().isoformat()})
+    desk.finish(first, second)
+    assert len(desk.batches()) == 2
+    forgotten, asked = (cost_of({"lines": [line]}) for line in desk.provider.bill()["batches"].values())
+    assert desk.cost(first) + desk.cost(second) == asked + (forgotten if kept else 0)
+
+
+@pytest.mark.thinned(2)
 def test_a_batch_that_has_answered_nothing_has_lost_nothing(backups: Backups) -> None:
     desk = backups.desk
     job = desk.submit(plain(8))

@@ -34,6 +34,7 @@ LOOKED_FOR = timedelta(hours=1)
 """How long a failing list may hold up rows."""
 SHARE_OF_TIME = 10
 """A failing list holds up rows for at most this fraction (1/N) of the time until the job's deadline."""
+CHUNK = 500
 NEWEST = 100
 """Newest jobs searched for the newest one that was sent."""
 
@@ -253,14 +254,15 @@ class EarlierBatches:
         """Take over the batch of a forgotten or ended job, and say so; None if it has no row of this job.
 
         Rows with the same lines are this job's. If the lines can no longer be read, a job of the same name needs
-        consent to pay again.
+        consent to pay again, unless the store knows that the ended job has none of its rows.
         """
         if batch.id not in self._theirs:
             self._theirs[batch.id] = (batch := handle.api.retrieve(batch.id) or batch), handle.api.input_lines(batch)
         batch, theirs = self._theirs[batch.id]
         if theirs is None:
             of = _job_of(batch)
-            is_ours = of.rpartition("-")[0] == job.name and self._store.jobs.find(of) is None
+            is_known = self._store.jobs.find(of) is not None
+            is_ours = self._shares(job, shard, of) if is_known else of.rpartition("-")[0] == job.name
             # Older ones may be of jobs that were removed, with their folders.
             is_newer = self._last_known is None or batch.created_at is None or batch.created_at >= self._last_known
             is_ours = is_ours and (is_newer or of in self._home.job_folders())
@@ -282,6 +284,16 @@ class EarlierBatches:
         with self._store.shards.numbering:
             rows = self._store.shards.adopt(self._made(job, handle, batch), found)
         return f"batch {batch.id} has {rows:,} of its rows, which a later state of the store had asked: adopted"
+
+    def _shares(self, job: Job, shard: Shard, of: JobId) -> bool:
+        """True if another job has a row of the shard, with the same request."""
+        ids, known = sorted(self._store.rows.custom_ids(shard.id)), self._store.known
+        for first in range(0, len(ids), CHUNK):
+            some = ids[first : first + CHUNK]
+            ours, theirs = known.before(job.id, some), known.before(of, some)
+            if any(name in theirs and theirs[name].fingerprint == row.fingerprint for name, row in ours.items()):
+                return True
+        return False
 
     def _take(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> None:
         now = self._now()
