@@ -11,6 +11,7 @@ import msgspec
 from orchestrator.backends import lenient
 from orchestrator.core.answers import MOST_TOKENS
 from orchestrator.core.errors import InputError
+from orchestrator.core.unfinished import is_error
 from orchestrator.policy import answer_parts
 
 REFUSED = "unsupported_parameter"
@@ -35,8 +36,10 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
     """Convert any message to a chat completion's body: it is paid for, and must not be lost because of its shape.
 
     Extensions: `reasoning_content`, and `other_content` with blocks that have no place in OpenAI's shape. Messages
-    have no time, so `created` is 0.
+    have no time, so `created` is 0. A body that is an error stays one.
     """
+    if is_error(message):
+        return dict(message)
     content = message.get("content") or []
     texts, thoughts, calls, others = [], [], [], []
     for block in content if isinstance(content, list) else [content]:

@@ -7,7 +7,14 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from orchestrator.core.unfinished import ChoiceEnd, choice_ends, why_unfinished
+from orchestrator.core.unfinished import (
+    ChoiceEnd,
+    choice_ends,
+    first_choice,
+    is_failed_base,
+    stated_error,
+    why_unfinished,
+)
 from orchestrator.core.wire import JSON_ERRORS, NO_BODY, BatchUsage, InputTokensDetails, OutputTokensDetails
 
 MOST_TOKENS = 10**8
@@ -72,6 +79,7 @@ class _Whole(msgspec.Struct, frozen=True, gc=False):
     error: None = None
     object: str | None = None
     status: str | None = None
+    base_resp: None = None
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -80,6 +88,7 @@ class _Answer(msgspec.Struct, frozen=True):
     error: Any = None
     usage: _AnswerUsage | None = None
     choices: list[ChoiceEnd] | None = None
+    base_resp: Any = None
     object: Any = None
     status: Any = None
     incomplete_details: Any = None
@@ -96,6 +105,7 @@ class _Parts(msgspec.Struct, frozen=True):
     error: msgspec.Raw = NO_BODY
     usage: msgspec.Raw = NO_BODY
     choices: msgspec.Raw = NO_BODY
+    base_resp: msgspec.Raw = NO_BODY
     object: msgspec.Raw = NO_BODY
     status: msgspec.Raw = NO_BODY
     incomplete_details: msgspec.Raw = NO_BODY
@@ -149,10 +159,11 @@ NO_TOKENS = TokenCounts()
 class AnswerHead(NamedTuple):
     """Fields of an answer outside its text.
 
-    `tier` is its `service_tier`. `error` is the body's error object. `not_an_answer` says why a success is not an
-    answer: its server stopped early, or it is a piece of a stream. Unless `is_complete`, the caller still has to
-    check how the text ends. `billed` is what is paid for, None if that equals `tokens`. `answered_at` is the time in
-    the answer, in Unix seconds: its completion time, or else its creation time.
+    `tier` is its `service_tier`. `error` is the body's error object, or a body that has only the words of an error.
+    `not_an_answer` says why a success is not an answer: its server stopped early, or it is a piece of a stream.
+    Unless `is_complete`, the caller still has to check how the text ends. `billed` is what is paid for, None if that
+    equals `tokens`. `answered_at` is the time in the answer, in Unix seconds: its completion time, or else its
+    creation time.
     """
 
     tokens: TokenCounts = NO_TOKENS
@@ -187,9 +198,12 @@ def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
         return None
     if answer.status not in (None, "completed") or answer.object == "error":
         return None
-    for choice in answer.choices or ():
-        if choice.finish_reason not in _USUAL_ENDS:
-            return None
+    if answer.choices:
+        for choice in answer.choices:
+            if choice.finish_reason not in _USUAL_ENDS:
+                return None
+    elif answer.status is None and answer.object != "list":
+        return None  # perhaps the words of an error
     return NO_TOKENS if answer.usage is None else _counted(answer.usage)
 
 
@@ -322,12 +336,22 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
         tokens,
         answer.model if isinstance(answer.model, str) else None,
         answer.service_tier if isinstance(answer.service_tier, str) else None,
-        answer.error,
+        _error(answer, body),
         why_unfinished(answer.choices, answer.object, answer.status, answer.incomplete_details),
         _is_complete(answer),
         None if answer.usage is None else _billed(answer.usage, tokens),
         _time(answer),
     )
+
+
+def _error(answer: _Answer, body: bytes | msgspec.Raw) -> Any:
+    if answer.error:
+        return answer.error
+    if is_failed_base(answer.base_resp):
+        return {"base_resp": answer.base_resp}
+    if answer.choices or answer.status == "completed" or answer.object == "list":
+        return None
+    return stated_error(body)
 
 
 def _time(answer: _Answer) -> float | None:
@@ -340,7 +364,7 @@ def _time(answer: _Answer) -> float | None:
 def _is_complete(answer: _Answer) -> bool:
     """True if the first choice or the response ended normally; embeddings are a list without an end."""
     if answer.choices:
-        return answer.choices[0].finish_reason in _COMPLETE_ENDS
+        return first_choice(answer.choices).finish_reason in _COMPLETE_ENDS
     return bool(answer.status == "completed" or answer.object == "list")
 
 
@@ -352,6 +376,7 @@ def _read_parts(parts: _Parts) -> _Answer:
         error,
         _usage_in_text(parts.usage),
         choice_ends(parts.choices),
+        _read(parts.base_resp),
         _read(parts.object),
         _read(parts.status),
         _read(parts.incomplete_details),

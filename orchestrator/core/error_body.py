@@ -66,6 +66,26 @@ _TITLE = re.compile(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 _is_html = re.compile(r"\s*<(!doctype|html|head|body|!--|h\d|p|div|center|title)\b", re.IGNORECASE).match
 _is_status = re.compile(r"[1-9]\d\d").fullmatch
+_NAMES = (
+    "error", "errors", "detail", "message", "msg", "error_message", "error_msg", "errorMessage", "errmsg",
+    "base_resp", "status_msg", "title",
+)  # fmt: skip
+"""Names of what holds a reason, the first one first."""
+_STATUSES = ("status", "status_code", "statusCode", "http_code")
+_FIRST_ERROR, _LAST_ERROR, _DIGITS = 400, 600, 6
+_MINIMAX = {
+    1002: 429,
+    1004: 401,
+    1008: 402,
+    1013: 500,
+    1026: 400,
+    1027: 400,
+    1039: 429,
+    2013: 400,
+    2049: 401,
+    2056: 429,
+}
+"""MiniMax's own numbers in `base_resp`, as HTTP statuses (platform.minimax.io, error codes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +152,7 @@ def _read(value: Any, depth: int) -> ErrorWords:
 
 def _of_object(value: dict[str, Any], depth: int) -> ErrorWords:
     own = _own_words(value)
-    for name in ("error", "errors", "detail", "message", "msg", "error_message", "title"):
+    for name in _NAMES:
         inner = _read(value.get(name), depth + 1)
         if inner.message is not None or (name == "error" and (inner.code or inner.type)):
             return _routed(value, _merged(inner, own), depth)
@@ -143,14 +163,23 @@ def _own_words(value: dict[str, Any]) -> ErrorWords:
     code, param = value.get("code"), value.get("param")
     kind = next((value[name] for name in ("type", "error_type") if isinstance(value.get(name), str)), None)
     number = _is_status(str(code)) if isinstance(code, str | int) and not isinstance(code, bool) else None
+    status = int(number[0]) if number else next(filter(None, map(_status, map(value.get, _STATUSES))), None)
     is_word = isinstance(code, str) and code and not code.isdecimal()
     return ErrorWords(
         None,
         code if is_word else None,
         kind if kind != "error" else None,
         param if isinstance(param, str) else None,
-        int(number[0]) if number else None,
+        status,
     )
+
+
+def _status(value: Any) -> int | None:
+    """Return the HTTP status of an error that a number means, or None."""
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        return None
+    number = int(value) if str(value).isdecimal() and len(str(value)) < _DIGITS else 0
+    return _MINIMAX.get(number) or (number if _FIRST_ERROR <= number < _LAST_ERROR else None)
 
 
 def _merged(inner: ErrorWords, outer: ErrorWords) -> ErrorWords:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from orchestrator.core.error_body import read_error_value
 from orchestrator.core.wire import JSON_ERRORS
 
 FAILED_ENDS = frozenset(
@@ -40,6 +42,15 @@ _PIECE = "chat.completion.chunk"
 _NAMES = ("type", "reason", "finish_reason", "name")
 _DEEPEST = 4
 """Most levels of objects and lists around a server's word."""
+_ANSWERS = frozenset(
+    {
+        "choices", "output", "data", "response", "content", "text", "completion", "candidates", "generation",
+        "generations", "generated_text", "outputs", "results", "embedding", "embeddings", "predictions",
+    }
+)  # fmt: skip
+"""Names under which some server puts an answer."""
+_PROMPTED = ("content", "role", "tool_calls")
+_ENDED = ("done", "finish_reason")
 
 
 class ChoiceEnd(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +58,15 @@ class ChoiceEnd(msgspec.Struct, frozen=True, gc=False):
 
     finish_reason: Any = None
     error: Any = None
+    index: Any = None
+
+
+class _Indexed(Protocol):
+    @property
+    def index(self) -> Any: ...
+
+
+_Choice = TypeVar("_Choice", bound=_Indexed)
 
 
 _decode_end = msgspec.json.Decoder(ChoiceEnd).decode
@@ -112,6 +132,47 @@ def _words(error: Any) -> str:
     """Return an error object's message, shortened."""
     said = error.get("message") or error.get("code") or error.get("type") if isinstance(error, dict) else error
     return str(said if said else error)[:MAX_WORDS]
+
+
+def first_choice(choices: Sequence[_Choice]) -> _Choice:
+    """Return the choice with index 0, or the first if none has it: servers list several choices in any order."""
+    if len(choices) == 1:
+        return choices[0]
+    return next((choice for choice in choices if choice.index == 0), choices[0])
+
+
+def stated_error(body: bytes | msgspec.Raw) -> Any:
+    """Return a body that has the words of an error in place of an answer, decoded; None for any other body.
+
+    `{"detail": …}`, `{"errors": […]}`, `{"code": …, "message": …}` and the like arrive with status 200, too.
+    """
+    try:
+        fields = msgspec.json.decode(body)
+    except JSON_ERRORS:
+        return None
+    return fields if isinstance(fields, dict) and is_error(fields) else None
+
+
+def is_error(fields: Mapping[str, Any]) -> bool:
+    """True if a body has the words of an error in place of an answer."""
+    if _holds_answer(fields):
+        return False
+    has_words = fields.get("errors") or fields.get("detail") or read_error_value(fields).message is not None
+    return bool(has_words)
+
+
+def _holds_answer(fields: Mapping[str, Any]) -> bool:
+    if any(map(fields.get, _ANSWERS)):
+        return True
+    message = fields.get("message")
+    # A text is an error's message, unless the fields beside it say how an answer ended.
+    names = message if isinstance(message, dict) else fields
+    return any(name in names for name in (_PROMPTED if names is message else _ENDED))
+
+
+def is_failed_base(base: Any) -> bool:
+    """True if MiniMax's `base_resp` says that the request failed."""
+    return isinstance(base, dict) and base.get("status_code", 0) not in (0, "0", None)
 
 
 def choice_ends(raw: msgspec.Raw) -> list[ChoiceEnd] | None:

@@ -6,6 +6,7 @@ other part.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -47,6 +48,7 @@ class _Message(msgspec.Struct):
 class _Choice(msgspec.Struct):
     message: _Message
     finish_reason: str | None = None
+    index: Any = None
 
 
 class _Usual(msgspec.Struct):
@@ -88,12 +90,13 @@ class _OddChoice(msgspec.Struct):
     delta: msgspec.Raw = wire.NO_BODY
     text: msgspec.Raw = wire.NO_BODY
     finish_reason: msgspec.Raw = wire.NO_BODY
+    index: Any = None
 
 
 _decode_usual = msgspec.json.Decoder(_Usual).decode
 _decode_response = msgspec.json.Decoder(_UsualResponse).decode
 _decode_body = msgspec.json.Decoder(_Body).decode
-_decode_choices = msgspec.json.Decoder(list[_OddChoice]).decode
+_decode_choice = msgspec.json.Decoder(_OddChoice).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -101,7 +104,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def answer_of(body: msgspec.Raw) -> Answer:
     """Return the answer in a body of chat completions, completions, responses, embeddings or any other kind."""
     try:
-        choice = _decode_usual(body).choices[0]
+        choice = unfinished.first_choice(_decode_usual(body).choices)
     except (*wire.JSON_ERRORS, IndexError):
         return _response(body) or _odd_answer(body)
     said = choice.message
@@ -126,12 +129,12 @@ def _odd_answer(body: msgspec.Raw) -> Answer:
         parts = _decode_body(body)
     except wire.JSON_ERRORS:
         return Answer(None, None, False, is_missing=True)
+    choices = []
     for raw in _each(parts.choices):
-        try:
-            [choice] = _decode_choices(b"[%b]" % bytes(raw))
-        except wire.JSON_ERRORS:
-            continue
-        return _of_choice(choice)
+        with suppress(*wire.JSON_ERRORS):
+            choices.append(_decode_choice(raw))
+    if choices:
+        return _of_choice(unfinished.first_choice(choices))
     output = answer_parts.read(parts.output)
     if isinstance(output, list):
         return _of_response(output, answer_parts.read(parts.incomplete_details))

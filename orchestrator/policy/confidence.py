@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.core.unfinished import first_choice
 from orchestrator.core.wire import JSON_ERRORS
 
 ENOUGH = 20
@@ -47,6 +48,7 @@ class _Logprobs(msgspec.Struct):
 
 class _Choice(msgspec.Struct):
     logprobs: _Logprobs | None = None
+    index: Any = None
 
 
 class _Part(msgspec.Struct):
@@ -91,7 +93,8 @@ def _tokens(body: msgspec.Raw) -> list[_Token]:
         parsed = _decode_body(body)
     except JSON_ERRORS:
         return []
-    for choice in (parsed.choices or ())[:1]:
+    if parsed.choices:
+        choice = first_choice(parsed.choices)
         return (choice.logprobs and choice.logprobs.content) or []
     parts = [part for item in parsed.output or () for part in item.content or ()]
     return [token for part in parts for token in part.logprobs or ()]

@@ -40,6 +40,11 @@ NO_ANSWERS = {
         "aborted: the answer is a piece of a stream",
     ),
     "an error object": (b'{"error":{"message":"no worker is left"}}', "aborted: no worker is left"),
+    "words alone": (b'{"detail":"no worker is left"}', "aborted: no worker is left"),
+    "a failed base": (
+        chat(finish_reason="stop")[:-1] + b',"base_resp":{"status_code":1000,"status_msg":"unknown error"}}',
+        "aborted: unknown error",
+    ),
 }
 
 

@@ -76,6 +76,13 @@ SHAPES: dict[str, tuple[dict[str, Any], Answer]] = {
     "calls of an odd shape": (chat("yes", tool_calls={"id": 1}), Answer("yes", "stop", True)),
     "a message that is a text": ({"choices": [{"message": "yes"}]}, Answer("yes", None, False)),
     "a first choice that is no object": ({"choices": [1, *chat("yes")["choices"]]}, Answer("yes", "stop", False)),
+    "several choices, the first one last": (
+        {"choices": [{**choice, "index": index} for choice, index in zip(
+            chat("no")["choices"] + chat("yes", "length")["choices"], (1, 0), strict=True)]},
+        Answer("yes", "length", False)),
+    "several odd choices, the first one last": (
+        {"choices": [{**chat(["no"])["choices"][0], "index": 1}, {**chat(["yes"])["choices"][0], "index": 0}]},
+        Answer("yes", "stop", False)),
     "a whole piece of a stream": ({"choices": [{"delta": {"content": "yes"}, "finish_reason": "stop"}]},
                                   Answer("yes", "stop", False)),
     "a response's thoughts": ({"output": [THOUGHT, item("yes")]}, Answer("yes", None, False)),

@@ -154,6 +154,11 @@ def test_a_success_without_a_message_is_an_answer_of_nothing() -> None:
         assert (kind, line["response"]) == ("output", {"status_code": 200, "request_id": None, "body": None})
 
 
+def test_a_message_of_an_errors_words_stays_one() -> None:
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    assert line_of({"type": "succeeded", "message": error})[1]["response"]["body"] == error
+
+
 @pytest.mark.parametrize(("given_message", "more"), SHAPES.values(), ids=SHAPES)
 def test_a_paid_answer_is_kept_whatever_its_shape(given_message: Json, more: Json) -> None:
     found = completion(given_message)

@@ -139,6 +139,22 @@ FAILURES = {
     "an error with status 200 and no code": (refused({"message": "m", "type": "t"}, 200), "t", "m"),
     "an error with status 200 in a string": (answered('{"error": {"message": "m", "code": "c"}}'), "c", "m"),
     "an error text with status 200": (refused("went wrong", 200), "error", "went wrong"),
+    "fastapi's words": (answered({"detail": "No worker is left"}), "error", "No worker is left"),
+    "fastapi's list": (answered({"detail": [{"loc": ["body", "n"], "msg": "m"}]}), "error", "n: m"),
+    "cloudflare's list": (answered({"success": False, "errors": [{"code": 7003, "message": "m"}], "result": None}),
+                          "error", "m"),
+    "errors without words": (answered({"errors": {"n": ["m"]}}), "error", NOTHING),
+    "a code and a message": (answered({"code": 503, "message": "busy", "data": None}), "503", "busy"),
+    "a word and a message": (answered({"code": "Throttling", "message": "busy"}), "Throttling", "busy"),
+    "a status and a title": (answered({"title": "Gone", "status": 410}), "410", "Gone"),
+    "a message alone": (answered({"message": "Endpoint request timed out"}), "error", "Endpoint request"),
+    "minimax": (answered({"choices": None, "base_resp": {"status_code": 1004, "status_msg": "login fail"}}),
+                "401", "login fail"),
+    "minimax beside choices": (answered({"choices": chat("")["choices"],
+                                           "base_resp": {"status_code": 1027, "status_msg": "sensitive"}}),
+                               "400", "sensitive"),
+    "baidu": (answered({"error_code": 336100, "error_msg": "busy"}), "error", "busy"),
+    "mistral's object": (answered({"object": "error", "message": {"detail": [{"msg": "m"}]}}), "error", "m"),
 }  # fmt: skip
 
 
@@ -151,6 +167,16 @@ def test_a_failure_has_a_code_and_a_message(line: dict[str, Any], code: str, mes
     assert found.error_message is not None
     assert found.error_message.startswith(message)
     assert (found.usage, found.model) == (Usage(), None)
+
+
+@pytest.mark.parametrize("extra", [
+    {"errors": [{"message": "a tool failed"}]}, {"error": {}}, {"error": ""}, {"detail": "slow"}, {"message": "ok"},
+    {"code": 0, "msg": "success"}, {"base_resp": {"status_code": 0, "status_msg": "success"}},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("body", [chat("yes"), RESPONSES], ids=["chat", "responses"])
+def test_an_answer_with_words_beside_it_stays_an_answer(body: dict[str, Any], extra: dict[str, Any]) -> None:
+    found = _outcome(answered({**body, **extra}), OutputCheck(None))
+    assert (found.state, found.error_code) == (RequestState.SUCCEEDED, None)
 
 
 REFUSALS = {

@@ -245,7 +245,8 @@ BILL = [('{"', 0.5), ("label", 0.5), ('": "', 0.5), ("bi", 0.8), ("ll", 0.9), ('
 
 
 def chat(tokens: Any, text: str = '{"label": "bill"}') -> Json:
-    return {"choices": [{"message": {"content": text}, "logprobs": tokens}]}
+    other = {"index": 1, "message": {"content": "{}"}, "logprobs": None}
+    return {"choices": [other, {"index": 0, "message": {"content": text}, "logprobs": tokens}]}
 
 
 PROBABILITIES: dict[str, tuple[Json, float | None]] = {

@@ -12,7 +12,7 @@ import msgspec
 
 from orchestrator.core.answers import TokenCounts, answer_tokens, plain_answer_tokens, read_answer
 from orchestrator.core.clock import now
-from orchestrator.core.error_body import read_error
+from orchestrator.core.error_body import ErrorWords, read_error
 from orchestrator.core.request_lines import is_too_deep
 from orchestrator.core.retry_after import retry_after
 from orchestrator.core.wire import JSON_ERRORS
@@ -28,7 +28,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """A longer answer is abandoned, as many are in flight at once. (A row's limit is half: its result is one line.)"""
 MAX_TEXT_BYTES = 65_536
 """Most bytes kept of an error that is not a JSON object."""
-_GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+_GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
 T = TypeVar("T")
 _ENDS = {
     http1.NotConnectedError: End.UNREACHABLE,
@@ -105,16 +105,11 @@ def _good(path: str, answer: http1.HttpAnswer) -> Reply:
     if (head := _read(body, read_answer)) is None:
         return _unlike(answer)
     reply = Reply(End.ANSWERED, answer.status, body, tokens=head.tokens)
-    if head.not_an_answer is not None:
-        return reply._replace(end=End.ABORTED, detail=head.not_an_answer, tokens=None)
-    if not head.error:
-        return reply
-    words = read_error(reply.body)
-    if words.message is None or words.is_page:
-        return reply  # no server reports an error like this
-    if words.status is not None and words.status >= 400:
+    words = read_error(body) if head.error else ErrorWords()
+    if words.message is not None and words.status is not None and words.status >= 400:
         return reply._replace(status=words.status, tokens=None)
-    return reply._replace(end=End.ABORTED, detail=words.message, tokens=None)
+    problem = words.message or head.not_an_answer
+    return reply if problem is None else reply._replace(end=End.ABORTED, detail=problem, tokens=None)
 
 
 def is_object(body: bytes) -> bool:
