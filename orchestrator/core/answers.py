@@ -7,14 +7,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from orchestrator.core.unfinished import (
-    ChoiceEnd,
-    choice_ends,
-    first_choice,
-    is_failed_base,
-    stated_error,
-    why_unfinished,
-)
+from orchestrator.core.unfinished import ChoiceEnd, choice_ends, error_of, first_choice, why_unfinished
 from orchestrator.core.wire import JSON_ERRORS, NO_BODY, BatchUsage, InputTokensDetails, OutputTokensDetails
 
 MOST_TOKENS = 10**8
@@ -29,6 +22,7 @@ class _Details(msgspec.Struct, frozen=True, gc=False):
     reasoning_tokens: Tokens | None = 0
     cache_write_1h_tokens: Tokens | None = 0
     cache_creation_tokens: Tokens | None = 0
+    cache_read_input_tokens: Tokens | None = 0
     audio_tokens: Tokens | None = 0
     image_tokens: Tokens | None = 0
 
@@ -60,6 +54,7 @@ class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
     server_tool_use: _Searches | None = None
     server_tool_use_details: _Searches | None = None
     num_search_queries: Tokens | None = None
+    service_tier: Any = None
 
 
 class _Used(msgspec.Struct, frozen=True, gc=False):
@@ -244,6 +239,7 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     fed = usage.prompt_tokens or usage.input_tokens or 0
     cached = (
         taken.cached_tokens
+        or taken.cache_read_input_tokens
         or usage.num_cached_tokens
         or usage.cached_tokens
         or usage.prompt_cache_hit_tokens
@@ -254,7 +250,8 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     output = usage.completion_tokens or usage.output_tokens or 0
     thought = given.reasoning_tokens or usage.reasoning_tokens or 0
     # xAI counts reasoning outside the completion, as the total shows; a part larger than its whole is outside it.
-    if thought and (thought > output or _total(usage) == fed + output + thought):
+    # Perplexity, known by its searches, always has it outside, also outside its total.
+    if thought and (thought > output or usage.num_search_queries or _total(usage) == fed + output + thought):
         output += thought
     if stored := cached + written:
         if _is_beside(usage, fed, stored, output):
@@ -332,11 +329,12 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
     except msgspec.ValidationError:
         answer = _read_parts(_decode_parts(body))
     tokens = NO_TOKENS if answer.usage is None else _counted(answer.usage)
+    has_answer = bool(answer.choices) or answer.status == "completed" or answer.object == "list"
     return AnswerHead(
         tokens,
         answer.model if isinstance(answer.model, str) else None,
-        answer.service_tier if isinstance(answer.service_tier, str) else None,
-        _error(answer, body),
+        _tier(answer),
+        error_of(body, answer.error, answer.base_resp, is_answer=has_answer),
         why_unfinished(answer.choices, answer.object, answer.status, answer.incomplete_details),
         _is_complete(answer),
         None if answer.usage is None else _billed(answer.usage, tokens),
@@ -344,14 +342,10 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
     )
 
 
-def _error(answer: _Answer, body: bytes | msgspec.Raw) -> Any:
-    if answer.error:
-        return answer.error
-    if is_failed_base(answer.base_resp):
-        return {"base_resp": answer.base_resp}
-    if answer.choices or answer.status == "completed" or answer.object == "list":
-        return None
-    return stated_error(body)
+def _tier(answer: _Answer) -> str | None:
+    """Return the tier; Mistral states it in the usage."""
+    told = (answer.service_tier, answer.usage and answer.usage.service_tier)
+    return next((tier for tier in told if isinstance(tier, str)), None)
 
 
 def _time(answer: _Answer) -> float | None:

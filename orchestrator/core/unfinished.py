@@ -141,11 +141,18 @@ def first_choice(choices: Sequence[_Choice]) -> _Choice:
     return next((choice for choice in choices if choice.index == 0), choices[0])
 
 
-def stated_error(body: bytes | msgspec.Raw) -> Any:
-    """Return a body that has the words of an error in place of an answer, decoded; None for any other body.
+def error_of(body: bytes | msgspec.Raw, error: Any, base: Any, *, is_answer: bool) -> Any:
+    """Return the error of a body, or a decoded body that has the words of an error in place of an answer, or None.
 
-    `{"detail": …}`, `{"errors": […]}`, `{"code": …, "message": …}` and the like arrive with status 200, too.
+    `error` is its field of this name, `base` its `base_resp` (MiniMax's). `{"detail": …}`, `{"errors": […]}`,
+    `{"code": …, "message": …}` and the like arrive with status 200, too.
     """
+    if error:
+        return error
+    if isinstance(base, dict) and base.get("status_code") not in (0, "0", None):
+        return {"base_resp": base}
+    if is_answer:
+        return None
     try:
         fields = msgspec.json.decode(body)
     except JSON_ERRORS:
@@ -168,11 +175,6 @@ def _holds_answer(fields: Mapping[str, Any]) -> bool:
     # A text is an error's message, unless the fields beside it say how an answer ended.
     names = message if isinstance(message, dict) else fields
     return any(name in names for name in (_PROMPTED if names is message else _ENDED))
-
-
-def is_failed_base(base: Any) -> bool:
-    """True if MiniMax's `base_resp` says that the request failed."""
-    return isinstance(base, dict) and base.get("status_code", 0) not in (0, "0", None)
 
 
 def choice_ends(raw: msgspec.Raw) -> list[ChoiceEnd] | None:

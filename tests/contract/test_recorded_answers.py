@@ -22,7 +22,8 @@ from orchestrator.policy.answer_text import Answer, answer_of
 from orchestrator.policy.pricing import Tier, rates
 
 RECORDED = Path(__file__).parents[2] / "../shared/real-traffic/recorded.jsonl"
-KINDS = ("chat", "responses", "completions", "embeddings", "anthropic")
+KINDS = ("chat", "responses", "completions", "embeddings", "anthropic", "bedrock_invoke")
+MESSAGES = ("anthropic", "bedrock_invoke")
 EVENING = datetime(2026, 11, 25, 20, tzinfo=UTC)
 HALF = Decimal("0.5")
 NEAR = Decimal("1e-9")
@@ -39,7 +40,7 @@ def pairs() -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read(pair: Mapping[str, Any]) -> tuple[AnswerHead, Answer]:
-    body = completion(pair["response"]) if pair["kind"] == "anthropic" else pair["response"]
+    body = completion(pair["response"]) if pair["kind"] in MESSAGES else pair["response"]
     raw = msgspec.Raw(json.dumps(body).encode())
     return read_answer(raw), answer_of(raw)
 
@@ -53,7 +54,7 @@ def test_texts_ends_and_refusals_are_those_that_were_recorded() -> None:
             found: Any = len(json.loads(bytes(answer.data))) if answer.data is not None else 0
             expected: Any = wanted["vectors"]
         else:
-            end = _FINISHES.get(wanted["end"], wanted["end"]) if pair["kind"] == "anthropic" else wanted["end"]
+            end = _FINISHES.get(wanted["end"], wanted["end"]) if pair["kind"] in MESSAGES else wanted["end"]
             found = answer.text or None, answer.finish_reason, answer.refusal
             expected = wanted["text"] or None, end, wanted["refusal"]
         if found != expected:

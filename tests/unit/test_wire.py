@@ -278,6 +278,15 @@ USAGES = {
          "completion_tokens_details": {"reasoning_tokens": 2}},
         (10, 0, 6, 2, 0),
     ),
+    "perplexity's reasoning": (
+        {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14, "reasoning_tokens": 2,
+         "num_search_queries": 1},
+        (10, 0, 6, 2, 0, 0, 0, 0, 0, 0, 1),
+    ),
+    "perplexity's cached tokens": (
+        {"input_tokens": 10, "output_tokens": 4, "input_tokens_details": {"cache_read_input_tokens": 3}},
+        (10, 3, 4, 0, 0),
+    ),
     "reasoning that is all of it": (
         {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14,
          "completion_tokens_details": {"reasoning_tokens": 4}},
@@ -334,6 +343,10 @@ def test_what_was_cached_before_it_had_a_price_is_paid_in_full() -> None:
 
 HEADS = {
     "all there is": (b'{"model":"m","service_tier":"flex","error":null}', AnswerHead(model="m", tier="flex")),
+    "a tier in the usage, Mistral": (
+        b'{"model":"m","usage":{"service_tier":"flex"}}',
+        AnswerHead(model="m", tier="flex"),
+    ),
     "nothing": (b"{}", AnswerHead()),
     "of other types": (b'{"model":7,"service_tier":["x"],"usage":{"prompt_tokens":1}}', AnswerHead(TokenCounts(1))),
     "an error": (b'{"error":{"code":"c"}}', AnswerHead(error={"code": "c"})),
