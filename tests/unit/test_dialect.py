@@ -198,6 +198,15 @@ def test_a_bound_of_extra_stands_in_place_of_ours(provider: str, model: str) -> 
     assert found == {"messages": ASKED, "max_completion_tokens": 4096}
 
 
+@pytest.mark.parametrize("field", ["structured_outputs", "grammar", "json_schema", "regex", "ebnf"])
+def test_a_grammar_of_extra_stands_in_place_of_the_schema(field: str) -> None:
+    grammar = {field: "x"}
+    assert sent(at("local", "qwen3"), response_format=format_of(SCHEMA), **grammar) == {"messages": ASKED, **grammar}
+    asked = {"text": {"format": format_of(SCHEMA), "verbosity": "low"}, **grammar}
+    assert at("local", "qwen3", RESPONSES).body(asked) == {"text": {"verbosity": "low"}, **grammar}
+    assert at("local", "qwen3", RESPONSES).body({"text": {"format": {}}, **grammar}) == grammar
+
+
 def test_mistral_has_its_own_name_for_the_seed() -> None:
     assert sent(at("mistral", "mistral-small-latest"), seed=7) == {"messages": ASKED, "random_seed": 7}
 

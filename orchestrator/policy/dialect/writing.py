@@ -22,6 +22,9 @@ from orchestrator.policy.dialect.tables import RULES
 
 _ASKED = ("messages", "input", "prompt")
 _BOUNDS = frozenset({"max_completion_tokens", "max_output_tokens"})
+_GRAMMARS = frozenset({"structured_outputs", "grammar", "json_schema", "regex", "ebnf"})
+"""How vLLM, llama.cpp and SGLang are asked for a form. They refuse a second one, or let it win."""
+_REPLACING = _BOUNDS | _GRAMMARS
 MOST_KEPT = 256
 """Number of sets of fields that a dialect remembers."""
 
@@ -85,7 +88,7 @@ class Dialect:
         """Return a request line as it is sent. `is_ready`: a person wrote it, so only field names change."""
         parsed = _decode_line(line)
         body: dict[str, Any] = parsed.body
-        if self._is_plain and ("max_tokens" not in body or _BOUNDS.isdisjoint(body)):
+        if self._is_plain and _REPLACING.isdisjoint(body):
             return self._with_name(line, parsed)
         asked = next((name for name in _ASKED if name in body), None)
         others = {name: raw for name, raw in body.items() if name not in (asked, "model")}
@@ -138,6 +141,8 @@ class Dialect:
                 if isinstance(rule.change, Renamed):
                     rule.apply(draft)
             return draft
+        if not _GRAMMARS.isdisjoint(fields):
+            _leave_out_schema(fields)  # a grammar in `extra` replaces ours; answers are still checked
         for one in self._own:
             _apply_own(one, draft)
         _ask_in_a_known_way(draft, self._own, self._refused)
@@ -145,6 +150,15 @@ class Dialect:
             rule.apply(draft)
         _leave_out_refused(draft, self._refused)
         return draft
+
+
+def _leave_out_schema(fields: dict[str, Any]) -> None:
+    fields.pop("response_format", None)
+    text = fields.pop("text", None)
+    if isinstance(text, dict):
+        text = {name: value for name, value in text.items() if name != "format"}
+    if text:
+        fields["text"] = text
 
 
 def dialect_of(recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()) -> Dialect:
