@@ -71,9 +71,9 @@ class BatchShare:
             left -= rows
         return lost / self.rows * (1.0 - kept)
 
-    def paid(self, seconds: float) -> float:
-        """The share of the rows that is expected to be paid for there."""
-        return 1.0 - self.lost(seconds) * (1.0 - self.owed / self.rows)
+    def paid(self, lost: float) -> float:
+        """The share of the rows to be paid for there, if the share `lost` of them is left when they are rerouted."""
+        return 1.0 - lost * (1.0 - self.owed / self.rows)
 
     def within(self, chance: float) -> float:
         """Seconds from now by which they are done with this chance; infinite where they expire before."""

@@ -109,8 +109,12 @@ def latency(candidate: CandidatePlan) -> float:
 
 
 def arrival(candidate: CandidatePlan) -> float:
-    """Seconds from now when what is rerouted is there to be sent on."""
-    return max(candidate.free_in, (candidate.reroute_after or 0.0) + latency(candidate))
+    """Seconds from now when rerouted rows are there to be sent on."""
+    return _arrival(candidate, candidate.reroute_after or 0.0)
+
+
+def _arrival(candidate: CandidatePlan, reroute_after: float) -> float:
+    return max(candidate.free_in, reroute_after + latency(candidate))
 
 
 def _usual_arrival(candidate: CandidatePlan) -> float:
@@ -124,34 +128,39 @@ def _usually_free(candidate: CandidatePlan) -> float:
 
 
 def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: bool) -> Iterator[Judged]:
-    """What a candidate plan costs, and whether it holds the deadline with the chance asked for, by when it reroutes.
+    """Price a candidate plan and its reroutes, and say which of them hold the deadline with the chance asked for.
 
-    Reroutes that are too late for that only where `late` ones are worth a thought.
+    Those that do not hold are left out unless `late` ones are wanted.
     """
-    in_batches = sum(batch_share.price * batch_share.rows for batch_share in candidate.batch_shares)
-    yield _valued(
-        candidate, None, _paced(candidate, capacity) + in_batches, _holds(candidate, capacity), capacity, terms
-    )
+    holds = _holds(candidate, capacity)
+    if holds or late:
+        in_batches = sum(batch_share.price * batch_share.rows for batch_share in candidate.batch_shares)
+        yield _valued(candidate, None, _paced(candidate, capacity) + in_batches, holds, capacity, terms)
     if not candidate.batch_shares or not candidate.fallback:
         return
+    alone: float | None = None
     for reroute_after in WAITS:
-        rerouted = replace(candidate, reroute_after=reroute_after)
-        fits = is_in_time(rerouted, capacity)
+        at = _arrival(candidate, reroute_after)
+        if at >= capacity.horizon and not late:
+            return
+        fits = is_in_time(candidate, capacity, at)
         if fits and candidate.bets:
             fits = done_by(candidate.unsent, reroute_after) >= WORTH
         if fits:
             running = 1.0 - done_by(candidate.batch_shares, min(reroute_after, capacity.horizon))
-            fits = running * too_long(rerouted, capacity) <= 1.0 - capacity.target
+            fits = _cancels_in_time(candidate, capacity, at, running)
         if fits or late:
-            expected = _with_reroute(candidate, reroute_after, arrival(rerouted), capacity)
+            if alone is None:
+                alone = capacity.price(candidate.before, _comes(candidate), candidate.fallback)
+            expected = _with_reroute(candidate, reroute_after, at, alone, capacity)
             yield _valued(candidate, reroute_after, expected, fits, capacity, terms)
 
 
-def is_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
-    """Whether what is rerouted is surely done by the deadline."""
-    burden, at = candidate.in_batches + candidate.coming, arrival(candidate)
+def is_in_time(candidate: CandidatePlan, capacity: Capacity, at: float) -> bool:
+    """True if rerouted rows that are free `at` are surely done by the deadline."""
     # To be as sure of each cancel as of all of it would be dear: it counts in the chance of the plan.
     tail = min(SLIPS, slips(candidate))
+    burden = candidate.in_batches + candidate.coming
     return capacity.fits(burden, candidate.held, at, candidate.fallback, tail=tail, cause=candidate.causes)
 
 
@@ -161,14 +170,20 @@ def slips(candidate: CandidatePlan) -> float:
     return max((batch_share.option.slips for batch_share in candidate.batch_shares), default=coming)
 
 
-def too_long(candidate: CandidatePlan, capacity: Capacity) -> float:
+def too_long(candidate: CandidatePlan, capacity: Capacity, at: float) -> float:
     """P(a cancel takes longer than there is time for): the more is left, the less likely."""
-    planned, at = latency(candidate), arrival(candidate)
+    planned = latency(candidate)
     burden = candidate.in_batches + candidate.coming
     end, _ = capacity.seconds(burden, candidate.held, at, candidate.fallback)
     times = 1.0 + max(0.0, capacity.horizon - end) / max(1.0, planned)
     rarer: float = min(1.0, FAR / times) ** FADES
     return slips(candidate) * max(SELDOM, rarer)
+
+
+def _cancels_in_time(candidate: CandidatePlan, capacity: Capacity, at: float, running: float) -> bool:
+    """True if a cancel that takes too long leaves the target, where it comes to one with the chance `running`."""
+    left = 1.0 - capacity.target
+    return running * slips(candidate) <= left or running * too_long(candidate, capacity, at) <= left
 
 
 def _valued(
@@ -186,27 +201,32 @@ def _valued(
     return Judged(candidate, reroute_after, expected, expected + late, holds)
 
 
+def _comes(candidate: CandidatePlan) -> list[tuple[float, float]]:
+    """When rows come that options may take, and how many, without a reroute."""
+    return [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
+
+
 def _paced(candidate: CandidatePlan, capacity: Capacity) -> float:
     """Dollars for what the options hold and will hold without a reroute."""
-    comes = [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
     if not candidate.fallback:
         return capacity.price(candidate.held, (), 0)
-    return capacity.price(candidate.before, comes, candidate.fallback)
+    return capacity.price(candidate.before, _comes(candidate), candidate.fallback)
 
 
-def _with_reroute(candidate: CandidatePlan, reroute_after: float, at: float, capacity: Capacity) -> float:
-    """Dollars for all of it, where what is in batches is rerouted and free at `at`."""
+def _with_reroute(
+    candidate: CandidatePlan, reroute_after: float, at: float, alone: float, capacity: Capacity
+) -> float:
+    """Dollars for all of it, where rows in batches are rerouted and free `at`; `alone` is the price of the rest."""
     total, left = 0.0, 0.0
     for batch_share in candidate.batch_shares:
         lost = batch_share.lost(reroute_after)
-        total += batch_share.price * batch_share.rows * batch_share.paid(reroute_after)
+        total += batch_share.price * batch_share.rows * batch_share.paid(lost)
         left += batch_share.rows * lost
-    comes = [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
-    share = left / candidate.in_batches
-    # Rows come back all together or not at all: what then is dear is paid with that chance.
-    alone = capacity.price(candidate.before, comes, candidate.fallback)
-    whole = capacity.price(candidate.before, [*comes, (at, float(candidate.in_batches))], candidate.fallback)
-    return total + alone + share * (whole - alone)
+    in_batches = candidate.in_batches
+    # Rows come back all together or not at all: a dear route is then paid for with that chance.
+    comes = [*_comes(candidate), (at, float(in_batches))]
+    whole = capacity.price(candidate.before, comes, candidate.fallback)
+    return total + alone + left / in_batches * (whole - alone)
 
 
 def _holds(candidate: CandidatePlan, capacity: Capacity) -> bool:
@@ -239,8 +259,9 @@ def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
         return done_by(candidate.batch_shares, capacity.horizon) * rest
     done = done_by(candidate.batch_shares, min(candidate.reroute_after, capacity.horizon))
     burden = candidate.in_batches + candidate.coming
-    sure, usual = 1.0 - too_long(candidate, capacity), _usual_arrival(candidate)
-    return done * rest + (1.0 - done) * arrives(burden, arrival(candidate), usual, sure, candidate.causes)
+    at, usual = arrival(candidate), _usual_arrival(candidate)
+    sure = 1.0 - too_long(candidate, capacity, at)
+    return done * rest + (1.0 - done) * arrives(burden, at, usual, sure, candidate.causes)
 
 
 def lateness(candidate: CandidatePlan, capacity: Capacity) -> float:

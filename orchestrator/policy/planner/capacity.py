@@ -25,6 +25,8 @@ TURN = 60.0
 NEGLIGIBLE = 1e-5
 MOST_OUTAGES = 16
 """An engine with more outages than that until the deadline is taken not to make it."""
+_ROUNDED = 1e-17
+"""A smaller part of a sum of floats does not change it."""
 Rows = tuple[int, ...]
 """Rows by synchronous option, in the order of the capacity."""
 
@@ -40,15 +42,19 @@ class OptionCapacity:
     ahead: float
     start: float
     hazard: float
+    is_even: bool
+    """Its pace is the same at all hours, and no rows of others go first."""
 
     def between(self, a: float, b: float, rate: float, *, warm: bool = False) -> float:
         """Rows done from `a` to `b` at this rate, where ours come at `a`: it starts, and others go first.
 
         One that is `warm` has had rows from now on.
         """
-        begin = max(a, self.start) if warm else a + self.start
+        begin = (a if a >= self.start else self.start) if warm else a + self.start
         if b <= begin or rate <= 0.0:
             return 0.0
+        if self.is_even:
+            return rate * (b - begin)
         full = self.option.pace.full
         ahead = self.ahead - rate * full(a) if self.ahead else 0.0
         rows = rate * (full(b) - full(begin)) - (ahead if ahead > 0.0 else 0.0)
@@ -320,7 +326,16 @@ def capacity(
         pace = option.pace
         low = pace.rate * math.exp(-z * pace.spread)
         sync_options.append(
-            OptionCapacity(option, float(option.cost.p50), pace.rate, low, pace.ahead, pace.start, pace.hazard / HOUR)
+            OptionCapacity(
+                option,
+                float(option.cost.p50),
+                pace.rate,
+                low,
+                pace.ahead,
+                pace.start,
+                pace.hazard / HOUR,
+                not pace.ahead and not pace.steps,
+            )
         )
     return Capacity(tuple(sync_options), horizon, target, claims, finishes)
 
@@ -337,6 +352,8 @@ def _outlasts(spare: float, outages: float, length: float) -> float:
         many *= outages / count
         in_time += many
         found += many * ends
+        if many < _ROUNDED * found:
+            break
     return min(1.0, found + max(0.0, 1.0 - in_time))
 
 

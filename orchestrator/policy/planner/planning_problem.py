@@ -107,9 +107,8 @@ def _latest(candidate: CandidatePlan, reroute_after: float, ours: Capacity) -> f
     bottom, top = reroute_after, next((wait for wait in WAITS if wait > reroute_after), reroute_after)
     while top - bottom > 30.0:
         middle = (bottom + top) / 2
-        bottom, top = (
-            (middle, top) if is_in_time(replace(candidate, reroute_after=middle), ours) else (bottom, middle)
-        )
+        at = arrival(replace(candidate, reroute_after=middle))
+        bottom, top = (middle, top) if is_in_time(candidate, ours, at) else (bottom, middle)
     return bottom
 
 

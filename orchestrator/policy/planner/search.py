@@ -79,39 +79,42 @@ def best(
     full = len(capacity.sync_options)
     fallbacks = range(full + 1) if every or terms.budget is not None else {full, 0}
     candidates = list(_candidates(position, batches, capacity, fallbacks))
-    found = _cheapest(candidates, capacity, terms)
-    return _with_net(found, candidates, capacity, terms) if found else _likeliest(candidates, capacity, terms)
+    judged = _judged(candidates, capacity, terms)
+    found = _cheapest(judged, capacity, terms)
+    return _with_net(found, judged, capacity, terms) if found else _likeliest(candidates, capacity, terms)
 
 
 def holding(position: Position, batches: Sequence[BatchOption], capacity: Capacity, terms: Terms) -> Chosen | None:
     """The cheapest candidate plan that holds the deadline within the budget, if there is one."""
     fallbacks = range(len(capacity.sync_options) + 1)
-    return _cheapest(_candidates(position, batches, capacity, fallbacks), capacity, terms)
+    return _cheapest(_judged(_candidates(position, batches, capacity, fallbacks), capacity, terms), capacity, terms)
 
 
-def _cheapest(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> Chosen | None:
+def _judged(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> list[Judged]:
+    """The candidate plans with their reroutes that hold; where being late has a price, all of them."""
     late = terms.late_cost is not None
-    judged = [
-        one for candidate in candidates for one in judge(candidate, capacity, terms, late=late) if one.holds or late
-    ]
+    return [one for candidate in candidates for one in judge(candidate, capacity, terms, late=late)]
+
+
+def _cheapest(judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Chosen | None:
+    late = terms.late_cost is not None
     # Of equally dear ones the simplest.
-    judged.sort(key=lambda one: (round(one.value, 9), one.candidate.effort))
-    affordable = (chosen for one in judged if (chosen := _affordable(one, capacity, terms)))
+    in_turn = sorted(judged, key=lambda one: (round(one.value, 9), one.candidate.effort))
+    affordable = (chosen for one in in_turn if (chosen := _affordable(one, capacity, terms)))
     return next((chosen for chosen in affordable if chosen.holds or late), None)
 
 
-def _with_net(found: Chosen, candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> Chosen:
+def _with_net(found: Chosen, judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Chosen:
     """The same, with a reroute where it counts on batches alone and the budget pays for one: it will be made."""
     candidate = found.candidate
     if not candidate.batch_shares or candidate.reroute_after is not None or terms.late_cost is not None:
         return found
-    same = (
-        one for one in candidates
-        if one.fallback and one.batch_shares == candidate.batch_shares and one.new == candidate.new
-    )  # fmt: skip
-    judged = [one for other in same for one in judge(other, capacity, terms, late=False) if one.holds]
-    judged.sort(key=lambda one: (round(one.value, 9), one.candidate.fallback))
-    net = next((net for one in judged if (net := _affordable(one, capacity, terms)) and net.holds), None)
+    same = [
+        one for one in judged if one.candidate.fallback
+        and one.candidate.batch_shares == candidate.batch_shares and one.candidate.new == candidate.new
+    ]  # fmt: skip
+    same.sort(key=lambda one: (round(one.value, 9), one.candidate.fallback))
+    net = next((net for one in same if (net := _affordable(one, capacity, terms)) and net.holds), None)
     if net is None or net.chance < found.chance:
         return found
     return replace(net, expected=found.expected, value=found.value)
