@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from hashlib import sha256
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
@@ -169,8 +169,11 @@ class Backend(Protocol):
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
         """Return the custom_ids of a batch, from its input file or else its results; None if no file is left."""
 
-    def input_lines(self, batch: RemoteBatch) -> Mapping[str, bytes] | None:
-        """Return the digest of each line of a batch's input file, by custom_id; None if the file is gone."""
+    def untold(self, since: datetime) -> list[RemoteBatch]:
+        """Return all batches of about that time or later, ours or not. Raises Uncertain if some cannot be read."""
+
+    def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
+        """Return the digests of a batch's input lines; None if no file with them is left."""
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         """Look for a batch of about that time in the backend's list."""
@@ -215,5 +218,5 @@ def metadata_of(order: BatchOrder) -> Mapping[str, str]:
 
 
 def line_digest(line: bytes) -> bytes:
-    """Return a digest of an input line for comparisons."""
-    return sha256(line.strip()).digest()
+    """Return a digest of an input line for comparisons, eight bytes long."""
+    return blake2b(line.strip(), digest_size=8).digest()

@@ -1,14 +1,14 @@
 """Anthropic's Message Batches behind the verbs of a Batch API, through the official client.
 
 Anthropic has no files: a batch's requests are inline, so uploading an input file means translating it into a local
-file. Batches carry no metadata either: row ids identify them, as a tag of the shard and the line's number.
+file. Batches carry no metadata either: row ids identify them, as a tag of the shard, the line's number and digest.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
@@ -42,6 +42,7 @@ from orchestrator.backends.anthropic_read import (
     all_refused,
     clock_skew,
     decode_row,
+    digest_of,
     may_be_of,
     read_batch,
     read_result,
@@ -52,7 +53,7 @@ from orchestrator.backends.files import keep
 from orchestrator.backends.openai_read import Listing
 from orchestrator.backends.result_lines import lines
 from orchestrator.core import wire
-from orchestrator.core.errors import BackendRefused, NotSent, OrchError
+from orchestrator.core.errors import BackendRefused, NotSent, OrchError, Uncertain
 from orchestrator.core.refused_fields import ProviderError
 from orchestrator.policy.preflight import DirectAnswer, body_of
 
@@ -202,9 +203,21 @@ class AnthropicBatches:
         """Return None: there are no input files."""
         return None
 
-    def input_lines(self, batch: RemoteBatch) -> Mapping[str, bytes] | None:
-        """Return None: there are no input files."""
-        return None
+    def untold(self, since: datetime) -> list[RemoteBatch]:
+        found, undecided = self._read_list(since)
+        if undecided is not None:
+            raise Uncertain(f"{self._name}: {undecided}")
+        return [remote_batch(batch) for batch in found]
+
+    def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
+        """See `Backend`. The ids of its results have the digests."""
+        try:
+            with self._translated(f"read {batch.id}"), self._results(batch.id) as found:
+                return frozenset(filter(None, map(digest_of, found)))
+        except BackendRefused as refusal:
+            if refusal.status not in GONE:
+                raise
+            return None
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         found, undecided = self._read_list(since)

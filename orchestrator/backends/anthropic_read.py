@@ -97,6 +97,14 @@ def may_be_of(batch: AnthropicBatch, since: datetime, skew: timedelta | None) ->
     return skew - FIND_SLACK <= off <= skew + LATEST
 
 
+def digest_of(line: bytes) -> bytes | None:
+    """Return the digest of the input line in a line of results; None if it has none."""
+    try:
+        return inline.digest_of(decode_row(line).custom_id)
+    except wire.JSON_ERRORS:
+        return None
+
+
 def read_result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
     """Convert a line of results to OpenAI's shape, with its file; a line that is not a row stays unchanged."""
     try:

@@ -1,7 +1,8 @@
 """Input files whose requests go out inline: their local translation, and the way back from row ids.
 
-A row's id is `TAG-NUMBER`: sixteen digits for the shard, and the line's number from 1. So an id identifies its row
-without a table. The file's own id is its path under the home, which may have moved when it is used again.
+A row's id is `TAG-NUMBER-DIGEST`: sixteen digits for the shard, the line's number from 1, and sixteen digits for the
+line itself. So an id identifies its row without a table. Its digest does so in another shard too, whose store has
+forgotten the first. The file's own id is its path under the home, which may have moved when it is used again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from orchestrator.backends import line_digest
 from orchestrator.backends.anthropic_messages import CHAT, translate
 from orchestrator.backends.anthropic_results import refused_line
 from orchestrator.core import request_lines, wire
@@ -26,7 +28,7 @@ from orchestrator.core.errors import InputError, JobFilesError
 _INLINE = "inline:"
 ANYWHERE = Path("/")
 _HEAD = b'{"requests":['
-_THEIR_ID = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})")
+_THEIR_ID = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})(?:-([0-9a-f]{16}))?")
 
 
 def shard_tag(shard: str) -> str:
@@ -62,7 +64,7 @@ def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
             for number, (_, _, raw) in enumerate(request_lines.lines(source), 1):
                 line = _request_line(raw, path, number)
                 try:
-                    request, dropped = _request(line, f"{tag}-{number}", max_tokens)
+                    request, dropped = _request(line, f"{tag}-{number}-{line_digest(raw).hex()}", max_tokens)
                 except InputError as error:
                     refused.write(refused_line(line.custom_id, number, error) + b"\n")
                     continue
@@ -92,20 +94,32 @@ def _request_line(raw: bytes, path: Path, number: int) -> _Line:
 
 
 class Ids:
-    """Our custom_ids by Anthropic's row ids; takes eight bytes of memory a row."""
+    """Our custom_ids by Anthropic's row ids; takes eight bytes of memory a row, and more for another shard's ids."""
 
     def __init__(self, source: BinaryIO, tag: str) -> None:
         self._source = source
         self._tag = tag
         self._offsets = array("Q", (offset for _, offset, _ in request_lines.lines(source)))
+        self._by_digest: dict[bytes, str] | None = None
 
     def ours(self, theirs: str) -> str:
-        """Return the custom_id; an id from another shard stays unchanged."""
+        """Return the custom_id; an id of none of these lines stays unchanged."""
         found = _THEIR_ID.fullmatch(_plain(theirs))
-        if found is None or found[1] != self._tag or int(found[2]) > len(self._offsets):
+        if found is None:
             return theirs
-        self._source.seek(self._offsets[int(found[2]) - 1])
-        return _decode_identity(self._source.readline()).custom_id
+        if found[1] == self._tag and int(found[2]) <= len(self._offsets):
+            self._source.seek(self._offsets[int(found[2]) - 1])
+            line = self._source.readline()
+            if found[3] in (None, line_digest(line).hex()):
+                return _decode_identity(line).custom_id
+        return theirs if found[3] is None else self._digests().get(bytes.fromhex(found[3]), theirs)
+
+    def _digests(self) -> dict[bytes, str]:
+        if self._by_digest is None:
+            self._source.seek(0)
+            lines = request_lines.lines(self._source)
+            self._by_digest = {line_digest(raw): _decode_identity(raw).custom_id for _, _, raw in lines}
+        return self._by_digest
 
 
 def file_id(path: Path, root: Path = ANYWHERE) -> str:
@@ -165,6 +179,12 @@ def tag_of(theirs: object) -> str | None:
     """Return the tag in an id, ignoring case and blanks; None if it has none."""
     found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
     return None if found is None else found[1]
+
+
+def digest_of(theirs: object) -> bytes | None:
+    """Return the digest of the input line in an id; None if it has none."""
+    found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
+    return None if found is None or found[3] is None else bytes.fromhex(found[3])
 
 
 def _plain(theirs: str) -> str:

@@ -190,21 +190,21 @@ class OpenAIBatches:
                 return frozenset[str]().union(*filter(None, ids))
         return None
 
-    def input_lines(self, batch: RemoteBatch) -> Mapping[str, bytes] | None:
+    def untold(self, since: datetime) -> list[RemoteBatch]:
+        """Return nothing: its batches carry shards' ids."""
+        return []
+
+    def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
         if batch.input_file_id is None:
             return None
-        found: dict[str, bytes] = {}
         with self._translated(f"read {batch.input_file_id}", calls.transfer()):
             try:
                 with self._api.content(batch.input_file_id) as chunks:
-                    for line in split_lines(chunks):
-                        if (name := lenient.name(lenient.mapping(lenient.decode(line)).get("custom_id"))) is not None:
-                            found[name] = line_digest(line)
+                    return frozenset(map(line_digest, split_lines(chunks)))
             except ApiRefusal as refusal:
                 if refusal.status not in GONE:
                     raise
                 return None
-        return found
 
     def _ids_in(self, file_id: str) -> frozenset[str] | None:
         """Return the custom_ids in a file; None if the file is gone."""

@@ -55,8 +55,8 @@ class Profile:
     expiring. `expires_after`: requested lifetime of files in seconds. `appear_seconds`: longest time until an
     unanswered create shows in a listing. `endpoints` are allowed in its batches, None if all may be tried.
     `lists_models`: rows use the names in its list of models. `asks_directly`: it has synchronous endpoints, and these
-    accept what its batches accept. `is_orch` marks our own server: its lists are cheap, and it offers the results of
-    a running batch.
+    accept what its batches accept. `tells_shards`: its batches carry the ids of our shards. `is_orch` marks our own
+    server: its lists are cheap, and it offers the results of a running batch.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Profile:
     endpoints: frozenset[str] | None = None
     lists_models: bool = True
     asks_directly: bool = True
+    tells_shards: bool = True
     is_orch: bool = False
 
 
@@ -141,6 +142,7 @@ ANTHROPIC = Profile(
     limits=BatchLimits(max_rows=100_000, max_bytes=240 * MB),
     provider="anthropic",
     endpoints=CHAT_ONLY,
+    tells_shards=False,
 )
 
 

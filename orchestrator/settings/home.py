@@ -14,6 +14,8 @@ from orchestrator.core.replica.contents import MARK
 from orchestrator.core.shards import ShardId
 
 BLANK = "\0 \r\n\t"
+COPIED_SECONDS = 60.0
+"""A file whose last change is this much later than its last write was copied."""
 
 
 def new_identity() -> str:
@@ -61,6 +63,11 @@ class Home:
     def database(self) -> Path:
         """Default SQLite database."""
         return self.root / "orch.db"
+
+    @property
+    def last_creates(self) -> Path:
+        """Notes of the last create at each backend whose list does not say whose a batch is."""
+        return self.root / "creates"
 
     @property
     def replica(self) -> Path:
@@ -137,6 +144,15 @@ class Home:
             return datetime.fromtimestamp(self._identity.stat().st_mtime, UTC)
         except OSError:
             return otherwise
+
+    @property
+    def is_copy(self) -> bool:
+        """True if the file of the id was copied here: a backup may have been put back."""
+        try:
+            found = self._identity.stat()
+        except OSError:
+            return False
+        return found.st_ctime - found.st_mtime > COPIED_SECONDS
 
     def adopt(self, identity: str) -> None:
         """Give the home this id, unless it has one by now. Raises StorageError."""

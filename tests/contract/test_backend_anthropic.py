@@ -26,6 +26,7 @@ from orchestrator.backends import (
     RemoteBatch,
     Sighting,
     inline,
+    line_digest,
 )
 from orchestrator.backends.anthropic import UNDECIDED, AnthropicBatches
 from orchestrator.backends.files import split_lines
@@ -124,7 +125,7 @@ def test_each_row_goes_out_once_under_an_id_that_anthropic_takes(desk: Desk, pro
     provider.clock.advance(HOUR)
     assert desk.ids(desk.backend.retrieve(made.id).output_file_id) == sorted(odd)
     sent = json.loads(inline.requests(path).read_bytes())["requests"]
-    assert [request["custom_id"] for request in sent] == [f"{TAG}-1", f"{TAG}-2"]
+    assert [request["custom_id"][:-16] for request in sent] == [f"{TAG}-1-", f"{TAG}-2-"]
 
 
 def test_rows_that_failed_are_errors_with_the_status_of_their_type(desk: Desk, provider: Emulator) -> None:
@@ -559,6 +560,16 @@ def test_an_id_that_is_none_of_ours_stays_as_it_is(theirs: str, desk: Desk) -> N
         ids = inline.Ids(source, TAG)
         assert ids.ours(theirs) == theirs
         assert [ids.ours(f"{TAG}-{number}") for number in (2, 1)] == ["r1", "r0"]
+
+
+def test_an_id_of_another_shard_is_known_by_its_lines_digest(desk: Desk) -> None:
+    path = desk.input(["a", "b"])
+    first, second = map(line_digest, path.read_bytes().splitlines())
+    with path.open("rb") as source:
+        ids = inline.Ids(source, TAG)
+        assert ids.ours(f"{'0' * 16}-7-{second.hex()}") == "r1"
+        assert ids.ours(f"{TAG}-2-{first.hex()}") == "r0", "the line counts, not its number"
+        assert ids.ours(unknown := f"{TAG}-1-{'0' * 16}") == unknown
 
 
 def test_another_process_goes_on_where_one_was_killed(desk: Desk, provider: Emulator) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,14 +28,6 @@ def backups(
         yield Backups(desk, tmp_path / "backups", url)
 
 
-def step_until(desk: Desk, job: Job, holds: Callable[[], object]) -> None:
-    for _ in range(50):
-        if holds():
-            return
-        desk.step(job)
-    raise AssertionError(f"{desk.states(job)} {desk.said}")
-
-
 def lists(desk: Desk) -> int:
     """How often batches were listed."""
     return sum(one["count"] for one in desk.provider.state()["requests"] if one["verb"] == "list")
@@ -54,9 +46,9 @@ def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(backups: Backu
     desk.backend("openai", limits={"max_rows": 8})
     job = desk.submit(plain(20))
     if saved == "planned":
-        step_until(desk, job, lambda: desk.states(job))
+        desk.until(job, lambda: desk.states(job))
     backups.save("monday")
-    step_until(desk, job, lambda: len(desk.batches()) == 3)
+    desk.until(job, lambda: len(desk.batches()) == 3)
     desk.provider.clock.advance(later)
     backups.put_back("monday")
     desk.finish(job)
@@ -71,9 +63,9 @@ def test_a_list_that_fails_is_asked_again_once_for_all_shards(backups: Backups, 
     desk = backups.desk
     desk.backend("openai", limits={"max_rows": 2})
     job = desk.submit(plain(20))
-    step_until(desk, job, lambda: desk.states(job))
+    desk.until(job, lambda: desk.states(job))
     backups.save("monday")
-    step_until(desk, job, lambda: len(desk.batches()) == 10)
+    desk.until(job, lambda: len(desk.batches()) == 10)
     backups.put_back("monday")
     before = lists(desk)
     script(desk, "status", verb="list", times=2, status=int(fault.partition(":")[2]))
@@ -111,7 +103,7 @@ def forgotten(backups: Backups, rows: int = 20) -> Path:
     desk.provider.clock.advance(HOUR)
     path = desk.written(jsonl(plain(rows)))
     job = desk.submit(path)
-    step_until(desk, job, lambda: len(desk.batches()) == 4)
+    desk.until(job, lambda: len(desk.batches()) == 4)
     return path
 
 
@@ -155,9 +147,9 @@ def test_rows_of_a_job_that_sends_nothing_any_more_are_adopted_by_the_next_one(b
     desk.backend("openai", limits={"max_rows": 8})
     path = desk.written(jsonl(plain(20)))
     first = desk.submit(path)
-    step_until(desk, first, lambda: desk.states(first))
+    desk.until(first, lambda: desk.states(first))
     backups.save("monday")
-    step_until(desk, first, lambda: len(desk.batches()) == 3)
+    desk.until(first, lambda: len(desk.batches()) == 3)
     backups.put_back("monday")
     if ends == "cancelled":
         desk.store.jobs.request_cancel(first.id, CancelCode.USER, "by the user", now())
@@ -212,9 +204,9 @@ def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(
     desk.backend("openai", limits={"max_rows": 8})
     job = desk.submit(plain(20))
     if saved == "planned":
-        step_until(desk, job, lambda: desk.states(job))
+        desk.until(job, lambda: desk.states(job))
     if saved == "sent":
-        step_until(desk, job, lambda: len(desk.batches()) == 3)
+        desk.until(job, lambda: len(desk.batches()) == 3)
     backups.save("monday")
     desk.finish(job)
     desk.provider.clock.advance(2 * HOUR)
@@ -262,9 +254,9 @@ def test_answers_of_a_superseded_job_that_are_gone_are_paid_again_only_if_somebo
 def test_a_batch_that_has_answered_nothing_has_lost_nothing(backups: Backups) -> None:
     desk = backups.desk
     job = desk.submit(plain(8))
-    step_until(desk, job, lambda: desk.states(job))
+    desk.until(job, lambda: desk.states(job))
     backups.save("monday")
-    step_until(desk, job, lambda: len(desk.batches()) == 1)
+    desk.until(job, lambda: len(desk.batches()) == 1)
     desk.store.jobs.request_cancel(job.id, CancelCode.USER, "by the user", now())
     desk.finish(job)
     assert not desk.billed()
@@ -281,7 +273,7 @@ def test_a_job_that_awaits_lost_answers_of_another_is_told_so(backups: Backups) 
     desk = backups.desk
     path = desk.written(jsonl(plain(6, temperature=0)))
     first = desk.submit(path)
-    step_until(desk, first, lambda: len(desk.batches()) == 1)
+    desk.until(first, lambda: len(desk.batches()) == 1)
     backups.save("monday")
     desk.finish(first)
     desk.provider.clock.advance(2 * HOUR)
@@ -307,13 +299,13 @@ def test_answers_in_the_home_are_not_lost_though_its_database_was_put_back(backu
     job = desk.submit(plain(20))
     match saved:
         case "planned":
-            step_until(desk, job, lambda: desk.states(job))
+            desk.until(job, lambda: desk.states(job))
         case "sent":
-            step_until(desk, job, lambda: len(desk.batches()) == 3)
+            desk.until(job, lambda: len(desk.batches()) == 3)
         case "ended":
-            step_until(desk, job, lambda: len(desk.batches()) == 3)
+            desk.until(job, lambda: len(desk.batches()) == 3)
             desk.provider.clock.advance(HOUR)
-            step_until(desk, job, lambda: any(state.startswith("ended") for state in desk.states(job)))
+            desk.until(job, lambda: any(state.startswith("ended") for state in desk.states(job)))
     backups.save("monday")
     desk.finish(job)
     desk.provider.clock.advance(2 * HOUR)

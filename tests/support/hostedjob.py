@@ -6,7 +6,7 @@ A test moves the clock and sees what a user sees: rows, states, what is waited f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -194,6 +194,14 @@ class Desk:
         except (BackendError, UsageError, RefusedError, JobFilesError) as error:
             self.said.append(str(error))
             return False
+
+    def until(self, job: Job, holds: Callable[[], object]) -> None:
+        """Steps until something holds."""
+        for _ in range(50):
+            if holds():
+                return
+            self.step(job)
+        raise AssertionError(f"{self.states(job)} {self.said}")
 
     def settle(self, *jobs: Job) -> bool:
         """Steps until nothing moves; whether anything did."""

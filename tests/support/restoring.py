@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import make_url
 
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from tests.support.hostedjob import Desk
+from tests.support.hostedjob import HOUR, Desk
 from tests.support.postgres import copy_database
 
 
@@ -34,12 +37,21 @@ class Backups:
         if files:
             shutil.rmtree(self.desk.home.root)
             shutil.copytree(self.folder / name, self.desk.home.root)
+            self._age(self.desk.home)
         elif self._database is None:
             for left in self.desk.home.root.glob("orch.db-*"):
                 left.unlink()
             shutil.copy(self.folder / name / "orch.db", self.desk.home.root / "orch.db")
         copy_database(self.database_url, self._database_of(name), self._database)
         self._begin()
+
+    def _age(self, home: Home) -> None:
+        """As if the files had been written an hour before they were put back."""
+        found = (home.root / "home.id").stat()
+        os.utime(home.root / "home.id", (found.st_atime, found.st_mtime - HOUR))
+        for path in home.last_creates.glob("*.json"):
+            told = json.loads(path.read_bytes())
+            path.write_text(json.dumps(told | {"written_at": told["written_at"] - HOUR}))
 
     def _end(self) -> None:
         self.desk._stop()

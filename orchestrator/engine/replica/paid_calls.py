@@ -6,7 +6,7 @@ file is deleted at a provider once its results are replicated, and a batch is ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -91,7 +91,11 @@ class _Replicated:
         """See `Backend`."""
         return self._api.input_ids(batch)
 
-    def input_lines(self, batch: RemoteBatch) -> Mapping[str, bytes] | None:
+    def untold(self, since: datetime) -> list[RemoteBatch]:
+        """See `Backend`."""
+        return self._api.untold(since)
+
+    def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
         """See `Backend`."""
         return self._api.input_lines(batch)
 

@@ -224,8 +224,9 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
     """Yield an outcome for each row that ends here; `rest` has the others."""
     told: set[str] = set()
     paths = {kind: home.results(ended.shard.id, kind) for kind in KINDS}
-    # No input file was written here: the batch was adopted, and asks what other jobs wanted as well.
-    is_adopted = not ended.handle.is_own and not home.shard_input(ended.shard.id).exists()
+    # An adopted batch asks what other jobs wanted as well: it has no input file here, or more rows.
+    has_more = ended.shard.provider_completed + ended.shard.provider_failed > ended.shard.rows
+    is_adopted = not ended.handle.is_own and (has_more or not home.shard_input(ended.shard.id).exists())
     survey = None if ended.handle.is_own else results.survey(paths.values(), rows)
     whose = None if survey is None else survey.recognised
     for kind, path in paths.items():

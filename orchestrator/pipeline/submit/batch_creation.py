@@ -24,6 +24,7 @@ from orchestrator.core.errors import (
     JobFilesError,
     NotSent,
     StateConflict,
+    StorageError,
     StrayUpload,
     Uncertain,
 )
@@ -78,13 +79,15 @@ class AdmissionCheck:
     to the intent.
 
     `first` returns why it must wait. `second` returns why shared budgets lack room, once the intent is visible to
-    all: another process may have been quicker.
+    all: another process may have been quicker. `note` records elsewhere that a batch may exist from here on, and
+    raises StorageError if it cannot.
     """
 
     now: Callable[[], datetime]
     first: Callable[[], str | None]
     second: Callable[[], str | None]
     asks: AbstractContextManager[object]
+    note: Callable[[Shard], None] = lambda shard: None
 
 
 def submit(
@@ -113,6 +116,11 @@ def submit(
     intended = intend(store, home, shard, admission, account, window_for(handle.profile, window).seconds)
     if isinstance(intended, Waits):
         return intended
+    try:
+        admission.note(intended)
+    except StorageError:
+        store.shards.move(intended, ShardState.PENDING, sends=shard.sends)
+        raise
     try:
         batch = handle.api.create(BatchOrder(shard.id, file_id, writer.endpoint, window, shard.rows, job.home))
     except (NotSent, BackendBusy, AccountError) as error:

@@ -29,6 +29,8 @@ _TOLD = {
     PreflightFinding.REFUSED: "the row that was asked first is refused: {}",
     PreflightFinding.UNCLEAR: "the row that was asked first says nothing about its batches, which follow: {}",
 }
+LOOK_SLACK = timedelta(minutes=20)
+"""A job whose plan ends this close to its deadline no longer waits to learn whose a running batch is."""
 SENDING_FOR = timedelta(days=2)
 """How long to retry sending a batch before giving it up; its rows then go elsewhere, or fail."""
 
@@ -69,6 +71,8 @@ class Dispatch:
             return moved
         if (held := self._work.admission_control.check_account(handle)) is not None:
             return self._work.hold(job, shard, HoldCode.ACCOUNT, held)
+        if self._waits_for_undecided(job, handle):
+            return False
         handle.price.known(self._work.model(job, shard), shard.endpoint)
         room = self._work.admission_control.hold(handle, shard) if shard.preflight is None else None
         if isinstance(room, Split):
@@ -97,6 +101,21 @@ class Dispatch:
         for batch in standing.outdated:
             self._dissolve(job, batch, "planned again with the row that was asked first")
         return True if standing.outdated else None
+
+    def _waits_for_undecided(self, job: Job, handle: BackendHandle) -> bool:
+        """True if a running batch may have the job's rows, and it is not time to look at it again.
+
+        The job waits no longer once it would miss its deadline by that.
+        """
+        if self._earlier.undecided(job, handle) is None:
+            return False
+        if not self._earlier.is_due(handle):
+            return True
+        if job.deadline_at is not None:
+            plan = self._work.handles.planning(job).plan()
+            if not plan.verdict.holds or plan.done_p95 is None or plan.done_p95 + LOOK_SLACK >= job.deadline_at:
+                self._earlier.resign(job, handle)
+        return False
 
     def _is_unsendable(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Give up a shard that could not be sent for too long; True if so. Its rows go elsewhere, or fail."""
@@ -164,11 +183,12 @@ class Dispatch:
             lambda: self._settles(self._work.store.shards.get(shard.id), handle) or self._over_budget(job, shard),
             lambda: self._work.budgets.no_room(job, shard),
             self._asks,
+            lambda intended: self._earlier.note_create(self._work.handle(intended), intended),
         )
 
     def _ask(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        if self._adopted(job, shard, handle):
-            return True
+        if (moved := self._adopted(job, shard, handle)) is not None:
+            return moved
         models, admission = self._work.handles.models(job), self._admission(job, shard, handle)
         asked = asking.ask(self._work.store, self._work.home, job, shard, handle, models, admission)
         if isinstance(asked, batch_creation.Waits):
@@ -187,8 +207,8 @@ class Dispatch:
 
     def _submit(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         watched, admission = self._work.polls.of(shard, self._work.now()), self._admission(job, shard, handle)
-        if self._adopted(job, shard, handle):
-            return True
+        if (moved := self._adopted(job, shard, handle)) is not None:
+            return moved
         models = self._work.handles.models(job)
         batch = batch_creation.submit(
             self._work.store, self._work.home, job, shard, handle, models, watched, admission
@@ -202,14 +222,15 @@ class Dispatch:
         self._work.note(job, EventKind.SUBMITTED, said, shard)
         return True
 
-    def _adopted(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Adopt batches of the job that the store does not know; True if the shard is not to be sent now."""
+    def _adopted(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
+        """Adopt batches of the job that the store does not know; None if the shard is still to be sent."""
         model = self._work.model(job, shard)
         found = self._earlier.adopt(job, shard, model, handle, lambda other, why: self._dissolve(job, other, why))
         for told in found:
             self._work.note(job, EventKind.RECOVERED, told, shard)
-        if self._work.store.shards.get(shard.id).state is ShardState.PENDING:
-            return False
+        if (current := self._work.store.shards.get(shard.id)).state is ShardState.PENDING:
+            held = self._earlier.undecided(job, handle)
+            return None if held is None else self._work.hold(job, current, HoldCode.UNCONFIRMED, held)
         self._work.polls.forget(shard)
         return True
 

@@ -2,60 +2,40 @@
 
 A backup was put back, a snapshot was started, or a database lost its newest commits. So before its first create at a
 backend, a process lists all batches of the home's unfinished jobs once. Their rows are paid for, so they are adopted
-and not sent again.
+and not sent again. A backend whose batches carry no ids is listed only if the store may lack the last create there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from http import HTTPStatus
+from dataclasses import replace
+from datetime import datetime
 from threading import Lock
 
-from orchestrator.backends import RemoteBatch
-from orchestrator.core.errors import AccountError, BackendError, BackendRefused, Uncertain
+from orchestrator.backends import BATCH_GONE, RemoteBatch
+from orchestrator.core.errors import BackendError, Uncertain
 from orchestrator.core.model import SUPERSEDED_BY, Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.lost_answers import LostAnswers
+from orchestrator.pipeline.submit import last_create
 from orchestrator.pipeline.submit.batch_creation import facts_of
+from orchestrator.pipeline.submit.batch_listing import BatchListing, job_of
+from orchestrator.pipeline.submit.shard_input_file import take_lines
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 log = logging.getLogger(__name__)
 
-NO_LIST = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
-FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
-LOOKED_FOR = timedelta(hours=1)
-"""How long a failing list may hold up rows."""
-SHARE_OF_TIME = 10
-"""A failing list holds up rows for at most this fraction (1/N) of the time until the job's deadline."""
 CHUNK = 500
 NEWEST = 100
 """Newest jobs searched for the newest one that was sent."""
 
 
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
-
-
-@dataclass(slots=True)
-class _Listing:
-    """Result of a backend's list, or since when it fails.
-
-    `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know.
-    """
-
-    lock: Lock = field(default_factory=Lock)
-    unknown: dict[JobId, list[RemoteBatch]] | None = None
-    forgotten: list[RemoteBatch] = field(default_factory=list)
-    error: BackendError | None = None
-    failing_since: datetime | None = None
-    again_at: datetime | None = None
-    pause: timedelta = FIRST_PAUSE
 
 
 class EarlierBatches:
@@ -71,12 +51,12 @@ class EarlierBatches:
         self._now = now
         self._began = now()
         self._last_known = self._find_last_known()
-        self._listings: dict[str, _Listing] = {}
+        self._listings: dict[str, BatchListing] = {}
         self._guard = Lock()
         self._adopting = Lock()
         """Shards are sent by several threads, and a batch is adopted once."""
         self._lines = lines
-        self._theirs: dict[str, tuple[RemoteBatch, Mapping[str, bytes] | None]] = {}
+        self._theirs: dict[str, tuple[RemoteBatch, frozenset[bytes] | None]] = {}
         self._looked_up: dict[str, tuple[RemoteBatch, bool, frozenset[str] | None]] = {}
 
     def adopt(
@@ -105,9 +85,84 @@ class EarlierBatches:
                     if told is not None:
                         batches.remove(batch)
                         done.append(told)
+            done += self._recognised(job, shard, model, handle, listing, dissolve)
         return done
 
-    def _left_behind(self, job: Job, listing: _Listing) -> list[list[RemoteBatch]]:
+    def undecided(self, job: Job, handle: BackendHandle) -> str | None:
+        """Return why a job's rows wait for a running batch that may have them, or None."""
+        listing = self._listings.get(handle.name)
+        if listing is None or job.id in listing.resigned or not (undecided := self._undecided(listing)):
+            return None
+        waiting = sum(one.rows for one in self._waiting(job, handle))
+        batch = next((one for one in undecided if one.rows is None or one.rows <= waiting), None)
+        if batch is None:
+            return None
+        rows = "some" if batch.rows is None else f"{batch.rows:,}"
+        return f"batch {batch.id} of {rows} rows runs at {handle.name}: whose it is shows when it has ended"
+
+    def is_due(self, handle: BackendHandle) -> bool:
+        """True if batches that nothing is known of are to be looked at now."""
+        at = self._listings[handle.name].look_at
+        return at is None or self._now() >= at
+
+    def resign(self, job: Job, handle: BackendHandle) -> None:
+        """Wait no longer for batches that may have rows of a job."""
+        self._listings[handle.name].resigned.add(job.id)
+        log.warning("%s: not known whose batches run at %s; rows are sent for the deadline", job.id, handle.name)
+
+    def note_create(self, handle: BackendHandle, shard: Shard) -> None:
+        """Note that a batch is about to be created, unless earlier ones are still undecided. Raises StorageError."""
+        listing = self._listings.get(handle.name)
+        if not handle.profile.tells_shards and not (listing and self._undecided(listing)):
+            last_create.write(self._home, shard)
+
+    def _waiting(self, job: Job, handle: BackendHandle) -> list[Shard]:
+        pending = [one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING]
+        return [one for one in pending if one.preflight is None and one.backend == handle.name]
+
+    def _recognised(
+        self,
+        job: Job,
+        shard: Shard,
+        model: str,
+        handle: BackendHandle,
+        listing: BatchListing,
+        dissolve: Callable[[Shard, str], None],
+    ) -> list[str]:
+        """Adopt batches without an id that have rows of a job, and say so."""
+        now, done = self._now(), list[str]()
+        is_due = listing.look_at is None or now >= listing.look_at
+        if is_due:
+            listing.untold = [self._current(handle, batch) for batch in listing.untold]
+            listing.look_at = now + listing.pause
+        for batch in list(listing.untold):
+            if any(problem.code == BATCH_GONE for problem in batch.problems):
+                is_like = batch.rows == shard.rows and self._is_newer(batch)
+                told = self._repaid(job, shard, model, handle, batch) if is_like else None
+            elif self._theirs.get(batch.id, (batch, None))[1] is None:
+                continue
+            else:
+                told = self._taken_over(job, shard, model, handle, batch, dissolve)
+            if told is not None:
+                listing.untold.remove(batch)
+                done.append(told)
+        return done
+
+    def _current(self, handle: BackendHandle, batch: RemoteBatch) -> RemoteBatch:
+        """Return the current state of a batch, and read its lines once it has ended."""
+        if not batch.status.is_final:
+            batch = handle.api.retrieve(batch.id) or batch
+        if batch.status.is_final and not batch.problems and self._theirs.get(batch.id, (batch, None))[1] is None:
+            self._theirs[batch.id] = batch, handle.api.input_lines(batch)
+        return batch
+
+    def _undecided(self, listing: BatchListing) -> list[RemoteBatch]:
+        """Return the batches of which nothing is known yet."""
+        return [
+            one for one in listing.untold if not one.problems and self._theirs.get(one.id, (one, None))[1] is None
+        ]
+
+    def _left_behind(self, job: Job, listing: BatchListing) -> list[list[RemoteBatch]]:
         """The unknown batches of other jobs that send nothing any more, and so adopt none of them."""
         others = ((self._store.jobs.find(name), batches) for name, batches in list((listing.unknown or {}).items()))
         return [
@@ -120,64 +175,18 @@ class EarlierBatches:
 
     def _unknown(self, job: Job, handle: BackendHandle) -> list[RemoteBatch]:
         with self._guard:
-            listing = self._listings.setdefault(handle.name, _Listing())
+            listing = self._listings.setdefault(handle.name, BatchListing())
         with listing.lock:
             if listing.unknown is None:
                 try:
-                    self._list(listing, handle)
+                    listing.fill(self._store, self._home, handle, self._last_known, self._now())
                 except BackendError:
-                    if self._is_over(job, listing):
+                    if listing.is_over(job, self._now()):
                         log.warning("%s: its list fails; rows are sent without it", handle.name)
                         return []
                     raise
             assert listing.unknown is not None
             return listing.unknown.setdefault(job.id, [])
-
-    def _is_over(self, job: Job, listing: _Listing) -> bool:
-        """True if a list has failed for too long to wait for it."""
-        since = listing.failing_since or self._now()
-        longest = LOOKED_FOR
-        if job.deadline_at is not None:
-            longest = min(longest, (job.deadline_at - since) / SHARE_OF_TIME)
-        return self._now() >= since + longest
-
-    def _list(self, listing: _Listing, handle: BackendHandle) -> None:
-        """List once for all shards that wait; a failed list is repeated after a pause."""
-        now = self._now()
-        if listing.error is not None and listing.again_at is not None and now < listing.again_at:
-            raise listing.error
-        home = self._home.identity()
-        unfinished = [one.created_at for one in self._store.jobs.unfinished(home)]
-        since = min([self._last_known or now, *unfinished])
-        try:
-            found = handle.api.tagged(since) or []
-        except BackendError as error:
-            if isinstance(error, BackendRefused) and error.status in NO_LIST and not isinstance(error, AccountError):
-                found = []  # it has no list: nothing can be found there
-            else:
-                listing.failing_since = listing.failing_since or now
-                after = error.retry_after if isinstance(error, BackendRefused) else None
-                wait = max(listing.pause, timedelta(seconds=min(after or 0, 3600)))
-                listing.error, listing.again_at = error, now + wait
-                listing.pause = min(listing.pause * 2, LONGEST_PAUSE)
-                raise
-        unknown: dict[JobId, list[RemoteBatch]] = {}
-        for batch in sorted(found, key=lambda one: (one.created_at is None, one.created_at or now)):
-            of = self._store.jobs.find(_job_of(batch))
-            if self._is_known(handle, batch):
-                continue
-            if of is not None and of.home == home:
-                unknown.setdefault(of.id, []).append(batch)
-            elif of is None and batch.home == home:
-                listing.forgotten.append(batch)
-        listing.unknown = unknown
-
-    def _is_known(self, handle: BackendHandle, batch: RemoteBatch) -> bool:
-        """True if a shard has the batch, or searches for it: an unanswered create finds its own."""
-        if self._store.shards.asked_at(handle.name, batch.id) is not None:
-            return True
-        shard = self._store.shards.find(ShardId(batch.shard or ""))
-        return shard is not None and (shard.state is ShardState.SUBMITTING or shard.batch_id is not None)
 
     def _adopted(
         self,
@@ -189,8 +198,7 @@ class EarlierBatches:
     ) -> str | None:
         """Adopt a batch and say so; None if it has no waiting row."""
         pending = [one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING]
-        batches = [one for one in pending if one.preflight is None and one.backend == handle.name]
-        same = next((one for one in batches if one.id == batch.shard), None)
+        same = next((one for one in self._waiting(job, handle) if one.id == batch.shard), None)
         if batch.id not in self._looked_up:
             batch = handle.api.retrieve(batch.id) or batch
             here = lost_answers.ids_here(self._home, batch.shard) if batch.shard else None
@@ -260,30 +268,42 @@ class EarlierBatches:
             self._theirs[batch.id] = (batch := handle.api.retrieve(batch.id) or batch), handle.api.input_lines(batch)
         batch, theirs = self._theirs[batch.id]
         if theirs is None:
-            of = _job_of(batch)
+            of = job_of(batch)
             is_known = self._store.jobs.find(of) is not None
             is_ours = self._shares(job, shard, of) if is_known else of.rpartition("-")[0] == job.name
             # Older ones may be of jobs that were removed, with their folders.
-            is_newer = self._last_known is None or batch.created_at is None or batch.created_at >= self._last_known
-            is_ours = is_ours and (is_newer or of in self._home.job_folders())
+            is_ours = is_ours and (self._is_newer(batch) or of in self._home.job_folders())
             if not is_ours or not self._is_lost(handle, batch):
                 return None
-            return LostAnswers.of(batch, shard).repay(
-                self._store, job, replace(shard, model=model), handle, self._now()
-            )
+            return self._repaid(job, shard, model, handle, batch)
         found: set[str] = set()
-        for other in self._store.shards.of_job(job.id):
-            if other.state is not ShardState.PENDING or other.preflight is not None or other.backend != handle.name:
-                continue
-            ours = self._lines(job, other, handle)
-            if same := {name for name, digest in ours.items() if theirs.get(name) == digest}:
-                found |= same
-                dissolve(other, f"rows of it are in batch {batch.id} already")
-        if not found:
-            return None
         with self._store.shards.numbering:
-            rows = self._store.shards.adopt(self._made(job, handle, batch), found)
+            made = self._made(job, handle, batch)
+            path = self._home.shard_input(made.id)
+            path.unlink(missing_ok=True)
+            for other in self._waiting(job, handle):
+                ours = self._lines(job, other, handle)
+                if same := {name for name, digest in ours.items() if digest in theirs}:
+                    found |= same
+                    if not handle.profile.tells_shards:
+                        take_lines(self._home.shard_input(other.id), path, theirs)
+                    dissolve(other, f"rows of it are in batch {batch.id} already")
+            if not found:
+                return None
+            if not handle.profile.tells_shards:
+                # Its results name rows by their lines.
+                made = replace(made, input_file_id=handle.api.upload(path, f"{made.id}.jsonl"))
+                lost_answers.forget_here(self._home, made.id)
+            rows = self._store.shards.adopt(made, found)
         return f"batch {batch.id} has {rows:,} of its rows, which a later state of the store had asked: adopted"
+
+    def _is_newer(self, batch: RemoteBatch) -> bool:
+        """True if a batch was made after the last job that the store knows to be sent."""
+        return self._last_known is None or batch.created_at is None or batch.created_at >= self._last_known
+
+    def _repaid(self, job: Job, shard: Shard, model: str, handle: BackendHandle, batch: RemoteBatch) -> str:
+        lost = LostAnswers.of(batch, shard)
+        return lost.repay(self._store, job, replace(shard, model=model), handle, self._now())
 
     def _shares(self, job: Job, shard: Shard, of: JobId) -> bool:
         """True if another job has a row of the shard, with the same request."""
@@ -336,10 +356,6 @@ class EarlierBatches:
         is_answered = batch.status.is_final and batch.status is not BatchStatus.FAILED
         is_answered = is_answered and not _has_answered_nothing(batch)
         return is_answered and lost_answers.are_gone(handle, (batch.output_file_id, batch.error_file_id))
-
-
-def _job_of(batch: RemoteBatch) -> JobId:
-    return JobId((batch.shard or "").rpartition(".")[0])
 
 
 def _has_answered_nothing(batch: RemoteBatch) -> bool:

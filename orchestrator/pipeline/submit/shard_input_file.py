@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from orchestrator.backends import line_digest
@@ -21,6 +22,17 @@ def input_digests(store: Store, home: Home, shard: Shard, writer: LineWriter) ->
         return {
             row.custom_id: line_digest(line) for row, line in zip(store.rows.of_shard(shard.id), file, strict=True)
         }
+
+
+def take_lines(source: Path, target: Path, wanted: Collection[bytes]) -> None:
+    """Append the lines of an input file with these digests to another. Raises JobFilesError."""
+    try:
+        with source.open("rb") as lines, target.open("ab") as taken:
+            taken.writelines(line for line in lines if line_digest(line) in wanted)
+            taken.flush()
+            os.fsync(taken.fileno())
+    except OSError as error:
+        raise JobFilesError(f"cannot write {target}: {error}", hint="free disk space, then run it again") from error
 
 
 def write_input(store: Store, home: Home, shard: Shard, path: Path, writer: LineWriter) -> None:

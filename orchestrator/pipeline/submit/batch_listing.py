@@ -1,0 +1,105 @@
+"""One listing of a backend's batches in a process, for batches that the store does not know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from threading import Lock
+
+from orchestrator.backends import RemoteBatch
+from orchestrator.core.errors import AccountError, BackendError, BackendRefused
+from orchestrator.core.model import Job, JobId
+from orchestrator.core.shards import ShardId, ShardState
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.submit import last_create
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+NO_LIST = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
+LOOKED_FOR = timedelta(hours=1)
+"""How long a failing list may hold up rows."""
+SHARE_OF_TIME = 10
+"""A failing list holds up rows for at most this fraction (1/N) of the time until the job's deadline."""
+
+
+@dataclass(slots=True)
+class BatchListing:
+    """Result of a backend's list, or since when it fails.
+
+    `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know. Of
+    the `untold` ones nothing says whose they are. They are looked at again at `look_at`, and jobs in `resigned` no
+    longer wait for that.
+    """
+
+    lock: Lock = field(default_factory=Lock)
+    unknown: dict[JobId, list[RemoteBatch]] | None = None
+    forgotten: list[RemoteBatch] = field(default_factory=list)
+    untold: list[RemoteBatch] = field(default_factory=list)
+    look_at: datetime | None = None
+    resigned: set[JobId] = field(default_factory=set)
+    error: BackendError | None = None
+    failing_since: datetime | None = None
+    again_at: datetime | None = None
+    pause: timedelta = FIRST_PAUSE
+
+    def is_over(self, job: Job, now: datetime) -> bool:
+        """True if the list has failed for too long to wait for it."""
+        since = self.failing_since or now
+        longest = LOOKED_FOR
+        if job.deadline_at is not None:
+            longest = min(longest, (job.deadline_at - since) / SHARE_OF_TIME)
+        return now >= since + longest
+
+    def fill(
+        self, store: Store, home: Home, handle: BackendHandle, last_known: datetime | None, now: datetime
+    ) -> None:
+        """List once for all shards that wait; a failed list is repeated after a pause. Raises BackendError."""
+        if self.error is not None and self.again_at is not None and now < self.again_at:
+            raise self.error
+        identity = home.identity()
+        unfinished = [one.created_at for one in store.jobs.unfinished(identity)]
+        found, untold = self._listed(store, home, handle, min([last_known or now, *unfinished]), now)
+        unknown: dict[JobId, list[RemoteBatch]] = {}
+        for batch in sorted(found, key=lambda one: (one.created_at is None, one.created_at or now)):
+            of = store.jobs.find(job_of(batch))
+            if _is_known(store, handle, batch):
+                continue
+            if of is not None and of.home == identity:
+                unknown.setdefault(of.id, []).append(batch)
+            elif of is None and batch.home == identity:
+                self.forgotten.append(batch)
+        self.untold = [one for one in untold if not _is_known(store, handle, one)]
+        self.unknown = unknown
+
+    def _listed(
+        self, store: Store, home: Home, handle: BackendHandle, since: datetime, now: datetime
+    ) -> tuple[list[RemoteBatch], list[RemoteBatch]]:
+        """Return the batches that carry a shard's id, and those of which nothing says whose they are."""
+        try:
+            if handle.profile.tells_shards:
+                return handle.api.tagged(since) or [], []
+            return [], [] if last_create.is_in(store, home, handle.name) else handle.api.untold(since)
+        except BackendError as error:
+            if isinstance(error, BackendRefused) and error.status in NO_LIST and not isinstance(error, AccountError):
+                return [], []  # it has no list: nothing can be found there
+            self.failing_since = self.failing_since or now
+            after = error.retry_after if isinstance(error, BackendRefused) else None
+            wait = max(self.pause, timedelta(seconds=min(after or 0, 3600)))
+            self.error, self.again_at = error, now + wait
+            self.pause = min(self.pause * 2, LONGEST_PAUSE)
+            raise
+
+
+def job_of(batch: RemoteBatch) -> JobId:
+    """Return the job in the shard's id that a batch carries, or an empty one."""
+    return JobId((batch.shard or "").rpartition(".")[0])
+
+
+def _is_known(store: Store, handle: BackendHandle, batch: RemoteBatch) -> bool:
+    """True if a shard has the batch, or searches for it: an unanswered create finds its own."""
+    if store.shards.asked_at(handle.name, batch.id) is not None:
+        return True
+    shard = store.shards.find(ShardId(batch.shard or ""))
+    return shard is not None and (shard.state is ShardState.SUBMITTING or shard.batch_id is not None)

@@ -1,0 +1,184 @@
+"""A store that is older than Anthropic, whose list does not say whose a batch is."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import anthropic
+import pytest
+
+from orchestrator.core.clock import now
+from orchestrator.core.model import REPAY
+from tests.emulator.answers import CHAT, decode_body, read
+from tests.emulator.client import Emulator
+from tests.emulator.driving import jsonl
+from tests.support.databases import new_sqlite
+from tests.support.hostedjob import DAY, HOUR, KEY, Desk, cost_of, desk_of, plain, row
+from tests.support.restoring import Backups
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def backups(
+    request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Backups]:
+    home = tmp_path / "home"
+    home.mkdir()
+    is_postgres = request.param == "postgres"
+    url = request.getfixturevalue("migrated_url") if is_postgres else new_sqlite(home / "orch.db")
+    with desk_of(emulator, tmp_path, monkeypatch, url) as desk:
+        desk.backend("claude", limits={"max_rows": 8})
+        yield Backups(desk, tmp_path / "backups", url)
+
+
+def lists(desk: Desk) -> int:
+    """How often batches were listed."""
+    return sum(one["count"] for one in desk.provider.state()["requests"] if one["verb"] == "list")
+
+
+def asked(desk: Desk) -> Counter[str]:
+    """How often each request was paid; its id there says nothing of the request."""
+    return Counter(desk.provider.bill(rows=True)["asked"])
+
+
+def foreign_batch(desk: Desk, rows: int) -> None:
+    """Another program's batch in the same account."""
+    with anthropic.Anthropic(
+        api_key=KEY, base_url=desk.provider.url_anthropic, max_retries=0, default_headers={"x-api-key": KEY}
+    ) as other:
+        params = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "theirs"}]}
+        requests = [{"custom_id": f"theirs-{number}", "params": params} for number in range(rows)]
+        other.messages.batches.create(requests=requests)  # type: ignore[arg-type]
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("saved", ["built", "planned", "behind another job"])
+@pytest.mark.parametrize("files", [True, False], ids=["whole", "database alone"])
+@pytest.mark.parametrize("later", [0.0, HOUR])
+def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(
+    backups: Backups, saved: str, later: float, *, files: bool
+) -> None:
+    desk = backups.desk
+    if saved == "behind another job":
+        desk.run([row("earlier")])
+    job = desk.submit(plain(20))
+    if saved == "planned":
+        desk.until(job, lambda: bool(desk.states(job)))
+    backups.save("monday")
+    before = len(desk.batches())
+    desk.until(job, lambda: len(desk.batches()) == before + 3)
+    desk.provider.clock.advance(later)
+    backups.put_back("monday", files=files)
+    desk.finish(job)
+    assert len(desk.batches()) == before + 3
+    assert list(desk.ends(job).values()) == ["succeeded"] * 20
+    assert set(asked(desk).values()) == {1}
+    assert len(desk.events(job, "recovered")) == 3
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("edited", [True, False], ids=["edited", "cut anew"])
+def test_each_answer_is_that_of_its_row_however_batches_are_made_now(backups: Backups, *, edited: bool) -> None:
+    """A forgotten job's file has other lines by now, or its rows go out in other batches."""
+    desk = backups.desk
+    path = desk.written(jsonl(plain(12)))
+    desk.run([row("earlier")])
+    if edited:
+        backups.save("monday")
+    first = desk.submit(path)
+    if not edited:
+        backups.save("monday")
+    desk.until(first, lambda: len(desk.batches()) == 3)
+    desk.provider.clock.advance(HOUR)
+    backups.put_back("monday")
+    desk.backend("claude", limits={"max_rows": 5 if edited else 20})
+    if edited:
+        path.write_bytes(jsonl([row("new"), *plain(12)[::-1][:9]]))
+    job = desk.submit(path)
+    desk.finish(job)
+    assert sorted(asked(desk).values()) == [1] * (14 if edited else 13)
+    for name, found in desk.rows(job).items():
+        digest = read(decode_body(json.dumps(row(name)["body"]).encode()), CHAT).digest.hex()
+        assert found["output"] == f"answer {digest}"
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
+
+
+def test_a_store_that_has_forgotten_nothing_lists_nothing(backups: Backups) -> None:
+    desk = backups.desk
+    for number in range(3):
+        desk.run([row(f"r{number}")])
+        desk.start_anew()
+    assert lists(desk) == 0
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("deadline", [None, "3h"])
+def test_an_unknown_batch_that_runs_holds_rows_no_longer_than_the_plan_allows(
+    backups: Backups, deadline: str | None
+) -> None:
+    desk = backups.desk
+    desk.run([row("earlier")])
+    desk.provider.settings(turnaround_s=[20 * HOUR, 20 * HOUR])
+    job = desk.submit(plain(6), deadline=deadline)
+    backups.save("monday")
+    foreign_batch(desk, 6)
+    backups.put_back("monday")
+    desk.settle(job)
+    assert len(desk.batches()) == 2
+    assert "runs at claude" in desk.held(job)[0]
+    desk.provider.settings(turnaround_s=[600, 600])
+    desk.finish(job)
+    assert list(desk.ends(job).values()) == ["succeeded"] * 6
+    assert len(desk.batches()) == 3
+    took = (desk.store.jobs.get(job.id).finished_at - job.created_at).total_seconds()
+    assert took > 19 * HOUR if deadline is None else took < 3 * HOUR
+
+
+@pytest.mark.thinned(2)
+def test_a_batch_that_cannot_be_all_ours_holds_nothing(backups: Backups) -> None:
+    desk = backups.desk
+    desk.run([row("earlier")])
+    job = desk.submit(plain(6))
+    backups.save("monday")
+    foreign_batch(desk, 7)
+    backups.put_back("monday")
+    desk.settle(job)
+    assert len(desk.batches()) == 3
+
+
+@pytest.mark.thinned(2)
+def test_answers_that_are_no_longer_kept_are_repaid_only_if_somebody_says_so(backups: Backups) -> None:
+    desk = backups.desk
+    job = desk.submit(plain(6))
+    backups.save("monday")
+    desk.finish(job)
+    desk.provider.clock.advance(30 * DAY)
+    backups.put_back("monday")
+    desk.settle(job)
+    assert "their answers are gone" in desk.said[-1]
+    assert len(desk.batches()) == 1
+    desk.store.jobs.allow(job.id, **{REPAY: now().isoformat()})
+    desk.finish(job)
+    assert len(desk.batches()) == 2
+
+
+@pytest.mark.thinned(2)
+def test_a_kill_while_a_batch_is_undecided_forgets_nothing(backups: Backups) -> None:
+    """Another job may send meanwhile: the store is known to be older all the same."""
+    desk = backups.desk
+    desk.run([row("earlier")])
+    job = desk.submit(plain(8))
+    backups.save("monday")
+    desk.until(job, lambda: len(desk.batches()) == 2)
+    backups.put_back("monday")
+    desk.settle(job)
+    other = desk.submit([row("other")])
+    desk.settle(job, other)
+    assert len(desk.batches()) == 3
+    desk.start_anew()
+    desk.finish(job, other)
+    assert len(desk.batches()) == 3
+    assert set(asked(desk).values()) == {1}
