@@ -28,6 +28,7 @@ from orchestrator.core.errors import (
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import NIGHT, Job, JobFault, JobKind, JobState
 from orchestrator.core.schedules import Night, NightState, Schedule
+from orchestrator.core.shards import AT_BACKEND
 from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.builds import BuildDied, Builds, BuildSite, TakeIn, carried_out
@@ -206,11 +207,18 @@ class Scheduler:
         )
 
     def _running(self, schedule: Schedule) -> str | None:
-        """Return an unfinished real job of the whole file, or None."""
+        """Return an unfinished real job of the whole file that goes on by itself, or None."""
         file = os.path.realpath(schedule.file)
         unfinished = self._store.jobs.unfinished(self._home.identity())
         wanted = [job for job in unfinished if not job.options.get("dry_run") and not job.is_limited]
-        return next((job.id for job in wanted if os.path.realpath(job.source) == file), None)
+        return next(
+            (job.id for job in wanted if os.path.realpath(job.source) == file and not self._is_held(job)), None
+        )
+
+    def _is_held(self, job: Job) -> bool:
+        """True if a job's rows were refused, and nothing of it is at a backend: somebody has to mend its file."""
+        shards = self._store.shards.of_job(job.id)
+        return bool(self._store.holds.of(job.id)) and not any(shard.state in AT_BACKEND for shard in shards)
 
     def _make_job(self, schedule: Schedule, night: Night) -> list[str]:
         def make() -> tuple[TakeIn, datetime | None]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeUpstream
+from tests.support.accesslog import read_log
 from tests.support.cli import Orch, write_config
+from tests.support.process import Upstream, wait_until
 
 
 @pytest.fixture
@@ -81,3 +85,40 @@ def test_a_terminal_is_asked(run_orch: Orch, orch_home: Path, job_file: Path, an
     assert f"job {first} of this file is unfinished" in told
     assert "no batch under way; 1 of 1 rows have no answer yet" in told
     assert (shown == first) is (answer == "finish")
+
+
+ROWS, SLOTS = 8, 2
+
+
+def test_rows_in_flight_at_a_local_server_are_asked_once(
+    run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
+) -> None:
+    upstream = make_upstream(slots=SLOTS, latency_ms=300)
+    write_config(orch_home, [upstream.base_url])
+    (tmp_path / "letters").mkdir()
+    for number in range(ROWS):
+        (tmp_path / "letters" / f"{number}.txt").write_text(f"Letter {number}.")
+    path = write(tmp_path / "job.yaml", "one")
+    run_orch.start("up", "-q")
+    first = submitted(run_orch, path)
+    wait_until(lambda: len(asked(upstream)) > SLOTS, 60.0)
+    os.kill(upstream.pid, signal.SIGSTOP)
+    try:
+        second = submitted(run_orch, write(path, "two"))
+        wait_until(lambda: state_of(run_orch, second) not in ("waiting", "building"), 60.0)
+    finally:
+        os.kill(upstream.pid, signal.SIGCONT)
+    assert run_orch("run", str(path), "-q").returncode == 0
+    ended = json.loads(run_orch("status", second, "--json").stdout)
+    assert (ended["state"], ended["requests"]["succeeded"]) == ("completed", ROWS)
+    assert state_of(run_orch, first) in ("cancelled", "completed")
+    assert sorted(asked(upstream).values()) == [1] * ROWS
+
+
+def asked(upstream: Upstream) -> Counter[str]:
+    """How often each request came."""
+    return Counter(one["sha"] for one in read_log(upstream.log))
+
+
+def state_of(run_orch: Orch, job: str) -> str:
+    return str(json.loads(run_orch("status", job, "--json").stdout)["state"])

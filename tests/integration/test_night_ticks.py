@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import OutputFault
-from orchestrator.core.model import CancelCode, RequestState
+from orchestrator.core.model import SUPERSEDED_BY, CancelCode, RequestState
 from orchestrator.core.schedules import Misfire, NightState, Overlap
 from orchestrator.engine.scheduler import Scheduler
 from orchestrator.pipeline.build.intake import Options, draft, submit
+from orchestrator.store.refusal_holds import RefusalHold
 from tests.support.ticking import EVENING, JOB, Nights
 
 
@@ -147,6 +148,22 @@ def test_a_night_is_skipped_while_a_job_of_the_file_goes_on(night: Nights) -> No
     night.tick(hours=24)
     assert night.states() == [(20, RUNNING), (21, SKIPPED)]
     assert night.reason() == f"job {job.id} of the same file was still running"
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_night_does_not_wait_for_a_job_that_is_held(night: Nights, *, edited: bool) -> None:
+    """A refused job does not go on by itself: if its file was mended since, the night's job supersedes it."""
+    night.add()
+    night.tick(hours=4)
+    (held,) = night.jobs()
+    night.store.holds.put(RefusalHold(held.id, "local", "m", "t", "invalid", "no such field", night.at, night.at))
+    if edited:
+        night.file.write_text(night.file.read_text() + "tags: {mended: yes}\n")
+    night.tick(hours=24)
+    assert night.states() == [(20, RUNNING), (21, RUNNING)]
+    jobs = {job.id for job in night.jobs()}
+    assert jobs - {held.id} if edited else jobs == {held.id}
+    assert (night.store.jobs.get(held.id).options.get(SUPERSEDED_BY) is not None) is edited
 
 
 def test_a_night_waits_for_a_job_that_somebody_submitted(night: Nights) -> None:
