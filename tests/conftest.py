@@ -21,6 +21,7 @@ from tests.support.clock import HeldClock
 from tests.support.databases import new_sqlite, postgres_template
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.process import Upstream, upstreams
+from tests.support.sparing import spare_the_disk
 
 # How long an example takes says more about the machine than about the code, and a folder may serve many examples.
 settings.register_profile(
@@ -30,6 +31,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("orch")
+
+spare_the_disk()
 
 # A shell that starts us in the background has us ignore Ctrl-C, and our programs would do as we do.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -29,9 +29,10 @@ DEFINED = {"b": {"type": "null"}}
 ANY_SALT = st.integers(0, 2**64 - 1)
 
 
-KNOWN = ("tests.emulator", "tests.support.forking")
+KNOWN = ("tests.emulator", "tests.support.forking", "tests.support.sparing")
 """What starts processes is held to the same."""
-SOURCES = [*sorted(FOLDER.glob("*.py")), FOLDER.parent / "support" / "forking.py"]
+SUPPORT = FOLDER.parent / "support"
+SOURCES = [*sorted(FOLDER.glob("*.py")), SUPPORT / "forking.py", SUPPORT / "sparing.py"]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)

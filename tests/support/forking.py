@@ -26,6 +26,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.support.sparing import spare_the_disk
+
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 150_000
 """Of a request: arguments and environment."""
@@ -137,6 +139,7 @@ def _import_all() -> None:
 
 def _serve(requests: socket.socket, module: str) -> None:
     """Fork for each request until the other side is gone; in a process that was asked for, run its program."""
+    spare_the_disk()
     if module:
         importlib.import_module(module)
     else:
