@@ -280,7 +280,12 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: Mapping[str, Callable[..., Any]] = {**figures.FORMS, "code": figures.code, "moment": figures.moment}
+    filters: Mapping[str, Callable[..., Any]] = {
+        **figures.FORMS,
+        "code": figures.code,
+        "moment": figures.moment,
+        "breakable": figures.breakable,
+    }
     environment.filters.update(filters)
     environment.globals.update(figure=figures.figure)
     return environment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,8 @@ from orchestrator.core.sanitize import escape_controls
 
 NOTHING = "—"
 _SAME_ZONE = "%H:%M %Z"
+_SEAM = re.compile(r"(?<=[/\\_@=:&?+])(?=\w)|(?<=\.)(?=\w{5})")
+"""Where a name may go on in the next line; an ending such as `.json` stays with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +130,8 @@ def code(text: str) -> Markup:
         Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
     )
     return Markup("").join(made)
+
+
+def breakable(name: Any) -> Markup:
+    """Let a long name, such as a path, break between its parts instead of inside a word."""
+    return Markup("<wbr>").join(_SEAM.split(escape_controls(str(name))))

@@ -29,7 +29,38 @@ from orchestrator.web.views.jobs import PLACES
 from tests.support.chromium import BROWSERS, Chromium, Tab, installed
 from tests.support.webhome import EVIL, WebHome, web_home
 
-WIDTHS = (390, 1280, 1920)
+WIDTHS = (360, 390, 768, 1024, 1440, 1920)
+# A part of a name that is longer than any column may break anywhere; punctuation and markup may as well.
+UNREADABLE = r"""(async () => {
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const found = [], wide = document.documentElement.scrollWidth;
+  const broken = (part, one) => found.push(`${part} breaks in ${one.outerHTML.slice(0, 80)}`);
+  if (wide > innerWidth) found.push(`the page is ${wide} wide`);
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; node = texts.nextNode();) {
+    const holder = node.parentElement;
+    if (!holder.checkVisibility() || holder.closest("script, style, noscript, pre")) continue;
+    for (const run of node.data.matchAll(/\S+/g)) {
+      const parts = [...run[0].matchAll(/[^\/-]+/g)];
+      if (parts.some((part) => part[0].length > 24) || !/^[\p{L}\p{N}\/.,:;'()%$#&_-]+$/u.test(run[0])) continue;
+      for (const part of parts) {
+        const range = document.createRange(), at = run.index + part.index;
+        range.setStart(node, at); range.setEnd(node, at + part[0].length);
+        const boxes = [...range.getClientRects()].filter((box) => box.width > 0);
+        if (new Set(boxes.map((box) => Math.round(box.top))).size > 1) broken(part[0], holder);
+      }
+    }
+  }
+  for (const one of document.querySelectorAll("body *")) {
+    if (!(one instanceof HTMLElement) || !one.checkVisibility()) continue;
+    const how = getComputedStyle(one);
+    const hides = how.overflowX === "hidden" && how.textOverflow !== "ellipsis";
+    if (hides && one.clientWidth && one.scrollWidth > one.clientWidth + 1)
+      found.push(`cut off: ${one.outerHTML.slice(0, 80)}`);
+    if (one.matches("button, .button") && one.offsetHeight > 40) broken(one.textContent, one);
+  }
+  return found;
+})()"""
 ENGINE = "document.querySelector('#engine')?.innerText.trim()"
 
 
@@ -121,6 +152,7 @@ def pages(home: WebHome) -> list[str]:
     return [
         "/", f"/jobs/{home.running.id}", f"/jobs/{home.new.id}", job, f"{job}/rows", f"{job}/rows/0",
         f"{job}/rows/1", f"{job}/rows/2", "/nights", night, f"/diff?before={home.old.id}&after={home.new.id}",
+        f"/jobs/{home.long.id}", f"/jobs/{home.long.id}/rows", f"/jobs/{home.long.id}/rows/0",
         "/money", "/money?by=job", "/money?by=tag&since=all", "/backends", "/quarantine",
     ]  # fmt: skip
 
@@ -250,8 +282,7 @@ def test_pages_are_readable_on_a_phone_and_at_a_desk_and_ask_no_other_place(
         assert tab.open(view.url + path) == 200, path
         for width in WIDTHS:
             tab.size(width)
-            wide = tab.js("document.documentElement.scrollWidth")
-            assert wide <= width, f"{path} is {wide} wide at {width}"
+            assert tab.js(UNREADABLE) == [], (path, width)
         assert tab.js("document.querySelectorAll('h1').length") == 1, path
         assert "owned" not in tab.js("document.title").replace(EVIL, "").replace("title='owned", ""), path
         assert tab.js("document.querySelectorAll('main script, main [onerror]').length") == 0, path

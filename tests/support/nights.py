@@ -44,10 +44,10 @@ class Nights:
     number: int = 0
 
     def run(self, answers: Mapping[str, Answer], *, at: datetime, cost: str = "0.5", **facts: Any) -> Job:
-        """A finished run: each document's answer to the task `t`. Facts: the job's, and `asked` (the documents'
+        """A finished run: each document's answer to the `task`. Facts: the job's, and `asked` (the documents'
         words, by name: those that the earlier run had with the same words carry over)."""
         self.number += 1
-        asked = facts.pop("asked", {})
+        asked, task = facts.pop("asked", {}), facts.pop("task", "t")
         given = {"spec": SPEC, "created_at": at, "home": self.home.identity(), "kind": facts.pop("kind", "documents")}
         new = job(facts.pop("id", f"contracts-{self.number}"), **{**given, **facts})
         self.store.jobs.add(new, {})
@@ -57,7 +57,7 @@ class Nights:
             words = asked.get(name, json.dumps(str(answer)))
             made = row(
                 seq, span=Span(seq * 100, 0 if problem else 99), document=name, custom_id=f"c-{name}",
-                fingerprint=words, problem=problem,
+                task=task, fingerprint=words, problem=problem,
             )  # fmt: skip
             rows.append(made)
         runs = [run.id for run in reversed(self.store.jobs.of_series(new.series)) if run.id != new.id]

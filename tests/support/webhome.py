@@ -32,6 +32,14 @@ from tests.support.stored import job, row, settle, sharded
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 BIG = 100_000
+LONG_ERRORS = {
+    "schema_mismatch": "kündigungsfrist/ende: '31. März zweitausendsiebenundzwanzig' does not match the pattern "
+    "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+    "context_length_exceeded": "This model's maximum context length is 128000 tokens. However, your messages "
+    "resulted in 190211 tokens. Please reduce the length of the messages.",
+    "unreadable_document": "the password of https://archive.example/scans/2026-11-24/9f86d081884c7d659a2feaa0c55ad015"
+    "a3bf4f1b2b0b822cd15d6c15b0f00a08.pdf is not known",
+}
 LETTER_AT = len("Who signed this?\n\n")
 SETTINGS = """
 [backends.gpu]
@@ -58,6 +66,7 @@ class WebHome:
     letters: Job
     running: Job
     big: Job
+    long: Job
 
     @property
     def url(self) -> str:
@@ -104,6 +113,7 @@ def web_home(root: Path, big: int = BIG) -> WebHome:
         letters = _letters(store, home, at - timedelta(hours=2))
         running = _running(store, home, at - timedelta(minutes=40))
         large = _large(root, store, home, at - timedelta(minutes=30), big)
+        long = _long_names(nights, at)
         store.limits.put(
             LearnedLimit(
                 "hosted",
@@ -116,7 +126,37 @@ def web_home(root: Path, big: int = BIG) -> WebHome:
                 "429: the limit of 2M queued tokens was reached",
             )
         )
-    return WebHome(root, old, new, letters, running, large)
+    return WebHome(root, old, new, letters, running, large, long)
+
+
+def _long_names(nights: Nights, at: datetime) -> Job:
+    """Two nights of a job whose documents, task and texts have names as people give them."""
+    task = "notice_period_and_end_of_each_agreement"
+    folder = "Verträge/Müller, Söhne & Partner GmbH/2026/Rahmenverträge und Nachträge"
+    party = "Österreichische Gesellschaft für Grundstücksverwaltung und Liegenschaftsbewertung mbH"
+    first: dict[str, Any] = {
+        f"{folder}/Rahmenvertrag_über_Lieferungen_und_Leistungen_Anlage_{n}b_unterschrieben.pdf": {
+            "party": party, "end": f"{2027 + n}-03-31"
+        }
+        for n in range(8)
+    }  # fmt: skip
+    bad = {
+        f"{folder}/Nachtrag Nr. {n} (eingescannt).pdf": Bad(code, message)
+        for n, (code, message) in enumerate(LONG_ERRORS.items())
+    }
+    facts: dict[str, Any] = {
+        "name": "Vertragsprüfung Liegenschaften Süddeutschland, wöchentlich",
+        "series": "vertragspruefung-liegenschaften-sueddeutschland",
+        "source": "/srv/abteilungen/recht-und-compliance/Vertragsprüfung/liegenschaften-sueddeutschland.yaml",
+        "task": task,
+        "spec": {**SPEC, "name": "vertragspruefung", "tasks": [{**SPEC["tasks"][0], "id": task}]},
+    }
+    for days in (3, 1):
+        name = f"vertragspruefung-liegenschaften-sueddeutschland-{days}f3a"
+        run = nights.run({**first, **bad}, at=at - timedelta(days=days), id=name, **facts)
+        nights.finish(run, at - timedelta(days=days, hours=-3))
+        first = {key: {**fields, "party": f"{fields['party']} & Co. KG"} for key, fields in first.items()}
+    return nights.store.jobs.get(run.id)
 
 
 def _quotes(question: str) -> str:

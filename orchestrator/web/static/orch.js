@@ -31,6 +31,7 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const draw = (box) => {
     drawn.get(box)?.destroy();
+    fit.observe(box);
     const told = JSON.parse(box.dataset.plot);
     const xs = told.x.map((day) => Date.parse(`${day}T00:00:00Z`) / 1000);
     const styles = [{ fill: colour("--accent"), width: 0 }, { stroke: colour("--soft"), width: 1.5, points: { size: 5, fill: colour("--back") } }];
@@ -110,7 +111,7 @@
   document.addEventListener("visibilitychange", watch);
   document.addEventListener("orch:theme", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  addEventListener("resize", () => { for (const [box, plot] of drawn) plot.setSize({ width: box.clientWidth, height: 200 }); });
+  const fit = new ResizeObserver((seen) => { for (const { target } of seen) drawn.get(target)?.setSize({ width: target.clientWidth, height: 200 }); });
   addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.target.matches("input, select, textarea")) return;
     const field = document.querySelector("input[type=search]");
