@@ -13,7 +13,7 @@ from orchestrator.core.clock import day
 from orchestrator.core.counts import Counts
 from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
-from orchestrator.core.model import Forecast, Job, JobState
+from orchestrator.core.model import Forecast, Job, JobId, JobState
 from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
 from orchestrator.documents.types import DocumentProblem
@@ -277,15 +277,21 @@ class NightReport:
     jobs: Sequence[JobReport]
 
     @property
+    def last_runs(self) -> list[JobReport]:
+        """The jobs without those that a later run of the night replaced."""
+        last = last_runs(job.facts.job for job in self.jobs)
+        return [job for job in self.jobs if job.facts.job.id in last]
+
+    @property
     def needs(self) -> list[tuple[str, Need]]:
-        """Needs of all jobs, each with its job's id; jobs that failed as a whole come first."""
-        worst_first = sorted(self.jobs, key=lambda job: job.facts.job.error is None)
+        """Needs of the last runs, each with its job's id; jobs that failed as a whole come first."""
+        worst_first = sorted(self.last_runs, key=lambda job: job.facts.job.error is None)
         return [(job.facts.job.id, need) for job in worst_first for need in job.needs]
 
     @property
     def counts(self) -> Counts:
-        """The rows of all jobs."""
-        each = [astuple(job.facts.counts) for job in self.jobs]
+        """The rows of the last runs: a run that is repeated asks the same rows."""
+        each = [astuple(job.facts.counts) for job in self.last_runs]
         return Counts(*map(sum, zip(*each, strict=True))) if each else Counts()
 
     def to_json(self) -> dict[str, Any]:
@@ -309,6 +315,12 @@ def night_of(at: datetime, zone: tzinfo | None = None) -> date:
     """Return the night of a moment: from noon to noon, in `zone` or this machine's time zone."""
     here = at.astimezone(zone)
     return here.date() if here.time() >= NOON else here.date() - timedelta(days=1)
+
+
+def last_runs(jobs: Iterable[Job]) -> frozenset[JobId]:
+    """Return the newest run of each job file among `jobs`, and every run that was limited to some documents."""
+    oldest_first = sorted(jobs, key=lambda job: (job.created_at, job.id))
+    return frozenset({job.id if job.is_limited else job.series: job.id for job in oldest_first}.values())
 
 
 def job_report(facts: NightFacts, now: datetime) -> JobReport:

@@ -8,7 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import delete, desc, func, insert, literal, select, update
+from sqlalchemy import delete, desc, func, insert, literal, or_, select, update
 
 from orchestrator.core.counts import MARKED, Counts
 from orchestrator.core.errors import StateConflict, UsageError
@@ -101,10 +101,13 @@ class Jobs:
             row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
         return None if row is None else job_of(row)
 
-    def newest(self, limit: int | None = None) -> list[Job]:
-        """Return jobs, newest first."""
+    def newest(self, limit: int | None = None, *, skip: int = 0, text: str = "") -> list[Job]:
+        """Return jobs, newest first, after the first `skip`; with `text`, those whose name or id has it."""
+        query = select(jobs).order_by(desc(jobs.c.created_at), jobs.c.id).limit(limit).offset(skip)
+        if text:
+            query = query.where(or_(*(one.icontains(text, autoescape=True) for one in (jobs.c.name, jobs.c.id))))
         with self._db.read() as tx:
-            return [job_of(row) for row in tx.execute(select(jobs).order_by(desc(jobs.c.created_at)).limit(limit))]
+            return [job_of(row) for row in tx.execute(query)]
 
     def unfinished(self, home: str) -> list[Job]:
         """Return a home's jobs that are not over, by deadline, then by age."""

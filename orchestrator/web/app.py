@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -32,7 +32,7 @@ from orchestrator.web.loop_health import LoopHealth
 from orchestrator.web.metrics import CONTENT_TYPE, HomeMetrics
 from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader, Readers
-from orchestrator.web.views import Page, PageAddress, View, jobs, others
+from orchestrator.web.views import Page, PageAddress, View, jobs, others, rows
 from orchestrator.web.views.tonight import Tonight
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,9 @@ SLOW: frozenset[Page] = frozenset({others.night, others.diff})
 Made = TypeVar("Made")
 NAV = (
     ("tonight", "/", "Tonight"),
+    ("jobs", "/jobs", "Jobs"),
     ("nights", "/nights", "Nights"),
+    ("schedules", "/schedules", "Schedules"),
     ("money", "/money", "Money"),
     ("backends", "/backends", "Backends"),
     ("quarantine", "/quarantine", "Quarantine"),
@@ -74,12 +76,14 @@ class Pages:
         self._metrics = HomeMetrics(readers, outlooks, lambda: self._live.viewers, loop)
         known: list[tuple[str, Page]] = [
             ("/", Tonight(outlooks)),
+            ("/jobs", jobs.job_list),
             ("/jobs/{job}", jobs.JobPage(outlooks)),
-            ("/jobs/{job}/rows", jobs.rows),
-            ("/jobs/{job}/rows/{seq}", jobs.row),
+            ("/jobs/{job}/rows", rows.rows),
+            ("/jobs/{job}/rows/{seq}", rows.row),
             ("/jobs/{job}/terms", actions.terms),
             ("/nights", others.nights),
             ("/nights/{night}", others.night),
+            ("/schedules", others.schedules),
             ("/diff", others.diff),
             ("/money", others.money),
             ("/backends", others.backends),
@@ -92,6 +96,7 @@ class Pages:
         routes = [
             *(route for route, _ in self._routes),
             Route("/jobs/{job}/rows/{seq}/picture/{number}", self._picture, methods=["GET"]),
+            Route("/jobs/{job}/rows.{form}", self._download, methods=["GET"]),
             Route("/metrics", self._scraped, methods=["GET"]),
             Route("/do/{action}", self._act, methods=["POST"]),
             Route("/live", self._events, methods=["GET"]),
@@ -135,7 +140,8 @@ class Pages:
             return self._rendered(reader, view, visitor, here, layout), view.status
         except OrchError as error:
             facts = {"message": error.message, "hint": error.hint}
-            view = View("error.html", "Not shown", "", facts, status=404 if isinstance(error, UsageError) else 503)
+            found = ("Not found", 404) if isinstance(error, UsageError) else ("Not shown", 503)
+            view = View("error.html", found[0], "", facts, status=found[1])
         except Exception:
             log.exception("the page %s cannot be made", here)
             facts = {"message": "this page cannot be made: a defect of orch", "hint": "its log has the details"}
@@ -151,6 +157,7 @@ class Pages:
             here=view.nav,
             live=here if view.live else "",
             engine=None if holder is None else str(holder),
+            has_work=holder is None and bool(reader.store.jobs.unfinished(reader.home.identity())),
             home=str(reader.home.root),
             version=__version__,
             visitor=visitor,
@@ -165,18 +172,19 @@ class Pages:
         try:
             place = await self._threaded(lambda: action(self._readers(), request.scope[FORM], visitor.name))
         except OrchError as caught:
-            refused = caught
-
-            def why(reader: HomeReader, address: PageAddress) -> View:
-                raise refused
-
-            return await self._answer(why, request)
+            return await self._refused(caught, request)
         return RedirectResponse(place, 303)
+
+    async def _refused(self, refusal: OrchError, request: Request) -> Response:
+        def why(reader: HomeReader, address: PageAddress) -> View:
+            raise refusal
+
+        return await self._answer(why, request)
 
     async def _picture(self, request: Request) -> Response:
         address = PageAddress(request.path_params, request.query_params)
         try:
-            found = await self._threaded(lambda: jobs.picture(self._readers(), address))
+            found = await self._threaded(lambda: rows.picture(self._readers(), address))
         except OrchError:
             found = None
         if found is None:
@@ -184,6 +192,18 @@ class Pages:
         return Response(
             found[1], media_type=found[0], headers={"content-security-policy": "default-src 'none'; sandbox"}
         )
+
+    async def _download(self, request: Request) -> Response:
+        address = PageAddress(request.path_params, request.query_params)
+        try:
+            lines = await self._threaded(lambda: rows.download(self._readers(), address))
+        except OrchError as caught:
+            return await self._refused(caught, request)
+        form = request.path_params["form"]
+        name = quote(f"{request.path_params['job']}.{form}")
+        kind = "text/csv; charset=utf-8" if form == "csv" else "application/jsonl"
+        headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}"}
+        return StreamingResponse(lines, media_type=kind, headers=headers)
 
     async def _scraped(self, request: Request) -> Response:
         try:
@@ -253,10 +273,7 @@ class Pages:
         if request.scope.get(VISITOR) is None:
             return Response(status_code=404)
 
-        def nothing(reader: HomeReader, address: PageAddress) -> View:
-            raise UsageError("there is no such page")
-
-        return await self._answer(nothing, request)
+        return await self._refused(UsageError("there is no such page"), request)
 
 
 class _Static(StaticFiles):

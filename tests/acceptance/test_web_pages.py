@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -25,7 +26,7 @@ from orchestrator.reports.night import night_of
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
 from orchestrator.store import Store
-from orchestrator.web.views.jobs import PLACES
+from orchestrator.web.views.rows import PLACES
 from tests.support.chromium import BROWSERS, Chromium, Tab, installed
 from tests.support.webhome import EVIL, WebHome, web_home
 
@@ -150,7 +151,8 @@ def pages(home: WebHome) -> list[str]:
     job = f"/jobs/{home.letters.id}"
     night = f"/nights/{night_of(home.new.created_at).isoformat()}"
     return [
-        "/", f"/jobs/{home.running.id}", f"/jobs/{home.new.id}", job, f"{job}/rows", f"{job}/rows/0",
+        "/", "/jobs", "/jobs?q=vertrag", "/schedules",
+        f"/jobs/{home.running.id}", f"/jobs/{home.new.id}", job, f"{job}/rows", f"{job}/rows/0",
         f"{job}/rows/1", f"{job}/rows/2", "/nights", night, f"/diff?before={home.old.id}&after={home.new.id}",
         f"/jobs/{home.long.id}", f"/jobs/{home.long.id}/rows", f"/jobs/{home.long.id}/rows/0",
         "/money", "/money?by=job", "/money?by=tag&since=all", "/backends", "/quarantine",
@@ -241,6 +243,7 @@ def test_what_every_answer_carries(client: httpx2.Client, view: Shown, home: Web
         ("/nothing", 404),
     ):
         assert client.get(path).status_code == status, path
+    assert "<h1>Not found</h1>" in client.get("/nothing").text
     assert client.get("/static/../orch.toml").status_code == 404
     assert client.get("/static/%2e%2e/templates/layout.html").status_code == 404
 
@@ -332,6 +335,55 @@ def test_a_large_job_is_paged_and_searched(home: WebHome, tab: Tab, view: Shown)
     assert tab.js("document.querySelectorAll('#rows tbody tr').length") > 2
 
 
+def test_jobs_are_listed_and_searched(home: WebHome, tab: Tab, view: Shown) -> None:
+    tab.open(f"{view.url}/jobs")
+    assert tab.js("document.querySelectorAll('tbody tr').length") == 7
+    tab.js("document.querySelector('input[type=search]').value = 'VERTRAG'")
+    tab.js("document.querySelector('form.filter button').click()")
+    tab.until("document.querySelectorAll('tbody tr').length === 2")
+    tab.js("document.querySelector('tbody a').click()")
+    tab.until(f"location.pathname === '/jobs/{home.long.id}'")
+    tab.open(f"{view.url}/jobs?q=%25")
+    assert "No job has “%”" in tab.text()
+
+
+def test_rows_show_their_answers_by_field_and_lead_to_each_other(home: WebHome, tab: Tab, view: Shown) -> None:
+    tab.open(f"{view.url}/jobs/{home.new.id}/rows?state=succeeded")
+    names = tab.js("[...document.querySelectorAll('#rows th')].map(one => one.innerText)")
+    assert names[:4] == ["document", "state", "party", "end"]
+    first = tab.js("[...document.querySelectorAll('#rows tbody tr:first-child td')].map(one => one.innerText)")
+    assert first[:4] == ["letters/2026/letter-000.txt", "succeeded", "Party 0 & Sons", '"2027-01-01"']
+    tab.open(f"{view.url}/jobs/{home.new.id}/rows?state=failed")
+    tab.js("document.querySelector('#rows tbody a').click()")
+    for page in ("scans/page-0.pdf", "scans/page-1.pdf", "scans/page-2.pdf", "scans/page-3.pdf"):
+        tab.until(f"document.querySelector('h1').innerText.startsWith('{page}')")
+        tab.js("document.querySelector('a[rel=next]')?.click()")
+    assert tab.js("document.querySelector('a[rel=next]')") is None
+    tab.js("document.querySelector('a[rel=prev]').click()")
+    tab.until("document.querySelector('h1').innerText.startsWith('scans/page-2.pdf')")
+
+
+def test_downloaded_rows_are_those_of_fetch(
+    home: WebHome, client: httpx2.Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for form in ("csv", "jsonl"):
+        path = tmp_path / f"rows.{form}"
+        assert run(["fetch", home.new.id, "-o", str(path), "--format", form]) == 0
+        told = client.get(f"/jobs/{home.new.id}/rows.{form}")
+        assert told.content == path.read_bytes()
+        assert told.headers["content-disposition"] == f"attachment; filename*=UTF-8''{home.new.id}.{form}"
+    capsys.readouterr()
+    some = client.get(f"/jobs/{home.new.id}/rows.jsonl?state=failed&q=page-2").text.splitlines()
+    assert [json.loads(line)["document"] for line in some] == ["scans/page-2.pdf"]
+    assert client.get("/jobs/none/rows.csv").status_code == 404
+    assert client.get(f"/jobs/{home.new.id}/rows.xml").status_code == 404
+
+
+def test_two_runs_of_one_job_are_compared_unless_others_are_chosen(home: WebHome, tab: Tab, view: Shown) -> None:
+    tab.open(f"{view.url}/nights")
+    assert tab.js("[...document.querySelectorAll('select')].map(one => one.value)") == [home.old.id, home.new.id]
+
+
 def test_what_changes_shows_without_a_reload_and_nothing_jumps(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/jobs/{home.running.id}")
     tab.until("document.querySelector('main a') !== null")
@@ -369,13 +421,23 @@ def walked(tab: Tab) -> list[dict[str, Any]]:
 
 def test_a_keyboard_is_enough(home: WebHome, tab: Tab, view: Shown) -> None:
     """Tab goes through a page as it is read, what has the focus shows it, and Enter acts."""
-    for page in ("/", f"/jobs/{home.running.id}", f"/jobs/{home.letters.id}/rows/0", "/nights", "/quarantine"):
+    for page in (
+        "/",
+        "/jobs",
+        "/jobs?q=vertrag",
+        "/schedules",
+        f"/jobs/{home.running.id}",
+        f"/jobs/{home.letters.id}/rows/0",
+        "/nights",
+        "/quarantine",
+    ):
         tab.open(view.url + page)
         tab.until("document.querySelector('h1') !== null")
         stops = walked(tab)
-        head = ["Skip to the content", "orch, tonight", "Tonight", "Nights", "Money", "Backends", "Quarantine"]
-        assert [one["name"] for one in stops[:7]] == head, page
-        assert stops[7]["name"] == "Light or dark"
+        pages = ["Tonight", "Jobs", "Nights", "Schedules", "Money", "Backends", "Quarantine"]
+        head = ["Skip to the content", "orch, tonight", *pages]
+        assert [one["name"] for one in stops[:9]] == head, page
+        assert stops[9]["name"] == "Light or dark"
         assert all(one["shown"] and one["ring"] for one in stops), (page, stops)
         body = [one for one in stops if one["main"]]
         # In a row of a table, what is further right may stand a little higher.

@@ -97,6 +97,10 @@ def test_newest_and_series(store: Store) -> None:
         store.jobs.add(job(f"a-{number}", series=series, created_at=later(number)), {})
     assert [found.id for found in store.jobs.newest()] == ["a-2", "a-1", "a-0"]
     assert [found.id for found in store.jobs.newest(1)] == ["a-2"]
+    assert [found.id for found in store.jobs.newest(1, skip=1)] == ["a-1"]
+    store.jobs.add(job("b-1", name="Größe 100%", created_at=later(3)), {})
+    for text, ids in {"A-": ["a-2", "a-1", "a-0"], "größe": ["b-1"], "%": ["b-1"], "_": [], "x-": []}.items():
+        assert [found.id for found in store.jobs.newest(text=text)] == ids, text
     assert [found.id for found in store.jobs.of_series("s")] == ["a-2", "a-0"]
 
 

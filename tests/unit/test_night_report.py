@@ -204,6 +204,24 @@ def night(name: str = "a.pdf", **given: Any) -> NightReport:
     return NightReport(date(2026, 11, 21), later(8), [job_report(facts(**{**known, **given}), later(8))])
 
 
+def test_a_run_that_was_repeated_counts_once_and_asks_for_nobody() -> None:
+    failed = ("http_500", "no", 3)
+    first, again, other, part = (
+        job("a-1", series="a", created_at=NOW, error="x"),
+        job("a-2", series="a", created_at=later(1)),
+        job("b-1", series="b", created_at=later(1)),
+        job("a-3", series="a", created_at=later(2), options={"limit": 1}),
+    )
+    parts = [
+        job_report(facts(job=of, counts=Counts(succeeded=10, failed=3), reasons=[failed]), later(8))
+        for of in (first, again, other, part)
+    ]
+    report = NightReport(NOW.date(), later(8), parts)
+    assert report.counts == Counts(succeeded=30, failed=9)
+    assert [name for name, _ in report.needs] == ["a-2", "b-1", "a-3"]
+    assert [told["job"] for told in report.to_json()["jobs"]] == ["a-1", "a-2", "b-1", "a-3"]
+
+
 def test_the_markdown_tells_all_of_it() -> None:
     told = markdown(night())
     for words in (

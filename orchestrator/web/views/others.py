@@ -1,4 +1,4 @@
-"""The pages *Nights*, *Money*, *Backends* and *Quarantine*."""
+"""The pages *Nights*, *Schedules*, *Money*, *Backends* and *Quarantine*."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.core.clock import now
 from orchestrator.core.durations import seconds_of
 from orchestrator.core.errors import UsageError
-from orchestrator.core.model import JobId
+from orchestrator.core.model import Job, JobId
 from orchestrator.engine.health import fetch_health
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy.calibration import calibrate
@@ -20,7 +20,7 @@ from orchestrator.reports import status
 from orchestrator.reports.backends import backends_report
 from orchestrator.reports.cost_reader import GROUPS, cost_of
 from orchestrator.reports.listings import held_json, night_json, schedule_json, standing_json
-from orchestrator.reports.night import NightReport, night_of
+from orchestrator.reports.night import NightReport, last_runs, night_of
 from orchestrator.reports.night_pages import blocks, headline, job_title
 from orchestrator.reports.night_reader import compare, job_report, jobs_of
 from orchestrator.settings.config import Config
@@ -46,7 +46,7 @@ def _settings(reader: HomeReader) -> Config:
 
 
 def nights(reader: HomeReader, address: PageAddress) -> View:
-    """Show a calendar of nights, the schedules, and a form to compare two nights."""
+    """Show a calendar of nights, and a form to compare two."""
     at = now()
     jobs = reader.store.jobs.newest(NEWEST)
     lines = status.lines(reader.store, jobs, at, reader.running_cost)
@@ -55,10 +55,7 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
         of_night[night_of(line.job.created_at)].append(line)
     tonight = night_of(at)
     first = tonight - timedelta(days=tonight.weekday() + 7 * (WEEKS - 1))
-    schedules = reader.store.schedules.all()
-    called = {one.id: one.name for one in schedules}
-    history = [night for night in reader.store.schedules.nights(None) if night.schedule_id in called]
-    told = [{"schedule": called[night.schedule_id], **night_json(night)} for night in history]
+    over = [line.job for line in lines if line.state.is_final][:60]
     return View(
         "nights.html",
         "Nights",
@@ -71,27 +68,55 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
                 ]
                 for week in range(WEEKS)
             ],
-            "schedules": CommandJson("schedule list", [schedule_json(reader.store, one, at) for one in schedules]),
+            "jobs": over,
+            "compared": _last_two_runs(over),
+        },
+    )
+
+
+def _last_two_runs(over: Sequence[Job]) -> list[tuple[str, JobId]]:
+    """Return the newest run that has an earlier run of its own job, and that run; else the two newest jobs."""
+    for number, job in enumerate(over):
+        earlier = next((one for one in over[number + 1 :] if one.series == job.series), None)
+        if earlier is not None:
+            return [("before", earlier.id), ("after", job.id)]
+    return [("before", over[1].id), ("after", over[0].id)] if len(over) > 1 else []
+
+
+def schedules(reader: HomeReader, address: PageAddress) -> View:
+    """Show the schedules and their nights."""
+    at = now()
+    found = reader.store.schedules.all()
+    called = {one.id: one.name for one in found}
+    history = [night for night in reader.store.schedules.nights(None) if night.schedule_id in called]
+    told = [{"schedule": called[night.schedule_id], **night_json(night)} for night in history]
+    return View(
+        "schedules.html",
+        "Schedules",
+        "schedules",
+        {
+            "schedules": CommandJson("schedule list", [schedule_json(reader.store, one, at) for one in found]),
             "nights": list(reversed(list(CommandJson("schedule nights --all", told))))[:NIGHTS],
-            "jobs": [line.job for line in lines if line.state.is_final][:60],
         },
     )
 
 
 def _cell(day: date, lines: Sequence[status.JobLine], tonight: date) -> dict[str, Any]:
-    bad = any(line.job.error is not None or line.counts.expired for line in lines)
-    failed = sum(line.failing.new for line in lines)
-    going = any(not line.state.is_final for line in lines)
-    state = "" if not lines else "bad" if bad else "going" if going else "warn" if failed else "good"
+    last = last_runs(line.job for line in lines)
+    final = [line for line in lines if line.job.id in last]
+    rows, answered = sum(line.counts.total for line in final), sum(line.counts.succeeded for line in final)
+    bad = any(line.job.error is not None or line.counts.expired for line in final)
+    going = any(not line.state.is_final for line in final)
+    state = "" if not lines else "bad" if bad else "going" if going else "warn" if answered < rows else "good"
     return {
         "day": day,
         "state": state,
         "is_tonight": day == tonight,
         "is_ahead": day > tonight,
         "jobs": len(lines),
-        "rows": sum(line.counts.total for line in lines),
-        "answered": sum(line.counts.succeeded for line in lines),
-        "failed": failed,
+        "rows": rows,
+        "answered": answered,
+        "failed": sum(line.failing.new for line in final),
         "cost": sum(line.cost for line in lines),
     }
 

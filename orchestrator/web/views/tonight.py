@@ -13,7 +13,7 @@ from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetMark
 from orchestrator.reports import status
-from orchestrator.reports.night import NightReport, night_of
+from orchestrator.reports.night import NightReport, last_runs, night_of
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.glances import Glances
 from orchestrator.web.outlook_cache import Outlooks
@@ -85,10 +85,12 @@ def _jobs(reader: HomeReader, at: datetime) -> list[Job]:
 
 
 def _sums(lines: Sequence[status.JobLine]) -> dict[str, Any]:
+    last = last_runs(line.job for line in lines)
+    final = [line for line in lines if line.job.id in last]
     return {
-        "total": sum(line.counts.total for line in lines),
-        "done": sum(line.done for line in lines),
-        "failed": sum(line.failed_so_far for line in lines),
+        "total": sum(line.counts.total for line in final),
+        "done": sum(line.done for line in final),
+        "failed": sum(line.failed_so_far for line in final),
         "cost": sum((line.cost for line in lines), Decimal(0)),
         "open": sum(not line.state.is_final for line in lines),
     }

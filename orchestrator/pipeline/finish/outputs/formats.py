@@ -44,16 +44,20 @@ def encode(file: BinaryIO, lines: Iterable[bytes], form: Format, job: str, tasks
         case "jsonl" | "batch":
             file.writelines(line + b"\n" for line in lines)
         case "csv":
-            _write_csv(file, lines, Layout(job, tasks, flat=True))
+            file.writelines(csv_lines(lines, Layout(job, tasks, flat=True)))
         case "parquet":
             known, rows = sized(tasks, lines)
             _write_parquet(file, rows, Layout(job, known, flat=False))
 
 
-def _write_csv(file: BinaryIO, lines: Iterable[bytes], layout: Layout) -> None:
-    """Write RFC 4180 in UTF-8. An empty cell is null, `""` an empty text: the csv module cannot tell them apart."""
-    file.write(_csv_line(column.name for column in layout.columns))
-    file.writelines(_csv_line(layout.cells(line)) for line in lines)
+def csv_lines(lines: Iterable[bytes], layout: Layout) -> Iterator[bytes]:
+    """Yield a header and merged lines as RFC 4180 in UTF-8.
+
+    An empty cell is null, `""` an empty text: the csv module cannot tell them apart.
+    """
+    yield _csv_line(column.name for column in layout.columns)
+    for line in lines:
+        yield _csv_line(layout.cells(line))
 
 
 def _csv_line(cells: Iterable[Any]) -> bytes:

@@ -151,6 +151,8 @@ class Layout:
             self._tasks[task] = _TaskColumns(kind, len(answers), len(named))
             answers += named
         self._answers = len(answers)
+        self.answers = slice(len(IDENTITY) - 1, len(IDENTITY) + len(answers))
+        """Where the columns of answers stand: `answer` and those of fields."""
         every = (*IDENTITY, *answers, *PROVENANCE)
         names = unique(name for name, _ in every)
         self.columns = tuple(OutputColumn(name, kind) for name, (_, kind) in zip(names, every, strict=True))

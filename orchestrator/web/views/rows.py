@@ -1,0 +1,274 @@
+"""The pages *Rows* and *Row*, and downloads of filtered rows."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.model import FinishedRow, Job, RequestState
+from orchestrator.core.sanitize import shortened
+from orchestrator.pipeline.finish.outputs import schemas_of
+from orchestrator.pipeline.finish.outputs.formats import csv_lines
+from orchestrator.pipeline.finish.outputs.layout import Layout
+from orchestrator.policy.advice import advice_for
+from orchestrator.policy.sent_text import question_text
+from orchestrator.reports.quote_words import place_words
+from orchestrator.reports.requests_and_answers import Exchange, exchange_at, merged_lines
+from orchestrator.store.lookups import FoundRow, RowFilter
+from orchestrator.web.figures import CommandJson
+from orchestrator.web.marked_text import MarkedText, abridged, marked_texts
+from orchestrator.web.reader import HomeReader
+from orchestrator.web.views import PageAddress, View
+from orchestrator.web.views.jobs import found_job
+
+PAGE = 50
+CHUNK = 500
+"""Rows of a download that are read at a time."""
+MOST_FIELDS = 6
+"""Most fields of an answer with a column on the page; the download has all."""
+CELL = 200
+"""Most characters of an answer in a cell."""
+PICTURES = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8", "image/gif": b"GIF8", "image/webp": b"RIFF"}
+PLACES = 20
+"""Most places of a quote with a link; all places are marked."""
+MOST_SHOWN = 200_000
+"""Most characters of a text on a page; the raw lines have all of it."""
+AROUND = 500
+"""Characters shown on both sides of a mark behind these."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowQuery:
+    """Conditions that an address states, as its form shows them and as the store takes them."""
+
+    stated: dict[str, str]
+    wanted: RowFilter
+
+    @classmethod
+    def of(cls, address: PageAddress) -> RowQuery:
+        """Read the conditions of an address; an unknown state is left out."""
+        stated = {name: address.query.get(name, "").strip() for name in ("state", "code", "task", "q")}
+        state = stated["state"] if stated["state"] in set(RequestState) else None
+        return cls(stated, RowFilter(state, stated["code"] or None, stated["task"] or None, stated["q"] or None))
+
+    def link(self, **place: int) -> str:
+        """Return the query of an address with these conditions."""
+        return urlencode({**{name: value for name, value in self.stated.items() if value}, **place})
+
+
+def rows(reader: HomeReader, address: PageAddress) -> View:
+    """Show a page of a job's rows with their answers, by filter."""
+    job, query = found_job(reader, address), RowQuery.of(address)
+    before, after = address.number("before"), address.number("after")
+    page = reader.store.lookups.page
+    found = page(job.id, query.wanted, PAGE + 1, after=-1 if after is None else after, before=before)
+    is_back = before is not None
+    has_more = len(found) > PAGE
+    found = (found[1:] if is_back else found[:PAGE]) if has_more else found
+    tasks = reader.store.lookups.tasks(job.id)
+    fields, answers = _answers(reader, job, query, tasks, [one.row for one in found])
+    return View(
+        "rows.html",
+        f"Rows of {job.name}",
+        "jobs",
+        {
+            "job": job,
+            "rows": [(one.row, cells) for one, cells in zip(found, answers, strict=True)],
+            "fields": fields,
+            "query": query.stated,
+            "link": query.link(),
+            "states": list(RequestState),
+            "counts": reader.store.jobs.counts([job.id])[job.id],
+            "codes": reader.store.failures.reasons(job.id),
+            "tasks": tasks,
+            "previous": query.link(before=found[0].row.seq)
+            if found and (has_more if is_back else after is not None)
+            else None,
+            "following": query.link(after=found[-1].row.seq) if found and (is_back or has_more) else None,
+        },
+        live=False,
+    )
+
+
+def _answers(
+    reader: HomeReader, job: Job, query: RowQuery, tasks: list[str], found: list[FinishedRow]
+) -> tuple[list[str], list[list[str]]]:
+    """Return the columns of the answers, a field of the only task each, and their cells by row."""
+    task = query.stated["task"] or (tasks[0] if len(tasks) == 1 else "")
+    layout = Layout(job.id, {name: kind for name, kind in schemas_of(job).items() if name == task}, flat=True)
+    answers = layout.answers
+    lines = merged_lines(reader.store, reader.home, job, found, tolerant=True)
+    cells = [[_cell(one) for one in layout.cells(line)[answers]] for line in lines]
+    fields = [column.name.removeprefix(f"{task}.") for column in layout.columns[answers]]
+    if len(fields) > 1 and not any(row[0] for row in cells):
+        fields, cells = fields[1:], [row[1:] for row in cells]  # no answer is shown whole
+    return fields[:MOST_FIELDS], [row[:MOST_FIELDS] for row in cells]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), CELL)
+
+
+def download(reader: HomeReader, address: PageAddress) -> Iterator[bytes]:
+    """Yield the filtered rows of a job as JSONL or CSV, as `orch fetch --partial` writes them.
+
+    Raises UsageError for an unknown job or form, and StorageError, in the middle, if a result file is gone.
+    """
+    job, query, form = found_job(reader, address), RowQuery.of(address), address.path["form"]
+    if form not in ("csv", "jsonl"):
+        raise UsageError(f"rows are downloaded as csv or jsonl, not as {shortened(str(form), 20)}")
+    lines = merged_lines(reader.store, reader.home, job, _filtered(reader, job, query.wanted))
+    if form == "csv":
+        return csv_lines(lines, Layout(job.id, schemas_of(job), flat=True))
+    return (line + b"\n" for line in lines)
+
+
+def _filtered(reader: HomeReader, job: Job, wanted: RowFilter) -> Iterator[FinishedRow]:
+    """Yield the rows with an outcome under a filter, a chunk in memory at a time."""
+    after = -1
+    while found := reader.store.lookups.page(job.id, wanted, CHUNK, after=after):
+        after = found[-1].row.seq
+        yield from (one.row for one in found if one.row.state.is_final)
+
+
+def row(reader: HomeReader, address: PageAddress) -> View:
+    """Show one row: its request beside its answer."""
+    job, exchange = _exchange(reader, address)
+    of, query = exchange.row, RowQuery.of(address)
+    command = f"show {job.id} {of.document} --task {of.task}"
+    error = exchange.merged.get("error")
+    return View(
+        "row.html",
+        of.document or of.custom_id,
+        "jobs",
+        {
+            "job": job,
+            "row": of,
+            "link": query.link(),
+            "previous": _neighbour(reader, job, query, before=of.seq),
+            "following": _neighbour(reader, job, query, after=of.seq),
+            "merged": CommandJson(command, {"rows": [exchange.to_json()]})["rows"][0],
+            "messages": list(_messages(exchange)),
+            "answer": _answer(exchange.merged["output"]),
+            "quotes": list(_quotes(exchange)),
+            "error": error,
+            "advice": None if error is None else advice_for(error["code"]),
+            "request": _raw(exchange.request),
+            "result": _raw(exchange.result),
+            "gone": exchange.gone,
+        },
+        live=False,
+    )
+
+
+def _neighbour(reader: HomeReader, job: Job, query: RowQuery, **place: int) -> int | None:
+    """Return the number of the next row under the filter that the reader came from, or None."""
+    found: list[FoundRow] = reader.store.lookups.page(job.id, query.wanted, 1, **place)
+    return found[0].row.seq if found else None
+
+
+def _exchange(reader: HomeReader, address: PageAddress) -> tuple[Job, Exchange]:
+    job = found_job(reader, address)
+    found = exchange_at(reader.store, reader.home, job, address.place("seq"))
+    if found is None:
+        raise UsageError(f"job {job.id} has no such row")
+    return job, found
+
+
+def _messages(exchange: Exchange) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a request: texts, and pictures by number."""
+    number, question = 0, question_text(exchange.messages)
+    for message in exchange.messages:
+        content = message.get("content")
+        parts: list[dict[str, Any]] = []
+        for part in content if isinstance(content, list) else [content]:
+            said = part.get("text", part) if isinstance(part, dict) else part
+            if message.get("role") == "user" and said == question:
+                parts.append({"marked": _marked(exchange, said)})
+            elif isinstance(part, str) or not isinstance(part, dict):
+                parts.append({"text": _pretty(part)})
+            elif _address_of(part) is not None:
+                parts.append({"picture": number})
+                number += 1
+            else:
+                parts.append({"text": _pretty(part.get("text", part))})
+        yield {"role": str(message.get("role", "")), "parts": parts}
+
+
+def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
+    """Yield the quotes of an answer with their places; `mark` is the number of a place marked in the text."""
+    mark = 0
+    for quote in exchange.quotes:
+        places = []
+        for place in quote.places:
+            places.append({"mark": mark, "part": place.part, "words": place_words(place)})
+            mark += 1
+        shown, more = places[:PLACES], max(0, len(places) - PLACES)
+        yield {"path": quote.path, "status": quote.status.replace("_", " "), "places": shown, "more": more}
+
+
+def _marked(exchange: Exchange, text: str) -> list[MarkedText]:
+    """Return a question in pieces, with the passages marked that the answer quotes."""
+    at = exchange.text_at
+    places = () if at is None else [place for quote in exchange.quotes for place in quote.places]
+    start = 0 if at is None else at.start
+    pieces = marked_texts(text, [(start + place.start, start + place.end) for place in places])
+    return abridged(pieces, MOST_SHOWN, AROUND)
+
+
+def _address_of(part: dict[str, Any]) -> str | None:
+    """Return the address of a picture in a message."""
+    held = part.get("image_url")
+    found = held.get("url") if isinstance(held, dict) else held
+    return found if isinstance(found, str) else None
+
+
+def picture(reader: HomeReader, address: PageAddress) -> tuple[str, bytes] | None:
+    """Return the type and bytes of a picture in a request, or None if missing or of an unknown type."""
+    _, exchange = _exchange(reader, address)
+    held = [
+        found
+        for message in exchange.messages
+        if isinstance(message.get("content"), list)
+        for part in message["content"]
+        if isinstance(part, dict) and (found := _address_of(part)) is not None
+    ]
+    number = address.place("number")
+    head, _, data = held[number].partition(";base64,") if number < len(held) else ("", "", "")
+    kind = head.removeprefix("data:")
+    if kind not in PICTURES:
+        return None
+    try:
+        data_bytes = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return (kind, data_bytes) if data_bytes.startswith(PICTURES[kind]) else None
+
+
+def _pretty(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+
+
+def _answer(output: Any) -> str | None:
+    """Format an answer for people; JSON gets a line per field."""
+    if output is None:
+        return None
+    return _raw(output.encode("utf-8", "replace")) if isinstance(output, str) else _pretty(output)
+
+
+def _raw(line: bytes | None) -> str | None:
+    if line is None:
+        return None
+    try:
+        return _pretty(json.loads(line))
+    except (ValueError, RecursionError):
+        return _pretty(line.decode("utf-8", "replace"))
