@@ -86,9 +86,10 @@ class Room:
 
     def hold(self, owner: str, size: int) -> RoomRefusal | None:
         """Take `min(size, most)` bytes now, to be given back by `free`, or return why not."""
-        refusal = RoomRefusal.ROOM if self.is_crowded else self._refusal(owner, min(size, self.most))
+        size = min(size, self.most)
+        refusal = RoomRefusal.ROOM if self.is_crowded else self._refusal(owner, size)
         if refusal is None:
-            self._take(owner, min(size, self.most))
+            self._take(owner, size)
         else:
             self._has_refused = True
         return refusal

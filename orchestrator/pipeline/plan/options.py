@@ -229,9 +229,10 @@ class Prospects:
     def later_cost(self) -> Cost | None:
         """Cost of the `later` rows; None if like the open rows'. Answers of a stronger model cost more."""
         models = models_of(self._config, self._job)
-        steps = [(shape, rung) for shape in self.shapes for rung in above(shape.model, models)]
-        if not steps:
+        # Shapes count tokens, for which a vocabulary is loaded: only if a stronger model may be asked.
+        if not any(above(part.model, models) for part in self._open):
             return None
+        steps = [(shape, rung) for shape in self.shapes for rung in above(shape.model, models)]
         reached, found, rest = self._store.observations.models_reached(self._runs), FREE, float(self.later)
         for shape, rung in steps:
             usual, most = observed.reached_share(going_on(reached, rung), shape.rows)

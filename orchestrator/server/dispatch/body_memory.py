@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from orchestrator.server.dispatch.in_flight import Work
 from orchestrator.server.dispatch.payload import Payload
@@ -40,9 +39,21 @@ class BodyMemory:
         if room is not None:
             room.free(work.source.tenant, min(work.size, room.most))
 
-    def payload(self, work: Work, body: bytes) -> Payload:
-        """Return a row's body to send: its room is freed once it is sent, and its answer asks for a place."""
-        return Payload(body, partial(self.release, work), partial(self._ask, work.source.tenant))
-
-    def _ask(self, tenant: str, size: int) -> asyncio.Future[RoomShare]:
+    def ask(self, tenant: str, size: int) -> asyncio.Future[RoomShare]:
+        """Ask for a place for a body of a tenant."""
         return self._rooms.for_body(size).ask(tenant, size)
+
+
+class RowPayload(Payload):
+    """A row's body to send: its room is freed once it is sent, and its answer asks for a place."""
+
+    __slots__ = ("_memory", "_work")
+
+    def __init__(self, content: bytes, memory: BodyMemory, work: Work) -> None:
+        self.content, self._memory, self._work = content, memory, work
+
+    def sent(self) -> None:
+        self._memory.release(self._work)
+
+    def ask(self, size: int) -> asyncio.Future[RoomShare]:
+        return self._memory.ask(self._work.source.tenant, size)

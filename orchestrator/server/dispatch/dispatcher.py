@@ -13,12 +13,11 @@ from typing import assert_never
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.errors import StorageError
 from orchestrator.server.dispatch.bodies import BodyError
-from orchestrator.server.dispatch.body_memory import BodyMemory
+from orchestrator.server.dispatch.body_memory import BodyMemory, RowPayload
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.fair_queue import Fair, KeepsTurnError
 from orchestrator.server.dispatch.in_flight import NO_TRIES, UNREADABLE_SECONDS, RowSource, Work
 from orchestrator.server.dispatch.outcomes import INTERNAL
-from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_alarms import RateAlarms
 from orchestrator.server.dispatch.refused_rows import FailedAttempt, RefusedRows
 from orchestrator.server.dispatch.retry import (
@@ -42,6 +41,7 @@ ALONE_CUTS = MAX_TRIES[AttemptFault.CUT] - 1
 AFTER_DEATH_SECONDS = 0.5
 """A dying engine accepts connections to its very end, and the next row's last try must not hit that."""
 ANSWERED = RetryVerdict(Action.KEEP)
+_size = attrgetter("size")
 
 
 class Dispatcher:
@@ -205,9 +205,10 @@ class Dispatcher:
                     self._suspects_out += 1
                     return work
         # A row that failed here may be at fault: an upstream on trial gets another row.
-        others = (other for other in self.upstreams if other is not upstream)
-        elsewhere = upstream.on_trial or any(other.problem is None for other in others)
-
+        elsewhere = upstream.on_trial or (
+            len(self.upstreams) > 1
+            and any(other.problem is None for other in self.upstreams if other is not upstream)
+        )
         full: list[Room] = []
 
         def take(source: RowSource) -> Work | None:
@@ -223,7 +224,7 @@ class Dispatcher:
             source.put_back(work)
             raise KeepsTurnError
 
-        return self.sources.take(upstream, take, attrgetter("size"))
+        return self.sources.take(upstream, take, _size)
 
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
         """True if an upstream may have the source's model. A model that none will have goes anywhere, to be
@@ -243,7 +244,8 @@ class Dispatcher:
                 try:
                     await self._attempt(task, upstream, work)
                 finally:
-                    self._memory.release(work)
+                    if work.held is not None:
+                        self._memory.release(work)
                 if not self._takes_rows(upstream) or upstream.workers > upstream.room():
                     return
                 if not self._enabled or self._paused() or not self._alarms.may_ask(upstream):
@@ -306,7 +308,7 @@ class Dispatcher:
         finally:
             reply.drop()
 
-    def _prepared(self, upstream: Upstream, work: Work) -> Payload | None:
+    def _prepared(self, upstream: Upstream, work: Work) -> RowPayload | None:
         """Return the body to send; None if the row has ended without being sent, or is retried later."""
         source = work.source
         try:
@@ -320,7 +322,7 @@ class Dispatcher:
             log.exception("a row could not be sent for an internal error")
             source.refuse(work, INTERNAL)
         else:
-            return self._memory.payload(work, body)
+            return RowPayload(body, self._memory, work)
         return None
 
     def _end(

@@ -74,8 +74,8 @@ class ConnectionPool:
     async def post(self, path: str, body: bytes | Payload) -> HttpAnswer:
         """POST a body and wait for the whole answer, whatever its status. Raises ExchangeError."""
         loop = asyncio.get_running_loop()
-        head = b"%s%d\r\n\r\n" % (self._heads.get(path) or self._head(path), len(body))
         payload = Payload(body) if isinstance(body, bytes) else body
+        head = b"%s%d\r\n\r\n" % (self._heads.get(path) or self._head(path), len(payload.content))
         return await self._exchange(loop, self._idle_one(loop.time()) or await self._connect(loop), head, payload)
 
     async def get(self, path: str) -> HttpAnswer:

@@ -207,10 +207,9 @@ class UpstreamConnection(asyncio.Protocol):
     def _need(self, size: int) -> None:
         """Reserve room for an answer of this size; pause reading until there is room."""
         self._counted = size
-        if self._payload.ask is None or self._asked is not None:
-            return
         # A waiter for a large place may hold a small one, never the other way round: so there is no deadlock.
-        asked = self._payload.ask(size)
+        if self._asked is not None or (asked := self._payload.ask(size)) is None:
+            return
         if asked.done():
             self._has_room(asked)
         else:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable
-from typing import Protocol
 
 from orchestrator.server.memory_limits import RoomShare
 
@@ -12,32 +10,22 @@ UNCOUNTED = 64 * 1024
 """An answer up to this length takes no place: it arrives in one piece, and the next step drops it."""
 
 
-class Ask(Protocol):
-    """Asks for a place for an answer of `size` bytes."""
-
-    def __call__(self, size: int) -> Future[RoomShare]: ...
-
-
 class Payload:
-    """A body held until it is sent. `ask` reserves a place for its answer; without it, answers need no place."""
+    """A body held until it is sent. It and its answer take no room."""
 
-    __slots__ = ("_content", "_on_sent", "ask")
+    __slots__ = ("content",)
 
-    def __init__(self, content: bytes, on_sent: Callable[[], None] | None = None, ask: Ask | None = None) -> None:
-        self._content = content
-        self._on_sent = on_sent
-        self.ask = ask
-
-    def __len__(self) -> int:
-        return len(self._content)
+    def __init__(self, content: bytes) -> None:
+        self.content = content
 
     def take(self) -> bytes:
         """Return the body, and stop holding it."""
-        content, self._content = self._content, b""
+        content, self.content = self.content, b""
         return content
 
     def sent(self) -> None:
         """Note that the whole body has left this process; a second call changes nothing."""
-        on_sent, self._on_sent = self._on_sent, None
-        if on_sent is not None:
-            on_sent()
+
+    def ask(self, size: int) -> Future[RoomShare] | None:
+        """Ask for a place for an answer of `size` bytes; None if answers need no place."""
+        return None

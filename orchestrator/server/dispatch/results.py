@@ -167,6 +167,8 @@ def _nothing() -> None:
 
 def _pieces(lines: list[bytes]) -> list[bytes]:
     """Return lines with newlines, short ones joined: many small writes cost more than copies."""
+    if sum(map(len, lines)) <= PIECE_BYTES:
+        return [b"\n".join([*lines, b""])]
     pieces: list[bytes] = []
     short: list[bytes] = []
     size = 0
