@@ -9,6 +9,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NewType
 
+import msgspec
+
 from orchestrator.core.counts import Counts
 from orchestrator.core.errors import OutputFault
 
@@ -158,8 +160,7 @@ class Why(StrEnum):
     UNCHANGED = "unchanged"  # an earlier run has the outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Tokens of an answer, and the web searches that its provider made for it.
 
     `input_tokens` includes `cached_tokens` (read from the provider's cache) and `cache_write_tokens` (written to it).
@@ -180,16 +181,14 @@ class Usage:
     web_searches: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """Place of a line: bytes `[offset, offset + length)` of a file, without its newline."""
 
     offset: int
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """A request as it is built: its place in the job and its identity.
 
     `problem` is `(code, message)` if the document could not become a request; such a row fails immediately. `inputs`
@@ -266,8 +265,7 @@ class ProgressSample:
     output_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """Outcome of a request in one shard, and the place of its result line.
 
     `kind` is the result file (`output` or `error`), None if there is no line. `upstream_seconds` is the row's share
@@ -316,8 +314,7 @@ class Outcome:
         return self.cut or self.repaired or self.odd_end or self.unverifiable
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRow:
+class FinishedRow(msgspec.Struct, frozen=True):
     """A row for the merge. `result` is the (shard, kind, span) of its result line, None without one."""
 
     seq: int
@@ -356,8 +353,7 @@ class FinishedRow:
         return None if self.parts is None else "reduce" if self.part is None else "map"
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(msgspec.Struct, frozen=True):
     """Cost of an answer in US dollars, and the source of that figure.
 
     `unpriced`: the answer used something without a price of its own, so the cost is an estimate too.

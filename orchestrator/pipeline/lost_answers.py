@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 
+from msgspec import structs
+
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.errors import AccountError, BackendRefused, RefusedError
 from orchestrator.core.model import REPAY, Job, Price, Usage
@@ -109,7 +111,7 @@ class LostAnswers:
         if not used.input_tokens and not used.output_tokens:
             used = Usage(input_tokens=shard.tokens, output_tokens=shard.max_output or 0)
         price = handle.price.at_most(shard.model, used)
-        return (None if price is None else replace(price, estimated=True)), used
+        return (None if price is None else structs.replace(price, estimated=True)), used
 
 
 def is_agreed(job: Job, made_at: datetime | None) -> bool:

@@ -10,12 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from orchestrator.core import tokens
 from orchestrator.core.model import Row
@@ -42,8 +43,7 @@ _READERS = "2"
 """Part of fingerprints, once a version of all readers. A changed reader now shows in its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(msgspec.Struct, frozen=True):
     """One request and its JSON line without newline; the line is empty if the row has a problem."""
 
     row: Row

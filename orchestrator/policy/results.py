@@ -6,14 +6,16 @@ of a row; the pipeline decides about rows without a line.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec.structs import replace
 
 from orchestrator.core import answers, request_lines, wire
 from orchestrator.core.error_body import ErrorWords, read_error_value
@@ -36,8 +38,7 @@ _CUT = ("{", "data:", "event:")
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
-@dataclass(frozen=True, slots=True)
-class FoundLine:
+class FoundLine(msgspec.Struct, frozen=True):
     """One line of a result file; `line` is None if it is not a result line."""
 
     span: Span
@@ -336,7 +337,7 @@ def _words_in(value: Any) -> ErrorWords | None:
     """Return the reason in an error, or None if it says nothing."""
     words = read_error_value(value)
     if words.message is None and (words.code or words.type):
-        return replace(words, message="no message")
+        return dataclasses.replace(words, message="no message")
     return None if words.message is None else words
 
 

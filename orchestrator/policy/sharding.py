@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 EMBEDDINGS = "/v1/embeddings"
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingRow:
+class WaitingRow(msgspec.Struct, frozen=True):
     """A row that waits for a shard; `length` is its line in bytes, without newline.
 
     `tokens` estimates its prompt, `inputs` counts the texts of an embedding row. `max_output` is the most tokens of

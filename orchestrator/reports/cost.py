@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Protocol
+
+from msgspec.structs import astuple
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Forecast, Price, Usage

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from msgspec.structs import fields
 from sqlalchemy import (
     BigInteger,
     Column,

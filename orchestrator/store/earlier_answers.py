@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, and_, func, select, true
 
 from orchestrator.core.model import JobId, RequestState

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
+from msgspec.structs import asdict
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, delete, func, literal, or_, select
 
 from orchestrator.core.model import PICO, JobId, Price, RequestState, Usage

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any
+
+import msgspec
 
 from orchestrator.core.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, Span, Usage, Why
 from orchestrator.core.shards import ShardId
@@ -51,8 +52,7 @@ STATES = {state.value: state for state in RequestState}
 """States by column value; calling the class takes ten times as long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
+class Earlier(msgspec.Struct, frozen=True):
     """An earlier run's outcome of a request; `facts` are the columns that carry over.
 
     `job_id` is the job that asked. `taken_from` is the backend and model if the answer is from a job of another file,
@@ -72,8 +72,7 @@ class Earlier:
     notes: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierRow:
+class EarlierRow(msgspec.Struct, frozen=True):
     """Ingredients and state of an earlier run's row; an empty `fingerprint` means that its files are gone."""
 
     fingerprint: str
@@ -84,8 +83,7 @@ class EarlierRow:
     state: RequestState
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """A row's outcome, its cost (None: nothing is booked), and the possible cost of sends without an answer.
 
     `used` is the estimate behind the price, if the answer states no tokens.
@@ -97,8 +95,7 @@ class Settled:
     used: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InShard:
+class InShard(msgspec.Struct, frozen=True):
     """A row of a shard: its identity, the place of its request line, and the most tokens of its answer.
 
     `text_at`, `part` and `parts` are as in `Row`. `again` counts the requests that showed the model its fault;
@@ -119,8 +116,7 @@ class InShard:
     parts: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRows:
+class OpenRows(msgspec.Struct, frozen=True):
     """Open rows of one kind: `bytes` of their lines, and the most tokens of their answers (None: no limit).
 
     `shard_id` is None for waiting rows, which avoid the backends in `avoid`.

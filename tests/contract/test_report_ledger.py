@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import astuple, replace
 from datetime import date, timedelta
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import astuple, replace
 
 from orchestrator.core.model import Job, Price, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardId

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, RequestState, Span, Usage

@@ -8,11 +8,12 @@ so the rows are the same as if every file had been read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from orchestrator.core import interrupts
 from orchestrator.core.model import Job, JobId, RequestState
@@ -39,8 +40,7 @@ KEPT = 5000
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """A request, with the earlier outcome that it carries over, if that was looked up.
 
     `known_content` is the content that an earlier run read from the same bytes, if any.

@@ -6,8 +6,9 @@ import functools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from orchestrator.backends import Backend
 from orchestrator.core.model import FinishedRow, Job, Outcome
