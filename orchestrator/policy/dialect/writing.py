@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.core.refused_fields import SYSTEM
+from orchestrator.core.wire import NO_BODY
 from orchestrator.policy.dialect import structured
 from orchestrator.policy.dialect.draft import Draft, Loss, Messages
 from orchestrator.policy.dialect.recipient import OwnRule, Recipient, Structured
@@ -36,7 +37,19 @@ class _Line(msgspec.Struct):
     body: dict[str, msgspec.Raw]
 
 
+class _PlainBody(msgspec.Struct):
+    model: msgspec.Raw = NO_BODY
+    max_tokens: msgspec.Raw = NO_BODY
+    max_completion_tokens: msgspec.Raw = NO_BODY
+    max_output_tokens: msgspec.Raw = NO_BODY
+
+
+class _PlainLine(msgspec.Struct):
+    body: _PlainBody
+
+
 _decode_line = msgspec.json.Decoder(_Line).decode
+_decode_plain_line = msgspec.json.Decoder(_PlainLine).decode
 _encode = msgspec.json.encode
 
 
@@ -86,6 +99,8 @@ class Dialect:
 
     def line(self, line: bytes, *, drop: bool = False, is_ready: bool = False) -> bytes:
         """Return a request line as it is sent. `is_ready`: a person wrote it, so only field names change."""
+        if self._is_plain and self._is_as_sent(_decode_plain_line(line).body):
+            return line
         parsed = _decode_line(line)
         body: dict[str, Any] = parsed.body
         if self._is_plain and _REPLACING.isdisjoint(body):
@@ -101,6 +116,11 @@ class Dialect:
         if written.endpoint != self.asked_at:
             parsed.url = written.endpoint
         return _encode(parsed)
+
+    def _is_as_sent(self, body: _PlainBody) -> bool:
+        """True if a body needs no change where no rule holds: most lines, decided without all of their fields."""
+        has_other_bound = body.max_completion_tokens is not NO_BODY or body.max_output_tokens is not NO_BODY
+        return body.model == self._model and (body.max_tokens is NO_BODY or not has_other_bound)
 
     def _with_name(self, line: bytes, parsed: _Line) -> bytes:
         """Return the line with the model's own name; unchanged if it has that name already."""
