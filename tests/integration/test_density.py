@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.core import tokens
 from orchestrator.core.clock import now
+from orchestrator.pipeline.plan import options
 from orchestrator.pipeline.plan.planning import Planning
 from tests.support.hostedjob import RATES, Desk, row
 
@@ -38,6 +39,17 @@ def test_prompts_are_counted_whatever_language_they_are_in(desk: Desk, language:
     # A whole number of tokens a row, and an answer of one.
     by_hand = (fed * RATES["input"] + 3 * RATES["output"]) / 1_000_000
     assert abs(cost - by_hand) <= 3 * RATES["input"] / 1_000_000
+
+
+def test_rows_that_cost_nothing_are_not_counted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = desk.submit([row("r0"), row("r1")])
+    gpu = '[backends.gpu]\nupstreams = ["http://127.0.0.1:9/v1"]\nlocation = "local"\nidle = true\n'
+    (desk.folder / "orch.toml").write_text(gpu, encoding="utf-8")
+    desk.start_anew()
+    monkeypatch.setattr(options, "density", lambda *_: pytest.fail("it loads a vocabulary of 200,000 tokens"))
+    planning = Planning(desk.store, desk.config, job, now())
+    assert [route.backend for route in planning.plan().routes] == ["gpu"]
+    assert [order.rows for order in planning.orders().sends] == [2]
 
 
 def test_what_was_billed_is_taken_before_what_is_counted(desk: Desk, tmp_path: Path) -> None:
