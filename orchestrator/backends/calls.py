@@ -1,7 +1,7 @@
 """Time limits of calls to a provider, and limits of their redirects.
 
 A timeout of the HTTP client measures silence: an answer that trickles in byte by byte never reaches it. So each call
-also has an end. A control call may take a minute in all; a transfer continues while its bytes flow.
+also has an end. A control call may wait for a minute in all; a transfer continues while its bytes flow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -28,30 +28,50 @@ SLOW_SECONDS, SLOW_BYTES = 60.0, 16 * 1024
 
 
 class _Pace:
-    """The end of the current call: at a fixed time, or once the transfer is too slow."""
+    """The end of the current call: after `seconds` of waiting for the network, or once the transfer is too slow.
+
+    If the process stood still (SIGSTOP, a machine that slept), that time was not the provider's: what has come
+    meanwhile is read, and may have been billed.
+    """
 
     def __init__(self, seconds: float | None, slow_seconds: float, slow_bytes: int) -> None:
-        self._until = None if seconds is None else time.monotonic() + seconds
+        self._left = seconds
         self._slow_seconds, self._slow_bytes = slow_seconds, slow_bytes
-        self._began: float | None = None
+        self._waited: float | None = None
         self._bytes = 0
 
-    def left(self, timeout: float | None) -> float | None:
-        """Return the longest silence of the next read or write. Raises ReadTimeout after the call's end."""
-        now = time.monotonic()
-        if self._until is not None:
-            if now >= self._until:
+    @contextmanager
+    def wait(self, timeout: float | None) -> Iterator[float | None]:
+        """Yield the longest silence of one read or write, whose time counts.
+
+        Raises ReadTimeout after the call's end.
+        """
+        longest = self._longest(timeout)
+        began = time.monotonic()
+        try:
+            yield longest
+        finally:
+            took = time.monotonic() - began
+            took = took if longest is None else min(took, longest)
+            if self._left is not None:
+                self._left -= took
+            if self._waited is not None:
+                self._waited += took
+
+    def _longest(self, timeout: float | None) -> float | None:
+        if self._left is not None:
+            if self._left <= 0:
                 raise httpcore2.ReadTimeout("the answer took too long")
-            return self._until - now if timeout is None else min(timeout, self._until - now)
-        if self._began is not None and now - self._began >= self._slow_seconds:
+            return self._left if timeout is None else min(timeout, self._left)
+        if self._waited is not None and self._waited >= self._slow_seconds:
             if self._bytes < self._slow_bytes:
                 raise httpcore2.ReadTimeout("the transfer is too slow")
-            self._began, self._bytes = now, 0
+            self._waited, self._bytes = 0.0, 0
         return timeout
 
     def came(self, size: int) -> None:
         """Count received bytes of the answer."""
-        self._began = time.monotonic() if self._began is None else self._began
+        self._waited = self._waited or 0.0
         self._bytes += size
 
 
@@ -152,15 +172,16 @@ class _Stream(httpcore2.NetworkStream):
         self._plain = plain
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        pace = _current.pace
-        data = self._plain.read(max_bytes, timeout if pace is None else pace.left(timeout))
-        if pace is not None:
-            pace.came(len(data))
+        if (pace := _current.pace) is None:
+            return self._plain.read(max_bytes, timeout)
+        with pace.wait(timeout) as longest:
+            data = self._plain.read(max_bytes, longest)
+        pace.came(len(data))
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        pace = _current.pace
-        self._plain.write(buffer, timeout if pace is None else pace.left(timeout))
+        with nullcontext(timeout) if (pace := _current.pace) is None else pace.wait(timeout) as longest:
+            self._plain.write(buffer, longest)
 
     def close(self) -> None:
         self._plain.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpcore2
 import httpx2
 import openai
 import pytest
@@ -51,6 +53,52 @@ def test_an_answer_that_drips_in_for_ever_is_given_up(
     with pytest.raises(httpx2.ReadTimeout), pace():
         client.get("models")
     assert client.get("models").status_code == 200, "and the next call is as any other"
+
+
+class Clock:
+    """The clock of `calls`. Each read of the stream takes a while by it, and brings a byte."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        self.now, self.seconds = 1000.0, seconds
+        monkeypatch.setattr(calls.time, "monotonic", lambda: self.now)
+        self.stream = calls._Stream(cast("httpcore2.NetworkStream", self))
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        self.now += self.seconds
+        return b"x"
+
+    def reads(self, pace: AbstractContextManager[None], times: int) -> bytes:
+        with pace:
+            return b"".join(self.stream.read(100, timeout=30.0) for _ in range(times))
+
+
+PACES = [lambda: calls.control(60.0), lambda: calls.transfer(60.0, 10)]
+
+
+@pytest.mark.parametrize("pace", PACES, ids=["control", "transfer"])
+def test_what_came_while_the_machine_slept_is_read(
+    monkeypatch: pytest.MonkeyPatch, pace: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """The process stood still in a read, or between two: no time of it was the provider's."""
+    clock = Clock(monkeypatch, 0.1)
+    with pace():
+        assert clock.stream.read(100, timeout=30.0)
+        clock.now += 36_000
+        assert clock.stream.read(100, timeout=30.0)
+        clock.seconds = 36_000
+        assert clock.stream.read(100, timeout=30.0)
+        clock.seconds = 0.1
+        assert clock.stream.read(100, timeout=30.0)
+
+
+@pytest.mark.parametrize("pace", PACES, ids=["control", "transfer"])
+def test_the_time_that_reads_wait_has_an_end(
+    monkeypatch: pytest.MonkeyPatch, pace: Callable[[], AbstractContextManager[None]]
+) -> None:
+    clock = Clock(monkeypatch, 10.0)
+    assert clock.reads(pace(), 6) == b"xxxxxx"
+    with pytest.raises(httpcore2.ReadTimeout):
+        clock.reads(pace(), 9)
 
 
 def test_a_transfer_goes_on_as_long_as_its_bytes_flow(emulator: Emulator, client: httpx2.Client) -> None:
