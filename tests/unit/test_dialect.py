@@ -605,3 +605,28 @@ def test_a_schema_that_is_too_deep_or_too_large_has_no_strict_form() -> None:
     assert strict_schema(deep) is None
     wide = {"type": "object", "properties": {"a": {"enum": [str(number) for number in range(1001)]}}}
     assert strict_schema(wide) is None
+    long = {"type": "object", "properties": {"a": {"enum": [f"{number:060}" for number in range(251)]}}}
+    assert strict_schema(long) is None
+
+
+def test_keywords_that_providers_do_not_know_are_left_out() -> None:
+    part = {"type": "string", "x-unit": "kg", "format": "regex", "pattern": "^(?=a)", "contentEncoding": "base64"}
+    schema = {"type": "object", "properties": {"a": part}, "required": ["a"], "x-order": ["a"]}
+    for provider, model in (("openai", "gpt-4o"), ("anthropic", "claude-haiku-4-5")):
+        asked = sent(at(provider, model), response_format=format_of(schema))["response_format"]["json_schema"]
+        assert asked["schema"] == {
+            **{name: value for name, value in schema.items() if name != "x-order"},
+            "additionalProperties": False,
+            "properties": {"a": {"type": "string", "description": "(format: regex, pattern: ^(?=a))"}},
+        }
+
+
+@pytest.mark.parametrize("inner", [
+    {"type": "object", "properties": {f"p{number}": {"type": ["string", "null"]} for number in range(17)}},
+    {"type": "object", "properties": {"a": {"description": "anything"}}},
+], ids=["unions", "no type"])  # fmt: skip
+def test_a_schema_that_claude_would_refuse_is_asked_for_in_the_prompt(inner: Any) -> None:
+    schema = {**inner, "required": [*inner["properties"]]}
+    found = sent(at("anthropic", "claude-haiku-4-5"), response_format=format_of(schema))
+    assert "response_format" not in found
+    assert "JSON Schema" in found["messages"][0]["content"]

@@ -6,13 +6,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.errors import InputError
+from orchestrator.policy.dialect.strict_schemas import has_lookaround
 
 _NUMBER_LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _LIMITS = _NUMBER_LIMITS | {"minLength", "maxLength", "maxItems", "uniqueItems"}
 _NAMED = frozenset({"properties", "$defs", "definitions"})
 _LISTED = frozenset({"anyOf", "allOf"})
-
-
+# Anthropic's guide to structured outputs, read on 2026-11-26, and the transformation of schemas in its SDK 2.14.
+_FORMATS = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
+)  # fmt: skip
+_NOT_TAKEN = frozenset(
+    {"oneOf", "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
+     "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
+)  # fmt: skip
+_TYPED = frozenset({"type", "enum", "const", "$ref", *_LISTED})
+_READ = frozenset(
+    {"required", "additionalProperties", "items", "description", "title", "default", "pattern", "format", "minItems",
+     *_TYPED, *_NAMED, *_NOT_TAKEN}
+)  # fmt: skip
+"""Keywords that are sent, or whose schema is not taken. All others are left out."""
 DEEPEST = 100
 
 
@@ -29,7 +42,7 @@ def fitted(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
     found: dict[str, Any] = {}
     limits = {}
     for name, value in schema.items():
-        if name in _LIMITS or (name == "minItems" and value not in (0, 1)):
+        if name in _LIMITS or _is_limit(name, value):
             limits[name] = value
         elif name in _NAMED and isinstance(value, dict):
             found[name] = {key: fitted(inner, f"{where}.{name}.{key}", levels - 1) for key, inner in value.items()}
@@ -37,7 +50,7 @@ def fitted(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
             found[name] = [fitted(inner, f"{where}.{name}[{at}]", levels - 1) for at, inner in enumerate(value)]
         elif name == "items":
             found[name] = fitted(value, f"{where}.items", levels - 1)
-        else:
+        elif name in _READ:
             found[name] = value
     kind = found.get("type")
     is_object = kind == "object" or (isinstance(kind, list) and "object" in kind)
@@ -49,21 +62,27 @@ def fitted(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
     return found
 
 
-# Anthropic's guide to structured outputs, read on 2026-11-26.
-_NOT_TAKEN = frozenset(
-    {"oneOf", "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
-     "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
-)  # fmt: skip
+def _is_limit(name: str, value: Any) -> bool:
+    """True for a keyword that is a limit by its value."""
+    if name == "pattern":
+        return isinstance(value, str) and has_lookaround(value)
+    return (name == "minItems" and value not in (0, 1)) or (name == "format" and value not in _FORMATS)
+
+
 MOST_OPTIONAL = 24
-"""Most optional properties of a schema there."""
+MOST_UNIONS = 16
+"""Most optional properties and most unions of a schema there."""
 
 
 def is_taken(schema: Any) -> bool:
     """True if structured outputs take a fitted schema: no recursion, no empty object, no unsupported keyword."""
     nodes = [*_nodes(schema)]
+    unions = sum("anyOf" in node or isinstance(node.get("type"), list) for node in nodes)
     optional = sum(len(node["properties"].keys() - set(node.get("required") or ())) for node in nodes if _has(node))
     return (
         optional <= MOST_OPTIONAL
+        and unions <= MOST_UNIONS
+        and all(_TYPED & node.keys() for node in nodes)
         and not any(_NOT_TAKEN & node.keys() for node in nodes)
         and all(_has(node) for node in nodes if node.get("type") == "object")
         and not _is_recursive(schema)

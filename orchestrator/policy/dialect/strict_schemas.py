@@ -14,15 +14,11 @@ from typing import Any
 Schema = dict[str, Any]
 
 # OpenAI's guide to structured outputs, and refusals that pydantic-ai 2026-11 found.
-_LEFT_OUT = frozenset(
-    {"$schema", "$id", "$comment", "$anchor", "default", "examples", "example", "deprecated", "readOnly", "writeOnly",
-     "discriminator", "nullable", "contentMediaType", "contentEncoding", "xml", "externalDocs"}
+_READ = frozenset(
+    {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "oneOf", "allOf",
+     "$ref", "$defs", "definitions", "patternProperties", "prefixItems", "description", "title"}
 )  # fmt: skip
-_CHECKED_HERE = frozenset(
-    {"minLength", "maxLength", "uniqueItems", "contains", "minContains", "maxContains", "minProperties",
-     "maxProperties", "propertyNames", "unevaluatedProperties", "unevaluatedItems", "not", "if", "then", "else",
-     "dependentRequired", "dependentSchemas", "dependencies"}
-)  # fmt: skip
+"""Keywords that are sent, or without which there is no strict form. All others are checked here instead."""
 _NUMBER_AND_LIST_LIMITS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "pattern",
      "format"}
@@ -38,6 +34,9 @@ MOST_PROPERTIES = 5_000
 MOST_VALUES = 1_000
 MOST_TEXT = 120_000
 """OpenAI's limits on a strict schema: levels, properties, values of enums, characters of names and values."""
+BIG_ENUM = 250
+MOST_TEXT_OF_ONE = 15_000
+"""Characters of the values of a single enum with more than `BIG_ENUM` values."""
 
 
 class _NotStrictError(Exception):
@@ -86,35 +85,27 @@ class _Strict:
             if not isinstance(inner, dict):
                 raise _NotStrictError
             found[name] = {key: self._node(value, DEEPEST) for key, value in inner.items()}
+            self._size.text += sum(map(len, inner))
         self._size.check()
         return found
 
     def _node(self, schema: Any, levels: int) -> Schema:
         if not isinstance(schema, dict) or not levels:
             raise _NotStrictError
-        found = {name: value for name, value in schema.items() if name not in _LEFT_OUT}
-        words = self._leave_out_limits(found)
+        found = {name: value for name, value in schema.items() if name in _READ or self._is_taken(name, value)}
+        words = ", ".join(f"{name}: {schema[name]}" for name in schema if name in _SAID_IN_WORDS - found.keys())
         found = self._joined(found, levels)
         if words:
             found["description"] = f"{found.get('description', '')} ({words})".strip()
         return found
 
-    def _leave_out_limits(self, found: Schema) -> str:
-        """Remove the keywords that are checked here instead; return the limits among them in words."""
-        said = []
-        for name in [*found]:
-            if name in _CHECKED_HERE or (name in _NUMBER_AND_LIST_LIMITS and not self._is_taken(name, found[name])):
-                value = found.pop(name)
-                if name in _SAID_IN_WORDS:
-                    said.append(f"{name}: {value}")
-        return ", ".join(said)
-
     def _is_taken(self, name: str, value: Any) -> bool:
-        if not self._limits:
+        """True for a limit that the recipient takes."""
+        if not self._limits or name not in _NUMBER_AND_LIST_LIMITS:
             return False
         if name == "format":
             return value in _FORMATS
-        return name != "pattern" or not (isinstance(value, str) and _LOOKAROUND.search(value))
+        return name != "pattern" or not (isinstance(value, str) and has_lookaround(value))
 
     def _joined(self, found: Schema, levels: int) -> Schema:
         if "oneOf" in found:
@@ -153,10 +144,13 @@ class _Strict:
 
     def _typed(self, found: Schema, levels: int) -> Schema:
         values = found["enum"] if isinstance(found.get("enum"), list) else []
+        known = [*values, *([found["const"]] if "const" in found else [])]
+        text = sum(len(str(value)) for value in known)
+        if len(values) > BIG_ENUM and text > MOST_TEXT_OF_ONE:
+            raise _NotStrictError
         self._size.values += len(values)
-        self._size.text += sum(len(value) for value in values if isinstance(value, str))
+        self._size.text += text
         if "type" not in found:
-            known = [*values, *([found["const"]] if "const" in found else [])]
             if not known:
                 raise _NotStrictError
             kinds = [*dict.fromkeys(_TYPES[type(value)] for value in known)]
@@ -189,6 +183,11 @@ class _Strict:
         }
         found["required"] = [*properties]
         found["additionalProperties"] = False
+
+
+def has_lookaround(pattern: str) -> bool:
+    """True if a pattern looks ahead or back, which providers do not support."""
+    return _LOOKAROUND.search(pattern) is not None
 
 
 def _definition(schema: Mapping[str, Any], reference: Any) -> Schema:
