@@ -110,6 +110,16 @@ class ErrorWords:
         return any(word in _CONTEXT for word in words) or _is_too_long(self.message or "") is not None
 
     @property
+    def stated_status(self) -> int | None:
+        """HTTP status of the error: its own, or 400 for a known reason that no second try would change."""
+        if self.message is None:
+            return None
+        if self.status is not None and self.status >= _FIRST_ERROR:
+            return self.status
+        is_known = self.is_context_too_long or self.says_bad_key or self.says_no_credit or self.no_credit_word
+        return _FIRST_ERROR if is_known else None
+
+    @property
     def no_credit_word(self) -> str | None:
         """Code or type that says that the account has no credit."""
         return next((word for word in (self.code, self.type) if _plain(word) in _NO_CREDIT), None)

@@ -88,8 +88,12 @@ def test_a_response_that_is_not_complete_is_none(tmp_path: Path) -> None:
         assert ended(sdk, batch.id).counts == (2, 2, 0), "cut where its request says, it is an answer"
 
 
-def test_a_status_in_the_body_of_an_error_counts_as_that_status(tmp_path: Path) -> None:
-    body = b'{"error":{"code":400,"message":"This model\'s maximum context length is 5 tokens"}}'
+@pytest.mark.parametrize("body", [
+    b'{"error":{"code":400,"message":"This model\'s maximum context length is 5 tokens"}}',
+    b'{"detail":"This model\'s maximum context length is 5 tokens"}',
+    b'{"base_resp":{"status_code":2013,"status_msg":"prompt is too long"},"choices":null}',
+])  # fmt: skip
+def test_a_status_in_the_body_of_an_error_counts_as_that_status(tmp_path: Path, body: bytes) -> None:
     with canned(body) as upstream, served(tmp_path, upstream.base_url) as sdk:
         end = run_batch(sdk, [row("a")])
         assert len(upstream.bodies) == 1

@@ -106,8 +106,8 @@ def _good(path: str, answer: http1.HttpAnswer) -> Reply:
         return _unlike(answer)
     reply = Reply(End.ANSWERED, answer.status, body, tokens=head.tokens)
     words = read_error(body) if head.error else ErrorWords()
-    if words.message is not None and words.status is not None and words.status >= 400:
-        return reply._replace(status=words.status, tokens=None)
+    if (status := words.stated_status) is not None:
+        return reply._replace(status=status, tokens=None)
     problem = words.message or head.not_an_answer
     return reply if problem is None else reply._replace(end=End.ABORTED, detail=problem, tokens=None)
 
