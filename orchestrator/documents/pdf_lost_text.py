@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import io
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,15 +25,20 @@ _SPACE = 0.2
 _NEXT_LINE = 0.6
 _SAME = 0.15
 """Shares of a character's size: a gap that is a blank, a step to a new line, the shift of a character drawn twice."""
+_CHARACTER = 0.75
+"""The same: a step that is wider than a blank."""
+_POINT = 0.1
+"""Points below which a text has no width or no height."""
 
 
 def loses_text(page: Any, layer: Any, characters: int) -> bool:
     """True if PDFium has no characters for many of a page's texts; `characters` is its total."""
     count = raw.FPDFPage_CountObjects(page)
-    if not _empty_texts(page, layer, _spread(count, 1 if characters > LONG * count else GLANCED))[0]:
+    judged = _is_lost if characters else _is_any
+    if not _lost_texts(page, layer, _spread(count, 1 if characters > LONG * count else GLANCED), judged)[0]:
         return False
-    empty, texts = _empty_texts(page, layer, _spread(count, SAMPLED))
-    return empty >= max(2, LOST * texts)
+    lost, texts = _lost_texts(page, layer, _spread(count, SAMPLED), judged)
+    return lost >= max(2, LOST * texts)
 
 
 def _spread(count: int, most: int) -> range:
@@ -41,15 +47,55 @@ def _spread(count: int, most: int) -> range:
     return range(step // 2, count, step)
 
 
-def _empty_texts(page: Any, layer: Any, indexes: range) -> tuple[int, int]:
-    """Return how many of a page's texts have no characters, and how many texts there are."""
-    empty = texts = 0
+def _lost_texts(page: Any, layer: Any, indexes: range, judged: Callable[..., bool]) -> tuple[int, int]:
+    """Return how many of a page's texts without characters are `judged` lost, and how many texts there are."""
+    lost = texts = 0
     for index in indexes:
         found = raw.FPDFPage_GetObject(page, index)
         if raw.FPDFPageObj_GetType(found) == raw.FPDF_PAGEOBJ_TEXT:
             texts += 1
-            empty += raw.FPDFTextObj_GetText(found, layer, None, 0) <= ctypes.sizeof(ctypes.c_ushort)
-    return empty, texts
+            lost += _is_empty(found, layer) and judged(page, layer, index, found)
+    return lost, texts
+
+
+def _is_empty(found: Any, layer: Any) -> bool:
+    return bool(raw.FPDFTextObj_GetText(found, layer, None, 0) <= ctypes.sizeof(ctypes.c_ushort))
+
+
+def _is_any(*about: object) -> bool:
+    """True: of a page without any characters all texts are lost."""
+    return True
+
+
+def _is_lost(page: Any, layer: Any, index: int, found: Any) -> bool:
+    """True if a text without characters draws some: it is neither blank nor drawn a second time.
+
+    PDFium skips what has no width. A text with a width was drawn twice, a line has a height. The rest is a point:
+    mostly a blank, before which the next text starts after less than a character, or on another line.
+    """
+    left, bottom, right, top = (ctypes.c_float() for _ in range(4))
+    if not raw.FPDFPageObj_GetBounds(found, left, bottom, right, top):
+        return True
+    if right.value - left.value > _POINT:
+        return False
+    if top.value - bottom.value > _POINT:
+        return True
+    following = raw.FPDFPage_GetObject(page, index + 1) or raw.FPDFPage_GetObject(page, index - 1)
+    if (
+        not following
+        or raw.FPDFPageObj_GetType(following) != raw.FPDF_PAGEOBJ_TEXT
+        or not _is_empty(following, layer)
+    ):
+        return not following
+    here, there, size = raw.FS_MATRIX(), raw.FS_MATRIX(), ctypes.c_float()
+    raw.FPDFPageObj_GetMatrix(found, here)
+    raw.FPDFPageObj_GetMatrix(following, there)
+    raw.FPDFTextObj_GetFontSize(found, size)
+    scale = math.hypot(here.a, here.b) or 1.0
+    across, up = there.e - here.e, there.f - here.f
+    along, beside = (across * here.a + up * here.b) / scale, (up * here.a - across * here.b) / scale
+    em = max(size.value, 1.0) * scale
+    return abs(beside) < _NEXT_LINE * em and abs(along) > _CHARACTER * em
 
 
 class _Character(NamedTuple):

@@ -60,27 +60,44 @@ class _Column(NamedTuple):
 Line = list[Box]
 
 
+class _Texts(dict[Box, str]):
+    """The texts in the boxes of a page, each read once: PDFium goes through the whole page for one."""
+
+    def __init__(self, layer: Any, characters: int) -> None:
+        self._layer = layer
+        self._buffer = (ctypes.c_ushort * (2 * characters + 2))()
+
+    def __missing__(self, box: Box) -> str:
+        size = raw.FPDFText_GetBoundedText(
+            self._layer, box.left - 0.5, box.top, box.right + 0.5, box.bottom, self._buffer, len(self._buffer)
+        )
+        found = bytes(memoryview(self._buffer)[: max(size - 1, 0)]).decode("utf-16-le", "ignore")  # a NUL ends it
+        self[box] = " ".join(found.replace("\ufffe", "-").split())
+        return self[box]
+
+
 def with_tables(page: Any, layer: Any, text: str) -> str:
     """Return the text of a page with its tables as rows."""
     lines = text.split("\n")
     is_plain = raw.FPDFPage_CountObjects(page) < MANY_OBJECTS * len(lines)
-    if is_plain and len(text) > FEW_CHARACTERS * len(lines):
+    if len(lines) < MIN_LINES or (is_plain and len(text) > FEW_CHARACTERS * len(lines)):
         return text
+    texts = _Texts(layer, len(text))
     for block in _blocks(_lines(_boxes(layer))):
         for headings in range(min(MOST_HEADINGS, len(block) - MIN_LINES) + 1):
-            better = _with_table(layer, block[headings:], lines)
+            better = _with_table(texts, block[headings:], lines)
             if better is not lines:
                 lines = better
                 break
     return "\n".join(lines)
 
 
-def _with_table(layer: Any, block: list[Line], lines: list[str]) -> list[str]:
+def _with_table(texts: _Texts, block: list[Line], lines: list[str]) -> list[str]:
     """The lines of a page with rows in place of a block's, or as they are if the block is not a table."""
     columns = _columns(_spans(block))
     if len(columns) < 2 or not _are_aligned(block, columns):
         return lines
-    cells = [[_text(layer, box) for box in line] for line in block]
+    cells = [[texts[box] for box in line] for line in block]
     if not _is_table(cells):
         return lines
     rows = [_row(line, of, columns) for line, of in zip(block, cells, strict=True)]
@@ -132,12 +149,14 @@ def _blocks(lines: list[Line]) -> Iterator[list[Line]]:
     block: list[Line] = []
     columns: list[_Column] = []
     for line in [*lines, []]:
-        common = _columns([*columns, *_spans([line])])
-        is_near = bool(block and line) and block[-1][0].bottom - line[0].top < _FAR * line[0].height
-        if is_near and len(common) > 1 and (len(line) > 1 or len(common) >= len(columns) - 1):
-            block.append(line)
-            columns = common
-            continue
+        if not block and len(line) < 2:
+            continue  # prose
+        if block and line and block[-1][0].bottom - line[0].top < _FAR * line[0].height:
+            common = _columns([*columns, *_spans([line])])
+            if len(common) > 1 and (len(line) > 1 or len(common) >= len(columns) - 1):
+                block.append(line)
+                columns = common
+                continue
         while block and len(block[-1]) == 1:
             block.pop()
         columns = _columns(_spans(block))  # without those of lines after its end
@@ -160,11 +179,6 @@ def _columns(spans: list[_Column]) -> list[_Column]:
         else:
             columns.append(span)
     return columns
-
-
-def _text(layer: Any, box: Box) -> str:
-    found = layer.get_text_bounded(box.left - 0.5, box.bottom, box.right + 0.5, box.top)
-    return " ".join(found.replace("\ufffe", "-").split())
 
 
 def _is_table(cells: Sequence[Sequence[str]]) -> bool:

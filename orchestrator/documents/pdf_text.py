@@ -134,9 +134,8 @@ def letters(text: str) -> int:
 @contextmanager
 def opened(data: bytes) -> Iterator[OpenPdf]:
     """Yield a PDF while it is read. Raises ExtractionError, also for PDFium's later errors."""
-    _forget_error()
     try:
-        document = pypdfium2.PdfDocument(data)
+        document = _document(data)
     except pypdfium2.PdfiumError as error:
         raise _cannot_open(error) from error
     try:
@@ -150,10 +149,13 @@ def opened(data: bytes) -> Iterator[OpenPdf]:
         document.close()
 
 
-def _forget_error() -> None:
-    """Reset PDFium's error code: some damage leaves the code of the last file that could not be opened."""
+def _document(data: bytes) -> pypdfium2.PdfDocument:
+    """Open a PDF. Raises PdfiumError with its own code: some damage leaves the code of the last file that failed."""
+    with suppress(pypdfium2.PdfiumError):
+        return pypdfium2.PdfDocument(data)
     with suppress(pypdfium2.PdfiumError):
         pypdfium2.PdfDocument(b"no PDF").close()
+    return pypdfium2.PdfDocument(data)
 
 
 def _cannot_open(error: pypdfium2.PdfiumError) -> ExtractionError:

@@ -10,7 +10,7 @@ from orchestrator.documents import pdf_text, rendering
 from orchestrator.documents.garbled import is_garbled
 from orchestrator.documents.pdf_lost_text import LostText
 from orchestrator.documents.types import DocumentProblem, ExtractionError, Render
-from tests.support.pdfs import japanese, latin
+from tests.support.pdfs import japanese, latin, placed
 
 LINES = [
     "吾輩は猫である名前はまだ無い",
@@ -18,6 +18,7 @@ LINES = [
     "何でも薄暗いじめじめした所で",
     "ニャーニャー泣いていた事だけは",
 ]
+LATIN = ["The", "rent", "is", "due", "on", "the", "first"]
 PROSE = {
     "en": "The tenant shall pay the rent on the first day of each month, and the deposit is held by the landlord. "
     * 3,
@@ -53,6 +54,15 @@ def test_characters_without_a_width_are_read() -> None:
         for column, character in enumerate(line)
     ]
     assert text(japanese(drawn, is_vertical=False, has_width=False)) == "\n".join(LINES)
+
+
+def test_a_page_of_blanks_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blanks that are drawn apart from words, and empty paragraphs, have no characters in PDFium either."""
+    monkeypatch.setattr(LostText, "page", lambda *about: pytest.fail("read a second time"))
+    words = [
+        (60 + 40 * at + shift, 760, word) for at, word in enumerate(LATIN) for shift, word in ((0, word), (30, " "))
+    ]
+    assert text(placed([*words, *((60, 740 - 14 * at, " ") for at in range(9))])).split() == LATIN
 
 
 def test_a_line_that_is_drawn_twice_is_read_once() -> None:
