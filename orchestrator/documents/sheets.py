@@ -25,6 +25,11 @@ from orchestrator.documents.workbook_repair import repaired
 
 _DEFAULT_PASSWORD = "VelvetSweatshop"
 """The password that Excel tries first; workbooks protected only against changes are locked with it."""
+_RELATIONS, _OWN_RELATIONS = b".rels", 4
+"""The end of a relations part's name, and its count in a package whose sheets have none.
+
+Package and workbook have one each, named before its content and in the directory.
+"""
 MOST_HEADER = 50
 """Number of first rows that may hold the columns' names."""
 
@@ -51,9 +56,11 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 def _parts(data: bytes, most: int) -> SheetParts | None:
-    """What stands beside the cells; None if that cannot be had."""
+    """What stands beside the cells; None if that is nothing, or cannot be had."""
+    if not data.startswith(b"PK") or data.count(_RELATIONS) <= _OWN_RELATIONS:
+        return None
     try:
-        return SheetParts(data, most) if data.startswith(b"PK") else None
+        return SheetParts(data, most)
     except (KeyError, ExpatError):  # of another format, or damaged where the cells are not
         return None
 
