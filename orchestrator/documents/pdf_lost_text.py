@@ -81,12 +81,10 @@ def _is_lost(page: Any, layer: Any, index: int, found: Any) -> bool:
     if top.value - bottom.value > _POINT:
         return True
     following = raw.FPDFPage_GetObject(page, index + 1) or raw.FPDFPage_GetObject(page, index - 1)
-    if (
-        not following
-        or raw.FPDFPageObj_GetType(following) != raw.FPDF_PAGEOBJ_TEXT
-        or not _is_empty(following, layer)
-    ):
-        return not following
+    if not following or raw.FPDFPageObj_GetType(following) != raw.FPDF_PAGEOBJ_TEXT:
+        return False
+    if not _is_empty(following, layer):
+        return False
     here, there, size = raw.FS_MATRIX(), raw.FS_MATRIX(), ctypes.c_float()
     raw.FPDFPageObj_GetMatrix(found, here)
     raw.FPDFPageObj_GetMatrix(following, there)
@@ -95,7 +93,7 @@ def _is_lost(page: Any, layer: Any, index: int, found: Any) -> bool:
     across, up = there.e - here.e, there.f - here.f
     along, beside = (across * here.a + up * here.b) / scale, (up * here.a - across * here.b) / scale
     em = max(size.value, 1.0) * scale
-    return abs(beside) < _NEXT_LINE * em and abs(along) > _CHARACTER * em
+    return bool(abs(beside) < _NEXT_LINE * em and abs(along) > _CHARACTER * em)
 
 
 class _Character(NamedTuple):

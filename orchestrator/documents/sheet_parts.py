@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from orchestrator.documents.office import Losses, TextLimit
-from orchestrator.documents.office_package import Package
+from orchestrator.documents.office_package import Package, Relation
 from orchestrator.documents.shapes_text import drawn_lines, shape_lines
+
+_KINDS = re.compile(b"drawing|omment|oleObject|relationships/package")
+"""What relations of a sheet are called that have words or are lost; others are printers' settings and links."""
+
+
+def _is_about_sheet(part: str) -> bool:
+    """True for the relations of a part other than the package and the workbook."""
+    return part.endswith(".rels") and not part.endswith(("/workbook.xml.rels", "_rels/.rels"))
 
 
 class SheetParts:
@@ -22,10 +31,14 @@ class SheetParts:
     def lines(self, sheet: str) -> list[str]:
         """The lines for a sheet of this name."""
         part = self._sheets.get(sheet)
-        return [] if part is None else [*self._drawings(part), *self._comments(part)]
+        relations = [] if part is None else self._package.relations(part)
+        return [*self._drawings(relations), *self._comments(relations)] if relations else []
 
     def _parts(self) -> dict[str, str]:
         """The part of each sheet, by its name."""
+        beside = filter(_is_about_sheet, self._package.parts())
+        if not any(_KINDS.search(self._package.whole(part)) for part in beside):
+            return {}
         main = self._package.main_part()
         targets = {relation.id: relation.target for relation in self._package.relations(main)}
         found: dict[str, str] = {}
@@ -39,17 +52,17 @@ class SheetParts:
             self._package.parse(main, start)
         return found
 
-    def _drawings(self, part: str) -> Iterator[str]:
-        for relation in self._package.relations(part):
+    def _drawings(self, relations: list[Relation]) -> Iterator[str]:
+        for relation in relations:
             if relation.kind == "drawing" and self._package.holds(relation.target):
                 yield from shape_lines(self._package, relation.target, self._limit, self.losses)
                 yield from drawn_lines(self._package, relation.target, self._limit, self.losses)
             elif relation.kind in ("oleObject", "package"):
                 self.losses["embedded file"] += 1
 
-    def _comments(self, part: str) -> Iterator[str]:
+    def _comments(self, relations: list[Relation]) -> Iterator[str]:
         """A line for each comment; threads stand twice in a workbook, the second time as old comments."""
-        kinds = {relation.kind: relation.target for relation in self._package.relations(part)}
+        kinds = {relation.kind: relation.target for relation in relations}
         target = kinds.get("threadedComment") or kinds.get("comments", "")
         if not self._package.holds(target):
             return
