@@ -44,6 +44,19 @@ def usual(stints: list[Stint], now: datetime = NIGHT, **more: object) -> Pace:
     return pace(learn(stints, now), UNKNOWN, now=now, **more)  # type: ignore[arg-type]
 
 
+def test_how_far_nights_differ_is_learned_from_all_of_them_and_not_from_the_last_few() -> None:
+    """Thirty nights of a steady engine are surer than eight; one that drifts is as sure as what it did next."""
+    chance = random.Random(4)
+    steady = {days: chance.lognormvariate(0.0, 0.08) for days in range(1, 31)}
+    few, many = (usual(nights(lambda days, _: steady[days], count)).spread for count in (8, 30))
+    assert many < 0.85 * few
+    assert 0.08 < many < 0.14
+    drifts = usual(nights(lambda days, _: math.exp(0.08 * math.sin(days / 3.0)) * 1.02**days, 30)).spread
+    assert 0.08 < drifts < 0.2
+    jumps = usual(nights(lambda days, _: math.exp(0.3 * (days % 2)), 30)).spread
+    assert jumps > 0.15
+
+
 # --- a pace
 
 

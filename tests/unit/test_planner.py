@@ -87,6 +87,20 @@ def test_where_rows_go(options: list[Option], asked: Terms, expected: dict[str, 
     assert planned.chance >= 0.99
 
 
+@pytest.mark.parametrize(("hazard", "spare"), [(0.0002, 0.0), (0.01, 0.0), (0.06, 3.0), (0.3, 6.0)])
+def test_what_is_told_at_most_has_the_outage_in_it_that_one_night_in_twenty_may_have(
+    hazard: float, spare: float
+) -> None:
+    """From the moment of that outage on, the dearer route does the rest."""
+    gpu = replace(GPU, pace=replace(GPU.pace, hazard=hazard, outage=20 * HOUR, spread=0.05))
+    planned = plan(8000, [gpu, REALTIME], terms(8), NOW)
+    assert routes(planned) == {"gpu": 8000}
+    lasts = min(8000.0, 0.0513 / hazard * HOUR)
+    told = Decimal(repr(lasts)) * GPU.cost.p95 + Decimal(repr(8000.0 - lasts)) * REALTIME.cost.p95
+    assert float(planned.at_most) == pytest.approx(float(told), rel=0.05)
+    assert float(planned.at_most) >= spare
+
+
 def test_a_table_that_people_read() -> None:
     asked = replace(terms(8), local_only=False)
     options = [BATCH, REALTIME, replace(FLEX, objection="job allows openai, realtime"), batch("anthropic", "0.0008")]

@@ -25,7 +25,8 @@ class Pace:
 
     `ahead` rows of others go first; `start` seconds pass before anything does, where it does not run yet. `hazard` is
     the number of outages an hour, of about `outage` seconds each. `steps` say by how much it is usually faster or
-    slower later on: (seconds from now, factor). `is_known` tells what was seen from what is assumed.
+    slower later on: (seconds from now, factor). `is_known` tells what was seen from what is assumed. `often` is how
+    many outages an hour were seen: those few may be bad luck, so `hazard` is less.
     """
 
     rate: float
@@ -37,6 +38,7 @@ class Pace:
     outage: float = ASSUMED_OUTAGE
     steps: tuple[tuple[float, float], ...] = ()
     is_known: bool = False
+    often: float = 0.0
 
     def full(self, seconds: float) -> float:
         """Seconds at its present rate that do as much as the next `seconds` do."""

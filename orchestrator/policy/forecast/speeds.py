@@ -93,6 +93,11 @@ class Speeds:
         return sum(rate * each for rate, each in zip(_HAZARDS, odds, strict=True)) / sum(odds)
 
     @property
+    def often(self) -> float:
+        """Outages an hour, as they were seen."""
+        return self.outages / self.watched if self.watched else 0.0
+
+    @property
     def outage(self) -> float:
         """How long one lasts, in seconds."""
         return self.out / self.over
@@ -191,29 +196,31 @@ def _usual(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, ahead:
     steps = _steps(speeds.hours, now)
     if not speeds.nights:
         return Pace(
-            assumed.rate, assumed.spread, assumed.source, ahead, start, speeds.hazard, speeds.outage, steps
+            assumed.rate, assumed.spread, assumed.source, ahead, start, speeds.hazard, speeds.outage, steps,
+            often=speeds.often,
         )  # fmt: skip
     whole, unfaded = sum(weight for _, weight in speeds.nights), speeds.unfaded
     mean = sum(weight * math.log(rate) for rate, weight in speeds.nights) / whole
-    off = sum(weight * (math.log(rate) - mean) ** 2 for rate, weight in speeds.nights) / whole
-    left = whole / (whole + _ASSUMED_WEIGHT * max(0.0, 1.0 - whole / unfaded))
+    apart, nights = _apart(speeds.nights)
+    idle = whole / unfaded
+    left = whole / (whole + _ASSUMED_WEIGHT * max(0.0, 1.0 - idle))
     if (weight := _evidence(assumed, len(speeds.nights))) > 0:
-        reach = _OUTLYING * math.sqrt(_variance(off, unfaded))
-        apart = min(max(math.log(assumed.rate * a_row) - mean, -reach), reach)
-        off = (unfaded * off + weight * unfaded / (unfaded + weight) * apart**2) / (unfaded + weight)
-        mean += weight / (whole + weight) * apart
-        whole, unfaded = whole + weight, unfaded + weight
+        reach = _OUTLYING * math.sqrt(_variance(apart, nights, unfaded))
+        off = min(max(math.log(assumed.rate * a_row) - mean, -reach), reach)
+        apart += weight * unfaded / (unfaded + weight) * off**2
+        mean += weight / (whole + weight) * off
+        whole, unfaded, nights = whole + weight, unfaded + weight, nights + weight
     unlike = (1.0 - speeds.alike) * _UNLIKE**2
     # Idle time makes nights less sure, but no less sure than a rate that nobody has seen.
-    bound = max(_variance(off, unfaded), assumed.spread**2)
-    variance = min(_variance(off, whole), bound) + unlike
+    bound = max(_variance(apart, nights, unfaded), assumed.spread**2)
+    variance = min(_variance(idle * apart, idle * nights, whole), bound) + unlike
     level = left * mean + (1.0 - left) * math.log(assumed.rate * a_row) if assumed.rate > 0 else mean
     variance = left * variance + (1.0 - left) * assumed.spread**2
     count = len(speeds.nights)
     rate = math.exp(level) * speeds.hours[now.hour] / a_row
     return Pace(
         rate, max(LEAST_SPREAD, math.sqrt(variance)), source(count, "nights", ENOUGH_NIGHTS), ahead, start,
-        speeds.hazard, speeds.outage, steps, count >= ENOUGH_NIGHTS,
+        speeds.hazard, speeds.outage, steps, count >= ENOUGH_NIGHTS, speeds.often,
     )  # fmt: skip
 
 
@@ -225,13 +232,33 @@ def _evidence(assumed: Assumed, count: int) -> float:
     return max(0.0, 1.0 - assumed.spread) * math.pow(_FADE, count)
 
 
-def _variance(off: float, whole: float) -> float:
-    """The variance of the next night's logarithm, where nights that weigh `whole` have one of `off`.
+def _variance(apart: float, nights: float, whole: float) -> float:
+    """The variance of the next night's logarithm, by the sum of squares of so many nights around what was expected.
 
-    Of so few nights neither the mean nor the spread is sure: about that of Student's distribution.
+    `whole` is the weight of the nights that say what is expected. Of so few nights neither the mean nor the spread is
+    sure: about that of Student's distribution.
     """
-    counted = _PRIOR_NIGHTS + whole
-    return (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + whole * off) / counted * (1 + 1 / whole) * (1 + 2 / counted)
+    counted = _PRIOR_NIGHTS + nights
+    return (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + apart) / counted * (1 + 1 / whole) * (1 + 2 / counted)
+
+
+def _apart(nights: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The sum of squares by which nights differed from what those before them let expect, and of how many nights.
+
+    How far nights differ changes far more slowly than how fast an engine is: older nights count for longer here.
+    """
+    newest = nights[0][1]
+    squares = count = 0.0
+    mean, whole = math.log(nights[-1][0]), 0.0
+    for older, (rate, weight) in zip(range(len(nights) - 1, -1, -1), reversed(nights), strict=True):
+        off = math.log(rate) - mean
+        counts = weight / newest / math.pow(_FADE, older) * math.pow(_RARE_FADE, older)
+        if whole:
+            squares += counts * off**2 / (1 + newest * math.pow(_FADE, older) / whole)
+        count += counts
+        whole += weight
+        mean += weight / whole * off
+    return squares, count
 
 
 def _steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, float], ...]:

@@ -287,13 +287,14 @@ def lateness(candidate: CandidatePlan, capacity: Capacity) -> float:
 
 
 def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
-    """What a candidate plan does not exceed (95 %): every batch fails, every pace is low, or every batch is done.
+    """What a candidate plan does not exceed (95 %): every batch fails, every pace is low and each option has an
+    outage as soon as may be, or every batch is done.
 
     Between those two lies all that may happen: the routes are filled cheapest first, so their cost is convex.
     """
     sync_options, fallback, sunk = capacity.sync_options, candidate.fallback, candidate.sunk.p95
     stay = [
-        min(rows, int(sync.between(0.0, capacity.horizon, sync.low))) if place < fallback else rows
+        min(rows, int(sync.between(0.0, min(capacity.horizon, sync.lasts), sync.low))) if place < fallback else rows
         for place, (sync, rows) in enumerate(zip(sync_options, candidate.held, strict=True))
     ]
     moved = sum(candidate.held) - sum(stay) + candidate.coming
@@ -304,7 +305,7 @@ def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
         return sunk + in_batches + capacity.at_most(candidate.held)
 
     def synchronous(rows: int, a: float) -> Decimal:
-        room = capacity.room(stay, a, fallback, sure=True)
+        room = capacity.room(stay, a, fallback, sure=True, lasts=True)
         filled = list(capacity.fill(min(rows, int(sum(room))), room))
         filled[fallback - 1] += rows - sum(filled)
         return capacity.at_most([kept + more for kept, more in zip(stay, filled, strict=True)])

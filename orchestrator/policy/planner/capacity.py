@@ -25,6 +25,8 @@ TURN = 60.0
 NEGLIGIBLE = 1e-5
 MOST_OUTAGES = 16
 """An engine with more outages than that until the deadline is taken not to make it."""
+_SELDOM = -math.log(0.95)
+"""So few outages are to be expected of what has none with 95 %."""
 _ROUNDED = 1e-17
 """A smaller part of a sum of floats does not change it."""
 Rows = tuple[int, ...]
@@ -44,6 +46,12 @@ class OptionCapacity:
     hazard: float
     is_even: bool
     """Its pace is the same at all hours, and no rows of others go first."""
+
+    @property
+    def lasts(self) -> float:
+        """Seconds for which it surely (95 %) has no outage that is long enough for its rows to be moved."""
+        outages = max(self.hazard, self.option.pace.often / HOUR) * math.exp(-DETECTED / self.option.pace.outage)
+        return _SELDOM / outages if outages > 0.0 else math.inf
 
     def between(self, a: float, b: float, rate: float, *, warm: bool = False) -> float:
         """Rows done from `a` to `b` at this rate, where ours come at `a`: it starts, and others go first.
@@ -206,11 +214,13 @@ class Capacity:
             room += sync.between(a, horizon, rate, warm=rows > 0)
         return room
 
-    def room(self, held: Sequence[int], a: float, fallback: int, *, sure: bool) -> list[float]:
-        """Rows that each option of the fallback can take from `a` on, beside those held."""
+    def room(self, held: Sequence[int], a: float, fallback: int, *, sure: bool, lasts: bool = False) -> list[float]:
+        """Rows that each option of the fallback can take from `a` on, beside those held; only for as long as it
+        surely `lasts`, if that is asked for."""
         found = []
         for place, (sync, rows) in enumerate(zip(self.sync_options[:fallback], held, strict=False)):
             rate, until = sync.low if sure else sync.rate, self.until(place, fallback)
+            until = min(until, sync.lasts) if lasts else until
             rest = max(0.0, rows - sync.between(0.0, min(a, until), rate)) if rows else 0.0
             found.append(max(0.0, sync.between(a, until, rate, warm=rows > 0) - rest))
         return found
