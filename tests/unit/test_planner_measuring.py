@@ -73,10 +73,14 @@ def test_nothing_is_measured_where_it_does_not_pay_or_is_a_risk(options: list[Op
     assert first(options, of) is None
 
 
-def test_batches_do_not_wait() -> None:
-    at = first([BATCH, API, engine(0.6)], terms(8))
+@pytest.mark.parametrize(("per_hour", "sent"), [("4.32", 0), ("9", 2_000)], ids=["it may be cheaper", "it is not"])
+def test_batches_wait_where_the_engine_may_be_cheaper(per_hour: str, sent: int) -> None:
+    """At six rows a second the first engine costs two fifths of a batch: what is in a batch would not come back."""
+    at = first([BATCH, API, engine(0.6, per_hour=per_hour)], terms(8))
+    assert (at is None) == (sent > 0)
     if at is not None:
-        assert sum(send.rows for send in at[1].sends if send.backend == BATCH.backend) > 0
+        assert at[0] is not None
+        assert {send.backend for send in at[1].sends} == {"engine"}
 
 
 @pytest.mark.parametrize("world", [JUDGED["judged-loading"], UNSEEN["cold"]], ids=lambda one: one.name)
@@ -97,8 +101,9 @@ def test_an_engine_that_loads_longer_than_thought_is_waited_for_and_not_for_ever
     assert first([API, loads], Terms(NOW + timedelta(minutes=14), margin=terms(1).margin), begun) is None
 
 
+@pytest.mark.parametrize("seen", [0, 28], ids=["between two looks", "and a look falls in between"])
 @pytest.mark.parametrize("loads", [60, 360])
-def test_a_few_rows_that_were_done_between_two_looks_tell_how_fast_it_is(loads: int) -> None:
+def test_a_few_rows_that_were_done_at_once_tell_how_fast_it_is(loads: int, seen: int) -> None:
     """An engine loads for minutes, is looked at all the time, and then does all it has within seconds."""
     sent = NOW - timedelta(minutes=10)
     first_at = sent + timedelta(seconds=loads)
@@ -110,6 +115,7 @@ def test_a_few_rows_that_were_done_between_two_looks_tell_how_fast_it_is(loads: 
         return ProgressSample(one.job_id, "s", "gpu", at, done, 66 - done)
 
     looks = [look(sent + timedelta(minutes=minute), 0) for minute in range(loads // 60)]
+    looks += [look(first_at + timedelta(seconds=5), seen)] if seen else []
     found = observed.pace(
         Sight("gpu", [one], looks), observed.Asker(JobId("mine"), "s"), Assumed(0.6, 1.0), 0.0, NOW
     )  # fmt: skip

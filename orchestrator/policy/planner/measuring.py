@@ -32,8 +32,11 @@ from orchestrator.policy.planner.types import (
 
 GUESSED = 0.5
 """A rate is a guess where it may be as far off as this (a spread of the logarithm)."""
-FAST = 0.2
-"""P(it is as fast as it is thought of here); what that saves, times this, has to be more than the rows cost."""
+FAST, FASTER = 0.2, 0.05
+"""P(it is as fast as it is thought of here): to count the rows that show it, and to say what it may save."""
+NIGHTS = 10
+"""A speed that was measured is of use on so many nights like this one. What it may save on all of them, times
+`FASTER`, has to be more than the rows cost."""
 LEAST_ROWS = 20
 """Fewer rows say nothing of a speed."""
 MOST_ROWS = 0.05
@@ -58,12 +61,12 @@ def measured(
         return None
     taken = {send.backend for send in plain.sends}
     for option in _unknown_prices(options, terms):
-        rows, fast = _rows(option, job.waiting), _fast(option)
+        rows, fast = _rows(option, job.waiting), _fast(option, FASTER)
         if option.backend in taken or not rows:
             continue
         better = replan(job, [fast if one is option else one for one in options], terms, now)
         fee = rows * max(Decimal(0), option.cost.p50 - plain.expected / job.waiting)
-        if (plain.expected - better.expected) * Decimal(repr(FAST)) <= fee:
+        if (plain.expected - better.expected) * Decimal(repr(NIGHTS * FASTER)) <= fee:
             continue
         most = option.cost.p95 * rows
         left = terms if terms.budget is None else replace(terms, budget=max(Decimal(0), terms.budget - most))
@@ -78,10 +81,15 @@ def measured(
 def waiting(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision | None:
     """What to do while a route is measured: dearer rows wait on; None where none is, or that would risk something."""
     there = {backend for backend, rows in job.synchronous if rows}
-    at_work = any(_is_guess(one, starts=True) and one.backend in there for one in options)
-    if not at_work or not job.waiting or job.rerouted or job.coming:
+    guesses = {one.backend for one in options if _is_guess(one, starts=True)} & there
+    if not guesses or not job.waiting or job.rerouted or job.coming:
         return None
-    return _held(job, None, options, terms, now, replan(job, options, terms, now))
+    plain = replan(job, options, terms, now)
+    if any(send.source in guesses for send in plain.sends):
+        # The rows that measure it stay until they have.
+        apart = tuple((backend, rows) for backend, rows in job.synchronous if backend not in guesses)
+        plain = replan(replace(job, synchronous=apart), options, terms, now)
+    return _held(job, None, options, terms, now, plain)
 
 
 def _is_guess(option: Option, *, starts: bool = False) -> bool:
@@ -101,12 +109,12 @@ def _unknown_prices(options: Sequence[Option], terms: Terms, *, starts: bool = F
         and _is_guess(one, starts=starts)
         and objection(one, terms) is None
     ]
-    return sorted(found, key=lambda one: _fast(one).cost.p50)
+    return sorted(found, key=lambda one: _fast(one, FASTER).cost.p50)
 
 
-def _fast(option: SynchronousOption) -> SynchronousOption:
-    """The same as fast as it is with the chance `FAST`, and as cheap as that makes it."""
-    times = math.exp(NORMAL.inv_cdf(1.0 - FAST) * option.pace.spread)
+def _fast(option: SynchronousOption, chance: float) -> SynchronousOption:
+    """The same as fast as it is with this chance, and as cheap as that makes it."""
+    times = math.exp(NORMAL.inv_cdf(1.0 - chance) * option.pace.spread)
     each = option.cost.p50 / Decimal(repr(times))
     pace = replace(option.pace, rate=option.pace.rate * times, spread=GUESSED / 2)
     return replace(option, cost=Cost(each, each), pace=pace)
@@ -114,7 +122,7 @@ def _fast(option: SynchronousOption) -> SynchronousOption:
 
 def _rows(option: SynchronousOption, waiting: int) -> int:
     """How many rows show how fast it is; 0 where those are too many of the job."""
-    rows = max(LEAST_ROWS, int(_fast(option).pace.rate * WORK))
+    rows = max(LEAST_ROWS, int(_fast(option, FAST).pace.rate * WORK))
     most = int(waiting * MOST_ROWS)
     return min(rows, most) if most >= LEAST_ROWS else 0
 
@@ -136,8 +144,8 @@ def _held(
     guesses = {one.backend for one in _unknown_prices(options, terms, starts=True)} & at_work
     chance, reroute = 0.0, None
     for lost, gone in ((False, probed), (True, probed | guesses)):
-        late = _later(job, now_sent, lost, gone, left, by_name, now)
-        found = replan(late, [one for one in options if one.backend not in gone], terms, now)
+        late, then = _later(job, now_sent, lost, gone, left, by_name, now)
+        found = replan(late, [one for one in options if one.backend not in gone], terms, then)
         if found.chance > chance:
             chance, reroute = found.chance, found.reroute
     if chance < min(terms.target, plain.chance - LESS_SURE):
@@ -153,7 +161,9 @@ def _at_once(job: Open, probe: Send | None, plain: Decision, by_name: dict[str, 
     there = {name for name, rows in job.synchronous if rows}
     at_work = there | ({probe.backend} if probe else set())
     guesses = [
-        _fast(one) for one in _unknown_prices(list(by_name.values()), terms, starts=True) if one.backend in at_work
+        _fast(one, FASTER)
+        for one in _unknown_prices(list(by_name.values()), terms, starts=True)
+        if one.backend in at_work
     ]
     cheap = min([by_name[send.backend].cost.p50 for send in plain.sends] + [one.cost.p50 for one in guesses])
     found = [] if probe is None else [probe]
@@ -174,10 +184,10 @@ def _later(
     left: int,
     by_name: dict[str, Option],
     now: datetime,
-) -> Open:
+) -> tuple[Open, datetime]:
     """Where the rows are after a while in which the others waited, and those at routes that are `gone` came back
-    undone; all that was sent as well, where that is `lost`."""
-    synchronous, running = dict(job.synchronous), list(job.running)
+    undone; all that was sent as well, where that is `lost`. And when that is."""
+    synchronous, sent_now = dict(job.synchronous), []
     leaves = 0.0
     for name in gone & synchronous.keys():
         left += synchronous.pop(name)
@@ -190,8 +200,8 @@ def _later(
         elif isinstance(option, SynchronousOption):
             synchronous[send.backend] = synchronous.get(send.backend, 0) + send.rows
         else:
-            running.append(Running("unsent", send.backend, send.rows, now))
-    return replace(
-        job, waiting=0, coming=left, coming_at=now + timedelta(seconds=AHEAD + leaves), running=tuple(running),
-        synchronous=tuple(synchronous.items()),
-    )  # fmt: skip
+            sent_now.append(Running("unsent", send.backend, send.rows, now))
+    then = now + timedelta(seconds=AHEAD + leaves)
+    # Batches that run are taken to be as young then as now, and so to have less time.
+    running = [replace(one, submitted_at=one.submitted_at + (then - now)) for one in (*job.running, *sent_now)]
+    return replace(job, waiting=left, running=tuple(running), synchronous=tuple(synchronous.items())), then

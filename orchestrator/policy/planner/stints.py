@@ -109,15 +109,16 @@ def stints_of(
             of_job[shard.job_id].append(shard)
     found: list[Stint] = []
     at_looks: set[JobId] = set()
+    pauses = _pauses(sight, start, now)
     for job_id, samples in by_job.items():
         shards = of_job.get(job_id, [])
         if live := _live(shards, samples, now):
             samples = [*samples, live]
         seen = list(_of_samples(looks_at_work(samples, shards, now), series, weight))
-        if any(one.rows > 0 for one in seen):
+        if any(one.rows > 0 for one in _while_working(seen, pauses)):
             at_looks.add(job_id)
         found += seen
-    found = _while_working(merged(found), sight, start, now)
+    found = _while_working(merged(found), pauses)
     idle = {sent for sent, _ in starts_of(sight)}
     between = [one for job_id, shards in of_job.items() if job_id not in at_looks for one in shards]
     found = merged([*found, *_of_shards(between, idle, start, weight)])
@@ -136,12 +137,16 @@ def _with_all_engines(stint: Stint, sight: Sight) -> Stint:
     return replace(stint, rows=stint.rows * factor, tokens=stint.tokens * factor)
 
 
-def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: datetime) -> list[Stint]:
-    """The stints without those in which the engine started: that is no speed. One that does not come stands still."""
-    pauses = [
+def _pauses(sight: Sight, start: float, now: datetime) -> list[tuple[datetime, datetime]]:
+    """When the engine started, from the rows that it was sent until the first of them was done."""
+    return [
         (sent, first if first is not None else min(now, sent + timedelta(seconds=start)))
         for sent, first in starts_of(sight)
     ]
+
+
+def _while_working(stints: Sequence[Stint], pauses: Sequence[tuple[datetime, datetime]]) -> list[Stint]:
+    """The stints without those in which the engine started: that is no speed. One that does not come stands still."""
     found, at = [], 0
     for one in stints:
         while at < len(pauses) and pauses[at][1] <= one.begin:
