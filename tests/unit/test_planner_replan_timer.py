@@ -52,6 +52,19 @@ def test_the_rescue_comes_before_it_is_too_late_and_not_much_before() -> None:
     assert decision.reason.startswith("8,000 rows rerouted from b0: later, the rest might not finish in time")
 
 
+@pytest.mark.parametrize(
+    ("held", "price", "moves"),
+    [((("realtime", 3000),), "0.0003", 3000), ((("gpu", 3000),), "0.0003", 0), ((("realtime", 3000),), "0.00099", 0)],
+    ids=["a cheaper engine has nothing to do", "it has them", "it is hardly cheaper"],
+)
+def test_rows_move_to_a_cheaper_idle_route(held: tuple[tuple[str, int], ...], price: str, moves: int) -> None:
+    gpu = synchronous("gpu", price, 1.0, location="local")
+    decision = replan(Open(synchronous=held), [gpu, REALTIME], TERMS, NOW)
+    assert sum(send.rows for send in decision.sends) == moves
+    assert {(send.source, send.backend) for send in decision.sends} == ({("realtime", "gpu")} if moves else set())
+    assert decision.chance >= 0.99
+
+
 def test_what_is_done_already_gives_more_time() -> None:
     def rerouted(rows: int) -> float:
         polls = (minutes / 60 for minutes in range(0, 240))

@@ -169,7 +169,7 @@ def _rerouting(job: Open, board: _Board, now: datetime) -> Chosen | None:
     where that is cheaper than to wait and leaves the rest sure, else all of them."""
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
     at = _position(job, board, running, 0, now)
-    found = _spared(at, board, board.best(at))
+    found = _cheaper(at, board, _spared(at, board, board.best(at)))
     soon = (
         found is not None and found.candidate.reroute_after is not None and found.candidate.reroute_after <= WAITS[0]
     )
@@ -193,17 +193,38 @@ def _spared(position: Position, board: _Board, found: Chosen | None) -> Chosen |
     spare = [max(0, math.ceil(rows - done)) for rows, done in zip(held, does, strict=True)]
     if not board.batches or sum(spare) <= SPARE * sum(held):
         return found
-    leaving = tuple((sync.option.backend, rows) for sync, rows in zip(sync_options, spare, strict=True) if rows)
-    position = replace(
-        position,
-        waiting=position.waiting + sum(spare),
-        held=tuple(a - b for a, b in zip(held, spare, strict=True)),
-        sources=(*position.sources, *leaving),
-    )
-    other = board.best(position)
+    other = board.best(_leaving(position, board, spare, to_batches=True))
     if other is None or not _is_better(other, found, board.terms):
         return found
     return other if done_by(other.candidate.unsent, other.candidate.reroute_after or horizon) >= EVEN else found
+
+
+def _cheaper(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
+    """The same, with rows of dear options free to move to cheaper ones that have nothing else to do."""
+    if found is None or not found.holds or found.candidate.sources != position.sources:
+        return found
+    room = board.ours.room(found.candidate.held, 0.0, len(board.held), sure=False)
+    dear = [0] * len(board.held)
+    for place, (sync, rows) in enumerate(zip(board.ours.sync_options, board.held, strict=True)):
+        less_dear = zip(board.ours.sync_options, room, strict=True)
+        dear[place] = min(rows, int(sum(free for other, free in less_dear if other.price < sync.price)))
+    if sum(dear) <= SPARE * sum(board.held):
+        return found
+    other = board.best(_leaving(position, board, dear, to_batches=False))
+    return other if other is not None and _is_better(other, found, board.terms) else found
+
+
+def _leaving(position: Position, board: _Board, rows: Sequence[int], *, to_batches: bool) -> Position:
+    """The same with so many rows of each option free to go elsewhere."""
+    each = zip(board.ours.sync_options, rows, strict=True)
+    leaving = tuple((sync.option.backend, many) for sync, many in each if many)
+    return replace(
+        position,
+        waiting=position.waiting + to_batches * sum(rows),
+        rerouted=position.rerouted + (not to_batches) * sum(rows),
+        held=tuple(a - b for a, b in zip(board.held, rows, strict=True)),
+        sources=(*position.sources, *leaving),
+    )
 
 
 def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
