@@ -7,7 +7,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 import click
@@ -22,6 +22,7 @@ from orchestrator.pipeline.finish import outputs
 from orchestrator.pipeline.finish.delivery import BY_HAND, is_foreign
 from orchestrator.pipeline.finish.merge import check_output
 from orchestrator.pipeline.finish.outputs import Format
+from orchestrator.settings.job_spec import ENDINGS_HINT, format_of, has_unknown_ending
 
 EVERY = 1000
 Progress = Callable[[str, int, int, str], None]
@@ -95,25 +96,27 @@ def may_overwrite(told: str) -> bool:
     return click.confirm(f"orch: {told}. Overwrite it?", default=False, err=True)
 
 
-def place_of(output: str, source: Path) -> str | Path:
-    """Return where `-o` writes the rows of a job made from `source`. Raises UsageError if it cannot or must not."""
+def place_of(output: str, source: Path, form: Format | None = None) -> str | Path:
+    """Return where `-o` writes the rows of a job made from `source`.
+
+    Raises UsageError if it cannot or must not, and without a `form` for an ending that stands for none.
+    """
     if addresses.is_address(output):
         addresses.check_address(output, "-o")
     place = outputs.places.located(output, Path())
     if isinstance(place, Path):
         check_output(place, source)
+    if form is None and has_unknown_ending(output):
+        raise UsageError(f"-o {output}: the ending stands for no format", hint=ENDINGS_HINT)
     return place
 
 
 def form_of(job: Job, output: str | Path | None) -> Format:
     """Return the format of a file's ending; else merged rows for documents, OpenAI result lines for a batch file."""
-    match PurePath(output or "").suffix:
-        case ".parquet":
-            return "parquet"
-        case ".csv":
-            return "csv"
-        case _:
-            return "batch" if job.kind is JobKind.BATCH else "jsonl"
+    named = format_of(str(output or ""))
+    if named is not None and named != "jsonl":
+        return named
+    return "batch" if job.kind is JobKind.BATCH else "jsonl"
 
 
 def style_of(form: Format) -> str:

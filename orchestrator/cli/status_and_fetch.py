@@ -189,7 +189,7 @@ def fetch(
         job, store = context.job(job_name, tell=not as_json), context.store
         _check_fetchable(context, job, partial)
         outputs.check_format(form or form_of(job, output), f"-o {output}")
-        place = None if output is None else place_of(output, Path(job.source))
+        place = None if output is None else place_of(output, Path(job.source), form)
         if place is not None:
             require_own(context, place, overwrite=overwrite)
         owned = nullcontext() if place is None else writing(store, context.home.identity(), job.id, place, now)

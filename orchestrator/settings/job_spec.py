@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -113,6 +115,22 @@ class Allow(JobFilePart):
     location: Literal["any", "local"] = Field("any", description="`local`: never leaves for a hosted backend")
 
 
+OutputFormat = Literal["jsonl", "csv", "parquet", "batch"]
+FORMATS: Mapping[str, OutputFormat] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+"""Formats by the ending of a file's name."""
+ENDINGS_HINT = f"name it {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]}, or name the format"
+
+
+def format_of(place: str) -> OutputFormat | None:
+    """Return the format that a file's or address's ending stands for, or None."""
+    return FORMATS.get(PurePath(place).suffix.lower())
+
+
+def has_unknown_ending(place: str) -> bool:
+    """True if a file's or address's name has an ending that stands for no format."""
+    return bool(PurePath(place).suffix) and format_of(place) is None
+
+
 class Output(JobFilePart):
     """Place of the merged rows when the job ends (`orch fetch` gives them at any time).
 
@@ -122,7 +140,7 @@ class Output(JobFilePart):
     path: str | None = Field(
         None, min_length=1, description="file, relative to the job file's folder, or an address such as s3://…"
     )
-    format: Literal["jsonl", "csv", "parquet", "batch"] = "jsonl"
+    format: OutputFormat = Field("jsonl", description="default: what the ending of `path` stands for, else jsonl")
     partition: Literal["night"] | None = Field(None, description="path is a folder with a folder for each night")
     overwrite: bool | None = Field(None, description="whether a file may be overwritten that orch did not write")
     table: str | None = Field(
@@ -130,6 +148,17 @@ class Output(JobFilePart):
     )
     url: str | None = Field(None, description="the table's database: sqlite:///FILE or postgresql://…; no password")
     url_env: str | None = Field(None, description="the variable that holds the address, where it has a password")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_the_format_of_its_ending(cls, given: Any) -> Any:
+        path = given.get("path") if isinstance(given, dict) else None
+        # The name of a folder of nights has no ending.
+        if not isinstance(path, str) or given.get("format") is not None or given.get("partition") is not None:
+            return given
+        if has_unknown_ending(path):
+            raise ValueError(f"the ending of {path!r} stands for no format: {ENDINGS_HINT}")
+        return {**given, "format": format_of(path) or "jsonl"}
 
     @field_validator("path", "url")
     @classmethod

@@ -43,7 +43,7 @@ def no_job(run_orch: Orch) -> bool:
 
 def done(run_orch: Orch, batch: Path, custom_ids: list[str]) -> None:
     """A run that comes to its end, with every row once and in order."""
-    out = batch.with_suffix(".out")
+    out = batch.with_name("out.jsonl")
     finished = run_orch("run", str(batch), "-o", str(out), "-q")
     assert finished.returncode == 0, finished.stderr
     assert [json.loads(line)["custom_id"] for line in out.read_bytes().splitlines()] == custom_ids

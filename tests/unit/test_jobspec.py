@@ -198,6 +198,11 @@ BAD = {
         GOOD + "output:\n  path: x\n  format: xml\n",
         ":11: output.format: Input should be 'jsonl', 'csv', 'parquet' or 'batch'",
     ),
+    "an output whose name promises another format": (
+        GOOD + "output:\n  path: answers.xlsx\n",
+        ":9: output: the ending of 'answers.xlsx' stands for no format: name it .jsonl, .ndjson, .csv or .parquet, "
+        "or name the format",
+    ),
     "an output without a place": (GOOD + "output: {format: csv}\n", ":9: output: name either a `path` or a `table`"),
     "an output in two places": (
         GOOD + "output: {path: x, table: t, url_env: X}\n",
@@ -240,6 +245,21 @@ BAD = {
     "a tag that is a number": (GOOD + "tags: {a: 1}\n", ":9: tags.a: Input should be a valid string"),
     "a key twice": (GOOD + "name: x\n", ":9: name: the key 'name' is given twice (first in line 1)"),
 }
+
+
+OUTPUTS = {
+    "{path: a.jsonl}": "jsonl", "{path: a.csv}": "csv", "{path: 's3://bucket/a.b/N.CSV'}": "csv",
+    "{path: a.parquet}": "parquet", "{path: a.ndjson}": "jsonl", "{path: folder/answers}": "jsonl",
+    "{path: a.txt, format: csv}": "csv", "{path: a.csv, format: jsonl}": "jsonl",
+    "{path: nights.2026, partition: night}": "jsonl", "{path: x.csv, partition: night, format: parquet}": "parquet",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("output", "form"), OUTPUTS.items())
+def test_the_ending_of_an_output_decides_its_format(tmp_path: Path, output: str, form: str) -> None:
+    spec = load(job_file(tmp_path, GOOD + f"output: {output}\n"))
+    assert spec.output is not None
+    assert spec.output.format == form
 
 
 @pytest.mark.parametrize(("text", "told"), BAD.values(), ids=BAD.keys())

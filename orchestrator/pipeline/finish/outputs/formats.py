@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from orchestrator.pipeline.finish.outputs.kinds import Kind, ListOf, Plain, Struct, VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Layout, Tasks
 from orchestrator.pipeline.finish.outputs.vectors import sized
+from orchestrator.settings.job_spec import OutputFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Format = Literal["jsonl", "batch", "csv", "parquet"]
+Format = OutputFormat
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32_000_000
 """JSONL bytes of a Parquet row group: long answers make it shorter than `GROUP_ROWS`."""
