@@ -53,6 +53,7 @@ from orchestrator.backends.files import keep
 from orchestrator.backends.openai_read import Listing
 from orchestrator.backends.result_lines import lines
 from orchestrator.core import wire
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import BackendRefused, NotSent, OrchError, Uncertain
 from orchestrator.core.refused_fields import ProviderError
 from orchestrator.policy.preflight import DirectAnswer, body_of
@@ -112,7 +113,7 @@ class AnthropicBatches:
         """Translate an input file into a file beside it. Raises JobFilesError, or InputError for an invalid line."""
         left_out = inline.translate_file(path, name.removesuffix(".jsonl"), self._max_tokens)
         if left_out:
-            fields = ", ".join(f"{field} ({rows:,} rows)" for field, rows in sorted(left_out.items()))
+            fields = ", ".join(f"{field} ({number_of(rows, 'row')})" for field, rows in sorted(left_out.items()))
             log.warning("%s: %s: left out, as Anthropic has no counterpart: %s", self._name, name, fields)
         return inline.file_id(path, self._root)
 

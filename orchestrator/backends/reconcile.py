@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.backends import RemoteBatch, RemoteFile
+from orchestrator.core.counts import number_of
 from orchestrator.core.shards import Shard, ShardState
 
 INPUT_SUFFIX = ".jsonl"
@@ -120,7 +121,9 @@ def _differences(shard: Shard, batch: RemoteBatch) -> Iterator[Finding]:
         return Finding(kind, batch.id, shard.id, text)
 
     if batch.rows is not None and batch.rows != shard.rows:
-        yield found(FindingKind.COUNTS, f"has {batch.rows:,} rows there, and shard {shard.id} has {shard.rows:,}")
+        yield found(
+            FindingKind.COUNTS, f"has {number_of(batch.rows, 'row')} there, and shard {shard.id} has {shard.rows:,}"
+        )
     if shard.state is ShardState.SUBMITTED:
         return  # it still moves
     if not batch.status.is_final:
@@ -130,12 +133,13 @@ def _differences(shard: Shard, batch: RemoteBatch) -> Iterator[Finding]:
     if here != there:
         yield found(
             FindingKind.COUNTS,
-            f"has {there[0]:,} rows done and {there[1]:,} failed there; {here[0]:,} and {here[1]:,} were noted",
+            f"has {number_of(there[0], 'row')} done and {there[1]:,} failed there; "
+            f"{here[0]:,} and {here[1]:,} were noted",
         )
 
 
 def _not_ours(batch: RemoteBatch, shard: Shard | None) -> Finding:
-    size = "" if batch.rows is None else f" of {batch.rows:,} rows"
+    size = "" if batch.rows is None else f" of {number_of(batch.rows, 'row')}"
     told = f"a batch{size} that is {batch.status}"
     if batch.shard is None:
         return Finding(FindingKind.FOREIGN, batch.id, None, f"{told}, made by something else")

@@ -12,6 +12,7 @@ from orchestrator.cli.context import Context, opened
 from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.core.clock import day, now
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import EventKind
 
@@ -59,7 +60,9 @@ def acknowledge(
         else:
             number = context.store.failures.acknowledge(found, note, now())
         for of, rows in Counter(one.job for one in found).items():
-            context.store.jobs.note(of, EventKind.ACKNOWLEDGED, f"{rows:,} failures, {verb} by the user", now())
+            context.store.jobs.note(
+                of, EventKind.ACKNOWLEDGED, f"{number_of(rows, 'failure')}, {verb} by the user", now()
+            )
         if as_json:
             print_json([failure_json(one) for one in _failures(context, documents, job_id)])
         say(f"orch: {number:,} {'failure is' if number == 1 else 'failures are'} {verb}")

@@ -17,6 +17,7 @@ from orchestrator.cli.context import is_current, say_keys
 from orchestrator.cli.options import scope_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OrchError, UsageError
 from orchestrator.core.extras import require_otel
 from orchestrator.core.model import JobKind, scope_words
@@ -99,9 +100,9 @@ def validate(file: Path | None, schema: bool, lists: bool, scope: Scope, quiet: 
             }
         )
         return 0
-    source = f" of {found.documents:,} documents" if found.kind is JobKind.DOCUMENTS else ""
+    source = f" of {number_of(found.documents, 'document')}" if found.kind is JobKind.DOCUMENTS else ""
     part = f"; checked: {told}" if (told := scope_words(scope.to_options())) else ""
-    show(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file{part}")
+    show(f"{file}: {number_of(found.requests, 'request')}{source}, nothing wrong with the file{part}")
     if ignored := told_ignored(found.ignored):
         show(f"  {ignored}")
     for key, why, notes in found.not_read or ():
@@ -224,7 +225,7 @@ def _examine_home(config: settings.Config) -> Iterator[Found]:
         for line in differences(home, holder, config.path):
             yield "settings of the engine", False, line, 2
         with Store.open(config.place.database_url, timeout=config.place.database_timeout) as store:
-            yield "database", True, f"{len(store.jobs.newest())} jobs", 0
+            yield "database", True, number_of(len(store.jobs.newest()), "job"), 0
     except OrchError as error:
         yield "home", False, str(error), error.exit_code
 

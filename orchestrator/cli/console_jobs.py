@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.layout import Cell, Column, Line, StyledText, pairs, sentence, table
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import JobState
@@ -111,7 +112,7 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     if job.limited_to is not None:
         told.append(("limited", f"to {job.limited_to}"))
     if detail.carried:
-        told.append(("reused", f"{detail.carried:,} rows were answered by an earlier run or another job"))
+        told.append(("reused", f"{number_of(detail.carried, 'row')}, answered by an earlier run or another job"))
     told.append(("tokens", tokens(detail.usage, counts.succeeded)))
     told.append(("cost", money(line.cost) + (f" of ${job.budget:f}" if job.budget is not None else "")))
     if not line.state.is_final:
@@ -134,12 +135,12 @@ def _outlook(outlook: Outlook, *, dated: bool) -> str:
     told = [f"{chance(outlook.chance)} in time"] if dated else []
     told.append(f"{money(outlook.expected)} more expected")
     if outlook.reroute is not None:
-        told.append(f"what still runs at {_clock(outlook.reroute.at)} goes to {' and '.join(outlook.reroute.to)}")
+        told.append(f"batches still running at {_clock(outlook.reroute.at)} go to {' and '.join(outlook.reroute.to)}")
     return "; ".join(told)
 
 
 def _quality(found: Quality) -> StyledText:
-    told = f"{found.hits:,} of {found.fields:,} known fields are right"
+    told = f"{found.hits:,} of {number_of(found.fields, 'known field')} right"
     if found.share is not None:
         told = f"{found.share:.1%}: {told}"
     if found.withheld is None:
@@ -230,18 +231,20 @@ def plan_lines(
     if plan.starts_at is not None:
         lines += sentence(f"rows wait until {_clock(plan.starts_at)}, when they cost less", width)
     if plan.reroute is not None and deadline is not None:
-        what = f"what still runs at {_clock(plan.reroute.at)} goes to {' and '.join(plan.reroute.to)}"
-        lines += sentence(f"reroute: {what}; needed {chance(plan.reroute.needed)}", width)
+        what = f"batches still running at {_clock(plan.reroute.at)} go to {' and '.join(plan.reroute.to)}"
+        lines += sentence(f"reroute: {what}; {chance(plan.reroute.needed)} likely to be needed", width)
     if plan.probe is not None:
-        lines += sentence(f"{plan.probe.rows:,} rows go to {plan.probe.backend}; {plan.probe.reason}", width)
+        lines += sentence(
+            f"probe: {number_of(plan.probe.rows, 'row')} to {plan.probe.backend}; {plan.probe.reason}", width
+        )
     for backend in dict.fromkeys(one.backend for one in plan.first_rows):
         lines += sentence(_asked_first(backend, [one for one in plan.first_rows if one.backend == backend]), width)
     if plan.routes:
         told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
         used = [route.backend for route in plan.routes if route.backend in problems]
-        likely = f"nobody can say whether in time: {' and '.join(used)} does not answer as it should"
+        likely = f"no chance can be given: {' and '.join(used)} does not answer as it should"
         if not used:
-            likely = f"in time with {chance(plan.chance)}"
+            likely = f"{chance(plan.chance)} likely to be in time"
         told = told if deadline is None else f"{told}, {likely}"
         lines += sentence(told, width)
     for backend, problem in problems.items():
@@ -256,7 +259,7 @@ def plan_lines(
 def _asked_first(backend: str, rows: Sequence[FirstRow]) -> str:
     costs = [one.at_most for one in rows]
     most = "without a bound" if None in costs else f"at most {money(sum(filter(None, costs), Decimal(0)))}"
-    return f"{'1 row is' if len(rows) == 1 else f'{len(rows)} rows are'} asked first at {backend}, {most}"
+    return f"asked first at {backend}: {number_of(len(rows), 'row')}, {most}"
 
 
 def _span(cost: Cost) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from orchestrator.cli.console import Screen, View, err, text_line
 from orchestrator.cli.layout import Line, StyledText, cell_width, paragraph, sentence, wrap
 from orchestrator.cli.terminal import width_of
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration
 from orchestrator.core.money import money
 from orchestrator.reports.status import JobDetail, RateWindow
@@ -59,7 +60,7 @@ class LiveProgress:
             return
         rate = self._rate("documents", documents)
         done = f"{documents:,} read" if expected is None else f"{documents:,} of {expected:,}"
-        told = f"reading documents: {done}, {requests:,} requests"
+        told = f"reading documents: {done}, {number_of(requests, 'request')}"
         if rate:
             told += f", {rate:,.0f} documents/s"
         if rate and expected is not None and expected > documents:
@@ -83,8 +84,8 @@ class LiveProgress:
         left = line.counts.total - line.done
         eta = duration(left / rate) if rate and left else "—"
         summary = (
-            f"{line.job.id}: {line.state} {line.processed:,}/{line.counts.total:,} rows, {rate:,.1f}/s, ETA {eta}, "
-            f"{tokens(detail.usage, line.counts.succeeded)}, {money(line.cost)}"
+            f"{line.job.id}: {line.state} {line.processed:,}/{number_of(line.counts.total, 'row')}, {rate:,.1f}/s, "
+            f"ETA {eta}, {tokens(detail.usage, line.counts.succeeded)}, {money(line.cost)}"
         )
         if told := detail.problem or next((shard.held for shard in detail.held), None):
             summary += f"  ! {told}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.cli.layout import Cell, Column, Line, StyledText, sentence, table
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, moment_words
 from orchestrator.policy.calibration import Calibration
 from orchestrator.policy.diff import Difference
@@ -41,7 +42,7 @@ def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line
     name, *others = CALIBRATION_COLUMNS
     columns = [Column(name), *(Column(other, right=True) for other in others)]
     verdicts = [f"{calibration_name(line)}: {line.verdict}" for line in lines]
-    due = "due: half of what came below its p50, 95 % of it below its p95"
+    due = "expected: half of the actual values below their p50, 95 % below their p95"
     return [
         *sentence(title, width, "bold"),
         (),
@@ -86,7 +87,7 @@ def night_lines(report: NightReport, width: int | None) -> list[Line]:
     """Show the report of a night."""
     lines = [*sentence(title_of(report), width, "bold"), *sentence(f"{headline(report)}.", width)]
     if report.needs:
-        lines += [(), *sentence("Needs a person", width, "bold red")]
+        lines += [(), *sentence("Needs attention", width, "bold red")]
         for job, need in report.needs:
             lines += _item(f"{job}: {need}", width)
     for job_report in report.jobs:
@@ -116,9 +117,9 @@ def diff_lines(found: Difference, title: str, width: int | None) -> list[Line]:
     """Show the difference between two runs: counts, fields, and the first rows of each kind."""
     added, removed = found.added.number, found.removed.number
     lines = sentence(title, width, "bold")
-    lines += sentence(f"{added:,} rows added, {removed:,} removed, {found.changed:,} changed", width)
+    lines += sentence(f"{number_of(added, 'row')} added, {removed:,} removed, {found.changed:,} changed", width)
     if found.unread:
-        lines += sentence(f"{found.unread:,} answers could not be compared: a result file is gone", width)
+        lines += sentence(f"{number_of(found.unread, 'answer')} could not be compared: a result file is gone", width)
     if found.by_field:
         fields = [(name, f"{number:,}") for name, number in found.by_field.items()]
         lines += [(), *table((Column("field"), Column("changed", right=True)), fields, width)]

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 from orchestrator.cli.console_rows import answer_text, messages
 from orchestrator.cli.layout import Line, StyledText, beside, pairs, sentence
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration
 from orchestrator.core.model import RequestState
 from orchestrator.core.money import money
@@ -112,13 +113,15 @@ def _indented(text: str, width: int | None) -> list[Line]:
 def _sums(trial: Trial, width: int | None) -> list[Line]:
     detail = trial.detail
     counts = detail.line.counts
-    asked = f"{counts.total:,} requests, {counts.succeeded:,} passed"
+    asked = f"{number_of(counts.total, 'request')}, {counts.succeeded:,} passed"
     if detail.carried:
         asked += f", {detail.carried:,} answered before"
     told = [("tried", asked), ("cost", f"{money(detail.line.cost)}; {tokens(detail.usage)}")]
     if detail.quality is not None and detail.quality.share is not None:
         found = detail.quality
-        told.append(("quality", f"{found.share:.1%}: {found.hits:,} of {found.fields:,} known fields are right"))
+        told.append(
+            ("quality", f"{found.share:.1%}: {found.hits:,} of {number_of(found.fields, 'known field')} right")
+        )
     if trial.whole is not None:
         told += _whole(trial.whole)
     told.append(("job", detail.line.job.id))
@@ -130,7 +133,7 @@ def _whole(whole: WholeJob) -> list[tuple[str, str]]:
         return [("whole job", whole.problem or "not known")]
     report = whole.report
     done = report.carried + report.cached
-    told = f"{report.requests:,} requests of {report.documents:,} documents"
+    told = f"{number_of(report.requests, 'request')} of {number_of(report.documents, 'document')}"
     if done:
         told += f", {done:,} of them answered already"
     return [("whole job", told), ("would cost", _cost(whole.plan))]

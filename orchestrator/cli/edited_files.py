@@ -12,6 +12,7 @@ from orchestrator.cli.console_progress import LiveProgress
 from orchestrator.cli.context import Context
 from orchestrator.cli.output import say
 from orchestrator.core.clock import now
+from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job
 from orchestrator.core.shards import AT_BACKEND
 from orchestrator.pipeline.build.intake import How, Intake, Options, earlier_content
@@ -37,7 +38,7 @@ def of_edited(context: Context, file: Path, options: Options, view: LiveProgress
     say("orch: finish: the other job goes on, and nothing new is started")
     say("orch: beside: both are finished; what is the same and under way is asked once")
     choice = click.prompt(
-        "orch: what should become of it?",
+        "orch: what should happen to it?",
         type=click.Choice([Edited.SUPERSEDE.value, _FINISH, Edited.BESIDE.value]),
         default=Edited.SUPERSEDE.value,
         err=True,
@@ -52,6 +53,6 @@ def _under_way(context: Context, job: Job) -> str:
     counts = context.store.jobs.counts([job.id])[job.id]
     sent = [shard for shard in context.store.shards.of_job(job.id) if shard.state in AT_BACKEND]
     rows, names = sum(shard.rows for shard in sent), ", ".join(sorted({shard.backend for shard in sent}))
-    batches = "1 batch" if len(sent) == 1 else f"{len(sent):,} batches"
-    at = f"{batches} of {rows:,} rows at {names}" if sent else "no batch"
-    return f"{at} under way; {counts.pending:,} of {counts.total:,} rows have no answer yet"
+    batches = number_of(len(sent), "batch")
+    at = f"{batches} of {number_of(rows, 'row')} at {names}" if sent else "no batch"
+    return f"{at} under way; without an answer yet: {counts.pending:,} of {number_of(counts.total, 'row')}"

@@ -11,6 +11,7 @@ from orchestrator.cli.console_progress import progress
 from orchestrator.cli.context import Context, opened
 from orchestrator.cli.output import json_option, print_json, quiet_option, say, show
 from orchestrator.core.clock import now
+from orchestrator.core.counts import number_of
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.gc.backup import BackupContents
@@ -148,7 +149,8 @@ def _tell(file: Path, found: BackupContents, only_check: bool) -> None:
     from orchestrator.policy.retention import words
 
     label, checked = found.label, f", {found.lines:,} result lines read" if only_check else ""
-    show(f"{file}: {found.files:,} files, {words(found.bytes)}, of {label.made_at:%Y-%m-%d %H:%M} UTC{checked}")
+    size = f"{number_of(found.files, 'file')}, {words(found.bytes)}"
+    show(f"{file}: {size}, of {label.made_at:%Y-%m-%d %H:%M} UTC{checked}")
     if not label.database:
         say(
             "orch: the Postgres database is not included; copy it with `pg_dump`"

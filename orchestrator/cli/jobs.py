@@ -20,7 +20,7 @@ from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quie
 from orchestrator.cli.plan import plan_json
 from orchestrator.cli.rows import may_overwrite, place_of, require_own, write_rows
 from orchestrator.core.clock import now
-from orchestrator.core.counts import FailOn
+from orchestrator.core.counts import FailOn, number_of
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.extras import require_parquet
@@ -225,7 +225,7 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
             print_json(detail.to_json())
         else:
             counts = detail.line.counts
-            show(f"{job.id}: {detail.line.state}; {counts.succeeded:,} of {counts.total:,} rows were done")
+            show(f"{job.id}: {detail.line.state}; {counts.succeeded:,} of {number_of(counts.total, 'row')} done")
         return 0
 
 
@@ -291,7 +291,7 @@ def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, tas
     )
     of_task = "" if task is None else f" to the task {task}"
     if number:
-        view.say(f"orch: {number:,} rows of {job.id}{of_task} will be retried")
+        view.say(f"orch: {number_of(number, 'row')} of {job.id}{of_task} will be retried")
     elif job.error is not None:
         return None
     else:

@@ -10,6 +10,7 @@ from orchestrator.cli.context import Context, opened
 from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.core.clock import now
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.engine import manual_actions
 from orchestrator.reports.listings import held_json
@@ -75,7 +76,7 @@ def release(document: str | None, job_id: str | None, everything: bool, as_json:
         number = manual_actions.release(context.store, held, manual_actions.USER, now())
         if as_json:
             print_json([held_json(one) for one in held])
-        say(f"orch: {number:,} rows are released; the next run of their job file retries them")
+        say(f"orch: released: {number_of(number, 'row')}; the next run of the job file retries them")
         return 0
 
 

@@ -11,6 +11,7 @@ from orchestrator.backends.open import open_backend
 from orchestrator.backends.reconcile import Comparison, FindingKind, compare, is_open
 from orchestrator.cli.context import Context, opened, say_keys
 from orchestrator.cli.output import json_option, print_json, say, show
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.shards import Shard
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend
@@ -83,7 +84,7 @@ def _left_out(api: Backend, account: str, shards: list[Shard], listed: set[str])
 
 def _show(comparison: Comparison) -> None:
     show(
-        f"{comparison.backend} ({comparison.account}): {comparison.batches:,} batches there, "
+        f"{comparison.backend} ({comparison.account}): {number_of(comparison.batches, 'batch')} there, "
         f"{comparison.known:,} of them known here and alike"
     )
     foreign = 0
@@ -93,4 +94,4 @@ def _show(comparison: Comparison) -> None:
             continue
         show(f"  {finding.kind}: {finding.id}: {finding.text}")
     if foreign:
-        show(f"  {foreign:,} batches were created by something else (--json lists them)")
+        show(f"  created by something else: {number_of(foreign, 'batch')} (--json lists them)")

@@ -15,6 +15,7 @@ import click
 from orchestrator.cli import drop_output
 from orchestrator.cli.context import Context
 from orchestrator.core import addresses
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.pipeline import merged_lines
@@ -140,7 +141,7 @@ def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, for
     except OSError as error:
         drop_output(1)
         raise StorageError(f"cannot write to stdout: {error.strerror}", hint="-o FILE writes to a file") from error
-    return WrittenRows(counted.rows, form, f"{counted.rows:,} rows")
+    return WrittenRows(counted.rows, form, number_of(counted.rows, "row"))
 
 
 class _Shown(io.RawIOBase):

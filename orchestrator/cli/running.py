@@ -13,6 +13,7 @@ from orchestrator.cli.console_progress import LiveProgress
 from orchestrator.cli.context import Context, log_to
 from orchestrator.cli.failures import CommandInterrupted
 from orchestrator.core import interrupts
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import ShardState
@@ -119,11 +120,11 @@ def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
     if not hosted:
         return f"stopped; {goes_on}"
     rows, names = sum(shard.rows for shard in hosted), ", ".join(sorted({shard.backend for shard in hosted}))
-    batches = "1 batch" if len(hosted) == 1 else f"{len(hosted):,} batches"
+    batches = number_of(len(hosted), "batch")
     verb = "goes" if len(hosted) == 1 else "go"
     return (
-        f"stopped here, but {batches} of {rows:,} rows {verb} on at {names} and will be billed; {goes_on}; "
-        f"follow it: `orch status {job.id}`; end it: `orch cancel {job.id}`"
+        f"stopped here, but {batches} of {number_of(rows, 'row')} {verb} on at {names} and will be billed; "
+        f"{goes_on}; follow it: `orch status {job.id}`; end it: `orch cancel {job.id}`"
     )
 
 

@@ -278,9 +278,9 @@ def _show(context: Context, one: Schedule) -> None:
     terms = [] if one.deadline is None else [f"deadline {one.deadline}"]
     terms += [] if one.budget is None else [f"budget ${one.budget:f}"]
     grace = duration(one.grace.total_seconds())
-    late = f"run when found up to {grace} late" if one.misfire is Misfire.RUN else "skipped when found late"
-    overlap = "skipped" if one.overlap is Overlap.SKIP else "waits"
-    show(f"  {', '.join([one.file, *terms, late, f'{overlap} while a job of the file is still going'])}")
+    late = f"late nights run up to {grace} late" if one.misfire is Misfire.RUN else "late nights are skipped"
+    overlap = "is skipped" if one.overlap is Overlap.SKIP else "waits"
+    show(f"  {', '.join([one.file, *terms, late, f'a night {overlap} while a job of the file runs'])}")
     if last is not None:
         show(f"  {last.name}: {night_words(last)}")
     if one.home != context.home.identity():

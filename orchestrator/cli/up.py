@@ -16,6 +16,7 @@ from orchestrator.cli.options import Address, actions_option, names_option, web_
 from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible
 from orchestrator.core.clock import now
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.interrupts import Interrupted
 from orchestrator.core.listening import bound
@@ -170,7 +171,7 @@ class _Told:
             text = f"{line.job.id}: {line.state}"
             if self._jobs.setdefault(line.job.id, text if line.state.is_final else "") != text:
                 self._jobs[line.job.id] = text
-                yield f"{text}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}"
+                yield f"{text}, {line.done:,}/{number_of(line.counts.total, 'row')}, {money(line.cost)}"
 
 
 def _keep_secrets(secrets: dict[str, str], config: Config) -> None:

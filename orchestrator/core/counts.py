@@ -12,6 +12,11 @@ MARKED = ("cut", "repaired", "odd_ends", "unverifiable")
 """States of accepted answers that are counted separately."""
 
 
+def number_of(number: int, noun: str) -> str:
+    """Format a count with its noun: `1 row`, `2,000 rows`, `3 batches`."""
+    return f"{number:,} {noun if number == 1 else noun + ('es' if noun.endswith('ch') else 's')}"
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Requests of a job by state, derived from the rows on each call.

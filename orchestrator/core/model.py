@@ -11,7 +11,7 @@ from typing import Any, NewType
 
 import msgspec
 
-from orchestrator.core.counts import Counts
+from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.errors import OutputFault
 
 JobId = NewType("JobId", str)
@@ -139,7 +139,7 @@ class JobFault(StrEnum):
 def scope_words(options: Mapping[str, Any]) -> str | None:
     """Describe the limits in a job's options for people; None if it has no limits."""
     first, only, tasks = (options.get(name) for name in ("limit", "only", "tasks"))
-    told = [f"the first {first:,} documents"] if first else []
+    told = [f"the first {number_of(first, 'document')}"] if first else []
     told += [f"documents {', '.join(only)}"] if only else []
     told += [f"tasks {', '.join(tasks)}"] if tasks else []
     return "; ".join(told) or None

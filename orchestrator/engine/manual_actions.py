@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, RequestState
@@ -37,7 +38,7 @@ def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | No
         store.jobs.allow(job.id, **{SUPERSEDED_BY: None})
         of_task = "" if task is None else f" to the task {task}"
         by = "" if who == USER else f", asked for by {who}"
-        store.jobs.note(job.id, EventKind.RETRY, f"{number:,} rows{of_task} will be retried{by}", at)
+        store.jobs.note(job.id, EventKind.RETRY, f"{number_of(number, 'row')}{of_task} will be retried{by}", at)
     return number
 
 
@@ -53,7 +54,7 @@ def release(store: Store, held: Sequence[Held], who: str, at: datetime) -> int:
     """Let the next run of their job file ask rows again; return their number."""
     number = store.quarantine.release(held, at)
     for of, rows in Counter(one.job for one in held).items():
-        store.jobs.note(of, EventKind.RELEASED, f"{rows:,} rows from quarantine, by {who}", at)
+        store.jobs.note(of, EventKind.RELEASED, f"{number_of(rows, 'row')} from quarantine, by {who}", at)
     return number
 
 

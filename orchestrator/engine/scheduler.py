@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import (
     DataRefused,
     InputError,
@@ -135,7 +136,7 @@ class Scheduler:
                 night = Night(schedule.id, one.night, one.at, NightState.DUE, why, now, slot=one.slot)
             else:
                 only = newest.name if newest else "none"
-                why = f"no engine was running at its time; of missed nights only the newest, {only}, is run"
+                why = f"no engine was running at its time; only the newest missed night, {only}, is run"
                 night = Night(
                     schedule.id, one.night, one.at, NightState.MISSED, why, now, ended_at=now, slot=one.slot
                 )
@@ -282,7 +283,7 @@ class Scheduler:
         counts = self._store.jobs.counts([job.id])[job.id]
         ends = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired")]
         rows = ", ".join(f"{number:,} {name}" for name, number in ends if number)
-        return self._end(night, NightState.DONE, f"{counts.total:,} rows: {rows}")
+        return self._end(night, NightState.DONE, f"{number_of(counts.total, 'row')}: {rows}")
 
     def _failed(self, night: Night, reason: str, code: str) -> list[str]:
         try:

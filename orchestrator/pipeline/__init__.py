@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
-from orchestrator.core.counts import Counts
+from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.errors import (
     BackendError,
     InputError,
@@ -300,7 +300,7 @@ class Pipeline:
             )
         self._store.forecasts.made(turnarounds(planning, added, self._now()))
         for shard in (*first, *added):
-            told = f"{shard.rows:,} rows to {shard.backend}: {shard.reason}"
+            told = f"{number_of(shard.rows, 'row')} to {shard.backend}: {shard.reason}"
             self._note(job, EventKind.ROUTED, told, shard, PROBE if order.probe else None)
         return bool(first or added)
 
@@ -346,7 +346,9 @@ class Pipeline:
         self._gate.forget(job)
         self._samples.forget(job)
         self._note(
-            job, EventKind.FINISHED, f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {ended}"
+            job,
+            EventKind.FINISHED,
+            f"{counts.succeeded:,} of {number_of(counts.total, 'row')} succeeded; merged into {ended}",
         )
         return True
 

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from msgspec import structs
 
 from orchestrator.backends import RemoteBatch
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import AccountError, BackendRefused, RefusedError
 from orchestrator.core.model import REPAY, Job, Price, Usage
 from orchestrator.core.shards import Shard, ShardId
@@ -93,7 +94,7 @@ class LostAnswers:
         """
         price, used = self._price(shard, handle)
         cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"
-        rows = f"the {self.rows:,} rows of batch {self.batch}"
+        rows = f"{number_of(self.rows, 'row')} of batch {self.batch}"
         told = f"{handle.name} was paid {cost} for {rows}, and their answers are gone"
         if not is_agreed(job, self.made_at):
             raise RefusedError(

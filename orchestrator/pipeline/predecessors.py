@@ -93,7 +93,7 @@ def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Nigh
                 yield replace(mine, due_at=at, reason=why)
             continue
         if came is NightState.DUE and night is not ended[-1]:
-            came, why = NightState.MISSED, f"of missed nights only the newest, {ended[-1].name}, is run"
+            came, why = NightState.MISSED, f"only the newest missed night, {ended[-1].name}, is run"
         ends = None if came is NightState.DUE else now
         code = JobFault.AFTER if came is NightState.SKIPPED else None
         yield Night(schedule.id, night.night, at, came, why, now, ended_at=ends, slot=night.slot, code=code)

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
+from orchestrator.core.counts import number_of
+
 MOST_GROUPS = 3
 """Most groups of rows that a message names."""
 
@@ -29,7 +31,7 @@ def describe_refused(health: Mapping[str, Any], batches: Collection[str]) -> str
     )
     shown = [_describe(group) for group in groups[:MOST_GROUPS]]
     if more := sum(int(group["rows"]) for group in groups[MOST_GROUPS:]):
-        shown.append(f"{more:,} more rows are tried again")
+        shown.append(f"and {more:,} more")
     return "; ".join(shown) or None
 
 
@@ -49,4 +51,4 @@ def _describe(group: Mapping[str, Any]) -> str:
     rows, tries, most = int(group["rows"]), int(group["tries"]), group["most_tries"]
     what = "refused" if int(group["status"]) >= HTTPStatus.BAD_REQUEST else "failed"
     attempt = f"try {tries}" if most is None else f"try {tries} of {most}"
-    return f"{rows:,} {'row' if rows == 1 else 'rows'} {what}: {group['reason']}, {attempt}"
+    return f"{number_of(rows, 'row')} {what}: {group['reason']}, {attempt}"

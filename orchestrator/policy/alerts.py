@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from orchestrator.core.counts import Counts, Failing
+from orchestrator.core.counts import Counts, Failing, number_of
 from orchestrator.core.durations import MINUTE, duration, moment_words
 from orchestrator.core.errors import OutputFault
 from orchestrator.core.events import EventKind, Happened
@@ -147,7 +147,7 @@ def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> 
     reroutes = [event.reason for event in watched.events if event.kind == EventKind.RESCUED]
     if job.deadline_at <= now:
         action = "open rows are given up" if expires(job) else "the job finishes late"
-        left = f"{watched.counts.pending:,} of {watched.counts.total:,} rows have no answer"
+        left = f"without an answer: {watched.counts.pending:,} of {number_of(watched.counts.total, 'row')}"
         yield Alert(AlertKind.DEADLINE, job, "missed", f"the deadline of {at} has passed: {left}", action)
     elif watched.chance is not None and watched.chance < settings.chance:
         action = reroutes[-1] if reroutes else "nothing yet: no other route is better; rerouted as soon as one is"
@@ -183,7 +183,7 @@ def _stall(watched: MonitoredJob, now: datetime) -> Iterator[Alert]:
     for shard in watched.shards:
         if shard.held is None or shard.rerouted_at is not None or shard.state.is_final:
             continue
-        where = f"batch {shard.id} of {shard.rows:,} rows at {shard.backend}"
+        where = f"batch {shard.id} of {number_of(shard.rows, 'row')} at {shard.backend}"
         what = f"{shard.id} {shard.held_code or 'held'}"
         if shard.held_code is HoldCode.SLOW:
             action = "waiting; its rows are rerouted if the deadline requires it"

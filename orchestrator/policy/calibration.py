@@ -105,9 +105,9 @@ def _of_chances(known: Sequence[tuple[float, float, float]]) -> tuple[float | No
     ratio = came / number / share if share else None
     if number < ENOUGH:
         return ratio, None, _too_few(number)
-    says = f"{came} of {number} in time, told {share:.1%} on the mean"
+    says = f"{came} of {number} in time; the mean forecast was {share:.1%}"
     trusted = at_most(came, number, min(share, 1.0 - 1e-9)) >= CHANCE
-    return ratio, trusted, says if trusted else f"too hopeful: {says}"
+    return ratio, trusted, says if trusted else f"too optimistic: {says}"
 
 
 def _verdict(
@@ -120,7 +120,7 @@ def _verdict(
     held, told = kept
     if at_most(held, told, 0.95) < CHANCE:
         due = ceil(0.95 * told)
-        return False, f"too hopeful: {held} of {told} kept within the p95, where {due} should"
+        return False, f"too optimistic: {held} of {told} within the p95; expected {due}"
     usual = "" if ratio is None else f": it usually comes to {ratio:.2f} × the p50"
     if at_most(below, unlike, 0.5) < CHANCE / 2:
         return False, f"too low in the middle{usual}, though the p95 holds"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.money import money
 
 KIND = "canary"
@@ -58,7 +59,7 @@ def until(built_at: datetime, deadline: datetime | None) -> datetime | None:
 def judge(seen: CanaryFigures, limits: CanaryLimits) -> CanaryVerdict:
     """Decide about the job once all rows of its canary have an outcome."""
     failed = sum(seen.failed.values())
-    told = f"{failed:,} of {seen.rows:,} rows that went first failed{_codes(seen.failed)}"
+    told = f"{failed:,} of {number_of(seen.rows, 'row')} that went first failed{_codes(seen.failed)}"
     if failed > limits.max_failed * seen.rows:
         return CanaryVerdict(False, f"canary: {told}, more than {limits.max_failed:.0%}")
     if seen.foreseen is None or seen.foreseen <= 0:

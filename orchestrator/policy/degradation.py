@@ -51,7 +51,7 @@ class SpeedWatch:
         """Return why an engine must restart for its use of host memory, in bytes, or None."""
         if most is None or size <= most or at - self._restarted < REST_SECONDS:
             return None
-        return f"it takes {size:,} bytes of the machine's memory, and may take {most:,}"
+        return f"it takes {size:,} bytes of the machine's memory; the limit is {most:,}"
 
     def restarted(self, at: float) -> None:
         """Note a restart: the engine is compared with its work from now on."""
@@ -68,4 +68,4 @@ class SpeedWatch:
         if at - self._slow[0][0] + WINDOW_SECONDS < SLOW_SECONDS or at - self._restarted < REST_SECONDS:
             return None
         minutes = SLOW_SECONDS / 60
-        return f"for {minutes:.0f} minutes it has done {rate / best:.0%} of what it did with as many rows at once"
+        return f"for {minutes:.0f} minutes it has run at {rate / best:.0%} of its earlier rate at this concurrency"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.wire import BatchStatus
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -172,7 +173,7 @@ def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
 
 def nothing(backend: str, rows: int, until: datetime, now: datetime) -> EvidenceVerdict:
     """Judge if the rows of a batch that did nothing by its provider's own word return; see `nothing_until`."""
-    told = f"{backend} says that the batch is completed and did nothing: 0 of {rows:,} rows, no usage, empty files"
+    told = f"{backend} says that the batch is completed, with 0 of {number_of(rows, 'row')}, no usage and empty files"
     return EvidenceVerdict() if now >= until else EvidenceVerdict(f"{told}; its rows go back at {until:%a %H:%M} UTC")
 
 
@@ -181,7 +182,8 @@ def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) ->
     if batch.status is BatchStatus.FAILED:
         return EvidenceVerdict()
     if batch.completed and not batch.has_output:
-        told = f"the batch is {batch.status} and counts {batch.completed:,} answers; its output file is not named yet"
+        answers = number_of(batch.completed, "answer")
+        told = f"the batch is {batch.status} and counts {answers}; its output file is not named yet"
         return _until(told, until, now)
     if batch.failed and not batch.has_errors:
         return _until(f"the batch is {batch.status}; its error file is not named yet", since + FILES_APPEAR, now)
@@ -235,7 +237,7 @@ def whole(
     if reading.absent:
         told = f"its {' and '.join(reading.absent)} file cannot be read yet"
         return _until(told, until, now)
-    has = f"its files have {reading.rows:,} of {expected:,} rows"
+    has = f"its files have {reading.rows:,} of {number_of(expected, 'row')}"
     if reading.cut is not None:
         return _until(f"{has}: the transfer breaks off ({reading.cut})", until, now)
     if reading.told is not None and reading.bytes < reading.told:

@@ -133,7 +133,7 @@ def refused(
     elif in_flight_tokens:
         learned = replace(learned, limit=max(in_flight_tokens, total * 9 // 10), learned_at=now)
     ours = f"{amount(in_flight_tokens)} tokens" if in_flight_tokens else "nothing"
-    return wait(learned, f"queued behind quota: {reason} ({ours} of ours there)", None, now)
+    return wait(learned, f"queued behind quota: {reason} ({ours} enqueued by us)", None, now)
 
 
 def wait(learned: Learned, reason: str, retry_after: float | None, now: datetime) -> Learned:

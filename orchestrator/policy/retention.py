@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration
 from orchestrator.core.model import JobId
 from orchestrator.settings.config import Retention
@@ -106,8 +107,8 @@ def _carried(job: Leaving, carriers: Carriers, keeping: Collection[JobId]) -> st
     if not held:
         return None
     first, *more = sorted(held, key=lambda other: (-held[other], other))
-    others = f", {len(more)} more jobs some" if more else ""
-    return f"{first} uses {held[first]:,} of its answers{others}"
+    others = f" and {number_of(len(more), 'other job')}" if more else ""
+    return f"its answers are used by {first} ({number_of(held[first], 'row')}){others}"
 
 
 def _by_age(job: Leaving, booked: Collection[JobId], terms: Retention, now: datetime) -> RetentionVerdict:
@@ -146,7 +147,7 @@ def _make_room(
         left.remove(job)
         keeping.discard(job.job_id)
         used -= job.bytes
-        reason = f"the home takes {words(used + job.bytes)}, and may take {words(most)}; this job is the oldest"
+        reason = f"the home takes {words(used + job.bytes)}; the limit is {words(most)}; this job is the oldest"
         verdicts[job.job_id] = replace(verdicts[job.job_id], fate=JobFate.FILES, reason=reason, bytes=job.bytes)
 
 

@@ -71,13 +71,13 @@ class TierPrice:
         if usage.web_searches and per.search is None and self.search is None:
             found.append(f"{usage.web_searches:,} web searches have no price")
         if usage.cache_write_1h_tokens and per.cache_write_1h is None:
-            found.append("an hour in the cache has no price of its own")
+            found.append("the one-hour cache has no price of its own")
         if usage.input_audio_tokens and per.input_audio is None:
-            found.append("sound that went in has no price of its own")
+            found.append("audio input has no price of its own")
         if usage.output_audio_tokens and per.output_audio is None:
-            found.append("sound that came out has no price of its own")
+            found.append("audio output has no price of its own")
         if usage.output_image_tokens and per.output_image is None:
-            found.append("pictures that came out have no price of their own")
+            found.append("image output has no price of its own")
         return found
 
     def check(self, endpoint: str) -> None:

@@ -44,7 +44,7 @@ def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:
     except JSON_ERRORS:
         raise NoVector("the answer contains no vector") from None
     if len(entries) != 1:
-        raise NoVector(f"the answer holds {len(entries)} vectors, and one text was sent")
+        raise NoVector(f"the answer holds {len(entries)} vectors, but one text was sent")
     found = entries[0].embedding
     vector = _unpacked(found, size) if isinstance(found, str) else found
     if not vector:

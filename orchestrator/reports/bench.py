@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import HOUR, duration
 from orchestrator.core.engines import EngineRates
 from orchestrator.policy.bench import Knee, NoKnee, TuneRun, Verdict, Winner
@@ -131,7 +132,8 @@ class BenchReport:
     def title(self) -> str:
         """Headline: the model, the backend and the measured rows."""
         version = f", {self.engine_version}" if self.engine_version else ""
-        return f"{self.model} at {self.backend}{version}: {self.rows:,} of {self.job_rows:,} rows of {self.job}"
+        rows = f"{self.rows:,} of {number_of(self.job_rows, 'row')} of {self.job}"
+        return f"{self.model} at {self.backend}{version}: {rows}"
 
     @property
     def knee_words(self) -> str:

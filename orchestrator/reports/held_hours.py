@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import HOUR, duration
 from orchestrator.core.engines import EngineHold
 from orchestrator.core.money import money
@@ -26,7 +27,7 @@ class HeldHours:
     @property
     def words(self) -> str:
         """The hours as a sentence for people."""
-        starts = f"{self.starts} start{'s' if self.starts != 1 else ''}"
+        starts = f"{number_of(self.starts, 'start')}"
         return (
             f"{self.backend} held GPUs for {self.model}: {duration(self.gpu_hours * HOUR)} of one GPU, "
             f"{duration(self.starting_hours * HOUR)} of it in {starts}: {money(self.cost)}"

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.core.clock import day
-from orchestrator.core.counts import Counts
+from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import Forecast, Job, JobId, JobState
@@ -57,7 +57,7 @@ def fate_of(run: DocumentRun) -> tuple[DocumentFate, str]:
             return DocumentFate.KNOWN, why if run.since is None else f"since {day(run.since)}: {why}"
         return (DocumentFate.UNREADABLE if run.unreadable == run.rows else DocumentFate.FAILED), why
     if run.open:
-        return DocumentFate.OPEN, f"{run.open:,} of {run.rows:,} rows have no answer yet"
+        return DocumentFate.OPEN, f"without an answer yet: {run.open:,} of {number_of(run.rows, 'row')}"
     if not run.known:
         return DocumentFate.NEW, ""
     if run.changed or run.known < run.rows:
@@ -373,7 +373,7 @@ def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list
     if is_open and facts.events and facts.events[-1].kind == EventKind.WAITING:
         needs.append(Need(NeedKind.STANDSTILL, f"cannot go on: {_first_line(facts.events[-1].reason)}"))
     if facts.answers is not None and facts.answers.unread:
-        text = f"{facts.answers.unread:,} answers could not be compared: a result file is gone"
+        text = f"{number_of(facts.answers.unread, 'answer')} could not be compared: a result file is gone"
         needs.append(Need(NeedKind.UNREAD, text))
     return needs
 
@@ -382,7 +382,7 @@ def _late(facts: NightFacts, due: DeadlineResult, now: datetime) -> Need:
     """Describe a missed deadline: what took the time and what to do about it."""
     job, late = facts.job, duration(-due.spare)
     if facts.counts.expired:
-        told = f"the deadline was missed: {facts.counts.expired:,} rows were given up"
+        told = f"the deadline was missed: gave up on {number_of(facts.counts.expired, 'row')}"
     else:
         told = f"the deadline was missed by {late}" if job.finished_at else f"late by {late} so far"
     delay = main_delay(job, facts.events, facts.shards, facts.forecasts, job.finished_at or now)
@@ -390,7 +390,7 @@ def _late(facts: NightFacts, due: DeadlineResult, now: datetime) -> Need:
 
 
 def _failed(code: str, message: str, rows: int) -> Need:
-    told = f"{rows:,} {'row' if rows == 1 else 'rows'} did not succeed, {code}"
+    told = f"{number_of(rows, 'row')} did not succeed, {code}"
     if code not in set(DocumentProblem):  # messages of document problems are about one document
         told += f": {_first_line(message)}"
     return Need(NeedKind.ROWS, told, advice_for(code), code)

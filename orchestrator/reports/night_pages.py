@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from orchestrator.core.clock import day
-from orchestrator.core.counts import Counts
+from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.durations import day_words, duration, moment_words
 from orchestrator.core.model import JobState
 from orchestrator.core.money import money
@@ -71,12 +71,12 @@ def headline(report: NightReport) -> str:
     for job in report.jobs:
         states[job.facts.state] = states.get(job.facts.state, 0) + 1
     paid = sum((job.cost for job in report.jobs), Decimal(0))
-    jobs = ", ".join(f"{number} {'job' if number == 1 else 'jobs'} {state}" for state, number in states.items())
+    jobs = ", ".join(f"{number_of(number, 'job')} {state}" for state, number in states.items())
     needs = len(report.needs)
     see_to = (
-        "nothing needs a person"
+        "nothing needs attention"
         if not needs
-        else f"{needs} {'thing needs' if needs == 1 else 'things need'} a person"
+        else f"{needs} {'item needs' if needs == 1 else 'items need'} attention"
     )
     answered = [answered_words(report.counts), *marked_words(report.counts).values()]
     return "; ".join([*answered, jobs, f"{money(paid)} paid", see_to, *known_words(report)])
@@ -89,16 +89,16 @@ def known_words(report: NightReport) -> list[str]:
         return []
     rows, began = sum(rows for _, _, rows, _ in known), [since for *_, since in known if since is not None]
     since = f" since {day(min(began))}" if began else ""
-    return [f"{rows:,} {'row fails' if rows == 1 else 'rows fail'} as is known{since}"]
+    return [f"known failures: {number_of(rows, 'row')}{since}"]
 
 
 def answered_words(counts: Counts) -> str:
     """Say how many rows have an answer."""
     if counts.total and counts.succeeded == counts.total:
-        return f"all {counts.total:,} rows answered"
+        return f"{'all ' if counts.total > 1 else ''}{number_of(counts.total, 'row')} answered"
     rest = [(name, getattr(counts, name)) for name in ("failed", "cancelled", "expired", "pending")]
     told = ", ".join(f"{number:,} {name}" for name, number in rest if number)
-    return f"{counts.succeeded:,} of {counts.total:,} rows answered" + (f" ({told})" if told else "")
+    return f"{counts.succeeded:,} of {number_of(counts.total, 'row')} answered" + (f" ({told})" if told else "")
 
 
 def subject_of(report: NightReport) -> str:
@@ -109,7 +109,11 @@ def subject_of(report: NightReport) -> str:
         told.append("deadline missed")
     if any(job.facts.withheld is not None for job in report.jobs):
         told.append("output not delivered")
-    told.append(f"{len(report.needs)} to see to" if report.needs else "nothing to do")
+    told.append(
+        f"{len(report.needs)} {'needs' if len(report.needs) == 1 else 'need'} attention"
+        if report.needs
+        else "nothing to do"
+    )
     return f"{title_of(report)}: {', '.join(told)}"
 
 
@@ -167,8 +171,8 @@ def _answers(answers: Difference) -> list[Block]:
         return [Block("Answers that changed", notes=[f"none since {answers.before}"])]
     fields = list(answers.by_field.items())
     rows = [(name, f"{number:,}") for name, number in fields[:MOST_FIELDS]]
-    what = "answer is another" if answers.changed == 1 else "answers are others"
-    notes = [f"{answers.changed:,} {what} than in {answers.before}"]
+    what = "answer" if answers.changed == 1 else "answers"
+    notes = [f"{answers.changed:,} {what} changed since {answers.before}"]
     if len(fields) > MOST_FIELDS:
         notes.append(f"and {len(fields) - MOST_FIELDS:,} more fields")
     cells = [cell for change in answers.first for cell in change_cells(change)]
@@ -226,7 +230,7 @@ def _time(job: JobReport) -> Block:
         reroutes.insert(
             0, "a reroute saved the deadline: batches were cancelled in time and their rows went elsewhere"
         )
-    columns = ("backend", "batches", "slowest", "foreseen (p50)", "at most (p95)", "later than p95")
+    columns = ("backend", "batches", "slowest", "forecast (p50)", "at most (p95)", "later than p95")
     return Block("Time", columns, rows, reroutes)
 
 
@@ -244,7 +248,7 @@ def markdown(report: NightReport) -> str:
     """Render the report as GitHub Markdown with tables."""
     lines = [f"# {_md(title_of(report))}", "", f"{_md(headline(report))}.", ""]
     if report.needs:
-        lines += ["## Needs a person", ""]
+        lines += ["## Needs attention", ""]
         lines += [f"- **{_md(job)}**: {_md(str(need))}" for job, need in report.needs]
         lines.append("")
     for job in report.jobs:
@@ -306,7 +310,7 @@ def _plot(block: Block, job: JobReport) -> str:
             return bars(found, lambda number: f"{number:,.0f}")
         case "Cost" if job.routes:
             paid = [Bar(route.backend, route.cost, PAID) for route in job.routes]
-            plan = [] if job.foreseen is None else [Bar("foreseen (p50)", job.foreseen[0], LIST)]
+            plan = [] if job.foreseen is None else [Bar("forecast (p50)", job.foreseen[0], LIST)]
             return bars([*paid, *plan], money)
         case "Time" if job.turnarounds:
             took = [
@@ -314,7 +318,7 @@ def _plot(block: Block, job: JobReport) -> str:
                 for one in job.turnarounds
                 for bar in (
                     Bar(one.backend, Decimal(repr(one.slowest)), PAID),
-                    Bar("foreseen (p50)", Decimal(repr(one.p50)), LIST),
+                    Bar("forecast (p50)", Decimal(repr(one.p50)), LIST),
                 )
             ]
             return bars(took, lambda seconds: duration(float(seconds)))
@@ -338,7 +342,7 @@ li { margin: .3rem 0; overflow-wrap: anywhere }
 _PAGE = """\
 <h1>{{ title }}</h1>
 <p>{{ headline }}</p>
-{% if needs %}<section class="needs"><h2>Needs a person</h2>
+{% if needs %}<section class="needs"><h2>Needs attention</h2>
 <ul>{% for job, need in needs %}
 <li><b>{{ job }}</b>: {{ need | string | code }}</li>{% endfor %}
 </ul></section>

@@ -9,6 +9,7 @@ from datetime import date, datetime
 
 import msgspec
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
 from orchestrator.core.quote_marks import has_marks
@@ -130,7 +131,8 @@ def job_of(store: Store, home: str, which: str) -> Job:
         return jobs[0]
     names = ", ".join(job.id for job in jobs) or "none"
     raise UsageError(
-        f"the night of {which}, from noon to noon, has {len(jobs)} jobs: {names}", hint="name one of them by its id"
+        f"the night of {which}, from noon to noon, has {number_of(len(jobs), 'job')}: {names}",
+        hint="name one of them by its id",
     )
 
 

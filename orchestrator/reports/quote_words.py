@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from orchestrator.core.counts import number_of
 from orchestrator.policy.grounding import GroundedQuote, QuotePlace, QuoteStatus
 
 
@@ -24,7 +25,7 @@ def total_words(quotes: Mapping[QuoteStatus, int]) -> str:
     """How many quotes are proven, and how many are not: `412 quotes: 400 proven, 12 not in the document`."""
     told = ", ".join(f"{quotes[status]:,} {words}" for status, words in _IN_TOTAL.items() if quotes.get(status))
     number = sum(quotes.values())
-    return f"{number:,} quote{'' if number == 1 else 's'}: {told}"
+    return f"{number_of(number, 'quote')}: {told}"
 
 
 _IN_TOTAL = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import span_words
 from orchestrator.core.model import JobState, Usage
 from orchestrator.core.money import money
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.reports.cost import CostLine, CostReport, Estimate
 
 _COST_COLUMNS = (
-    "rows", "in", "cached", "out", "paid", "foreseen", "list", "saved", "wasted", "per document", "per 1k tokens",
+    "rows", "in", "cached", "out", "paid", "forecast", "list", "saved", "wasted", "per document", "per 1k tokens",
 )  # fmt: skip
 COST_RANKS = {"cached": 5, "per 1k tokens": 4, "out": 3, "in": 2, "per document": 1}
 """Columns that a narrow table leaves out, highest rank first."""
@@ -89,7 +90,7 @@ def cost_notes(report: CostReport) -> list[str]:
         vain = money(total.uncertain)
         told.append(f"{vain} of the cost is for sends without an answer, which may not be billed")
     if total.unpriced:
-        told.append(f"{total.unpriced:,} rows used something without a price, which the cost leaves out")
+        told.append(f"the cost leaves out something without a price in {number_of(total.unpriced, 'row')}")
     if report.by == "tag":
         told.append("a job with several tags appears in several lines, but once in the total")
     return told
@@ -138,7 +139,7 @@ def marked_words(counts: Counts) -> dict[str, str]:
     told = (
         ("cut", counts.cut, "ended at max_tokens"),
         ("odd ends", counts.odd_ends, "ended for a reason that is not known"),
-        ("unverifiable", counts.unverifiable, "have quotes that nothing can be said of"),
+        ("unverifiable", counts.unverifiable, "have quotes that cannot be checked"),
         ("repaired", counts.repaired, "had their JSON among other text"),
     )
     return {name: f"{number:,} of the answers {words}" for name, number, words in told if number}

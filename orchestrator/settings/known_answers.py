@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import read_bytes
@@ -129,7 +130,7 @@ def _plain(text: str) -> str:
 
 def told(score: Score, absent: int) -> str:
     """Describe a score: the share, the numbers and the misses."""
-    words = f"{score.hits:,} of {score.fields:,} known fields are right, in {score.rows:,} rows"
+    words = f"{score.hits:,} of {number_of(score.fields, 'known field')} right, in {number_of(score.rows, 'row')}"
     if score.fields:
         words = f"{score.hits / score.fields:.1%}: {words}"
     if score.wrong:

@@ -239,7 +239,7 @@ class Pages:
     async def _enter(self, request: Request) -> Response:
         cookie = self._access.enter(request.query_params.get("token", ""))
         if cookie is None:
-            return self._door("This link was used already, or is not one. The terminal shows the current one.")
+            return self._door("This link was already used or is not valid. The terminal shows the current one.")
         self._new_link()
         # Not a redirect: browsers withhold a strict cookie if the navigation began at another program.
         return self._with_cookie(HTMLResponse(self._templates.get_template("entered.html").render()), request, cookie)

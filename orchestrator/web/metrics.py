@@ -200,7 +200,7 @@ def _budgets(reader: HomeReader) -> Iterator[Metric]:
 
 def _forecasts(reader: HomeReader) -> Iterator[Metric]:
     known = [one for one in calibrate(reader.store.forecasts.since(now() - MONTH)) if one.ratio is not None]
-    about = "The median of what came divided by the p50 that was forecast, of 30 days (1: forecasts hold)."
+    about = "The median of actual value divided by forecast p50, of 30 days (1: forecasts hold)."
     samples = (((one.kind, one.backend, one.model, one.task), float(one.ratio or 0)) for one in known)
     yield _gauge("orch_forecast_ratio", about, ("kind", "backend", "model", "task"), samples)
 

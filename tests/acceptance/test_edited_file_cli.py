@@ -83,7 +83,7 @@ def test_a_terminal_is_asked(run_orch: Orch, orch_home: Path, job_file: Path, an
         assert process.wait(30) == 0, told
     os.close(ours)
     assert f"job {first} of this file is unfinished" in told
-    assert "no batch under way; 1 of 1 rows have no answer yet" in told
+    assert "no batch under way; without an answer yet: 1 of 1 row" in told
     assert (shown == first) is (answer == "finish")
 
 

@@ -102,7 +102,7 @@ def test_the_page_leads_from_an_empty_folder_to_a_morning(
     wait_until(lambda: len(list((home / "reports").glob("night-*"))) >= 4, WAIT)
     told = shell.type(morning)
     assert "4 rows: 3 succeeded, 1 failed" in told
-    assert "1 thing needs a person" in told
+    assert "1 item needs attention" in told
     rows = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
     assert {(row["document"], row["provenance"]["why"]) for row in rows} == {
         ("letters/birch.txt", "document changed"),

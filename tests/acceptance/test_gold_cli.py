@@ -49,6 +49,6 @@ def test_answers_below_the_threshold_are_flagged_and_not_delivered(
     monkeypatch.setenv("ORCH_CONFIG", str(config))
     monkeypatch.setenv("COLUMNS", "200")
     assert run(["status", job["job"]]) == 0
-    assert f"50.0%: 1 of 2 known fields are right; not delivered: {why}" in capsys.readouterr().out
+    assert f"50.0%: 1 of 2 known fields right; not delivered: {why}" in capsys.readouterr().out
     assert run(["fetch", job["job"]]) == 0
     assert json.loads(capsys.readouterr().out)["output"] == {"kind": "letter", "pages": 1}

@@ -169,7 +169,7 @@ def test_a_cancelled_job_ends_its_batch_and_gives_what_was_done(user: User, back
     wait_until(lambda: user.provider.calls("cancel"), WAIT)
     user.provider.clock.set(speed=MINUTES_A_SECOND)
     assert cancel.wait(WAIT) == 0
-    assert f"{job}: cancelled; 5 of 10 rows were done" in user.orch.output(cancel)
+    assert f"{job}: cancelled; 5 of 10 rows done" in user.orch.output(cancel)
     ends = list(user.fetched(job).values())
     assert (ends.count("succeeded"), ends.count("cancelled")) == (5, 5)
     assert Decimal(user.status(job)["cost_usd"]) == cost_of(user.provider.bill())

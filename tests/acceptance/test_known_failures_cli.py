@@ -106,7 +106,7 @@ def test_a_document_that_fails_as_before_is_counted_apart(nights: Nights) -> Non
         ("empty", 1, "2026-11-09"),
     ]
     assert [need.partition(":")[0] for need in report["needs"]] == ["1 row did not succeed, invalid_json"]
-    assert "2 rows fail as is known since Mon 9 Nov" in nights("report", "night", nights.job).stdout
+    assert "known failures: 2 rows since Mon 9 Nov" in nights("report", "night", nights.job).stdout
 
 
 def test_what_is_acknowledged_makes_no_night_a_bad_one(nights: Nights) -> None:

@@ -113,7 +113,7 @@ def test_a_job_can_be_cancelled_while_the_file_is_broken(run_orch: Orch, orch_ho
     toml.write_text("[[[")
     cancelled = run_orch("cancel", name)
     assert cancelled.returncode == 0, cancelled.stderr
-    assert cancelled.stdout == f"{name}: cancelled; 0 of {LETTERS} rows were done\n"
+    assert cancelled.stdout == f"{name}: cancelled; 0 of {LETTERS} rows done\n"
 
 
 def test_run_takes_up_an_edit_too(run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, job: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_dead_server_is_said(run_orch: Orch, tmp_path: Path, dead_port: int) -
     said, found = plan(run_orch, job_file(tmp_path), toml)
     assert f"local: nothing answers at http://127.0.0.1:{dead_port}/v1" in said
     assert "is vLLM running? see `orch doctor`" in said
-    assert "nobody can say whether in time: local does not answer as it should" in said
+    assert "no chance can be given: local does not answer as it should" in said
     assert (list(found["problems"]), found["chance"]) == (["local"], None)
 
 
@@ -91,7 +91,7 @@ def test_a_provider_s_missing_model_and_the_row_that_is_asked_first(
     said, found = plan(run_orch, file, toml)
     assert found["problems"] == {}
     assert [(one["backend"], one["model"]) for one in found["first_rows"]] == [("cloud", "m")]
-    assert "1 row is asked first at cloud, at most $" in said
+    assert "asked first at cloud: 1 row, at most $" in said
     assert emulator.calls("chat") == {}
     emulator.settings(models=["another"])
     said, found = plan(run_orch, file, toml)

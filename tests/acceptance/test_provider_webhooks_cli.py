@@ -103,7 +103,7 @@ def test_a_signed_event_ends_a_job_that_the_clock_would_not(night: Night) -> Non
     wait_until(lambda: night.status(first)["state"] == "completed")
     assert night.polls() == 3, "one look, and none at the other batch"
     said = night.stop()
-    assert re.search(rf"^orch: {first}: completed, 1/1 rows", said, re.M)
+    assert re.search(rf"^orch: {first}: completed, 1/1 row", said, re.M)
 
 
 def test_what_is_forged_old_unknown_or_untrue_ends_nothing(night: Night) -> None:

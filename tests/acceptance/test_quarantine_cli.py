@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import run
+from orchestrator.core.counts import number_of
 from orchestrator.core.shards import ShardState
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -66,12 +67,12 @@ def test_a_release_lets_go_of_what_is_named(
     assert run(["quarantine", "release", *arguments]) == 0
     number = 2 - len(left)
     out, err = capsys.readouterr()
-    said = f"orch: {number} rows are released; the next run of their job file retries them\n"
+    said = f"orch: released: {number_of(number, 'row')}; the next run of the job file retries them\n"
     assert (out, err) == ("", said)
     assert [one["document"] for one in listed(capsys)] == left
     with Store.open(f"sqlite:///{home / 'orch.db'}") as store:
         event = store.jobs.events(store.jobs.get("contracts-1").id)[-1]
-    assert (event.kind, event.reason) == ("released", f"{number} rows from quarantine, by the user")
+    assert (event.kind, event.reason) == ("released", f"{number_of(number, 'row')} from quarantine, by the user")
 
 
 def test_with_nothing_held_it_says_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

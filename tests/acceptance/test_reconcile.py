@@ -102,7 +102,7 @@ def test_after_a_job_both_sides_agree(provider: Provider, job: str) -> None:
     assert (found["backend"], found["batches"], found["known"]) == ("cloud", 1, 1)
     ran = provider("reconcile")
     assert ran.returncode == 0
-    assert ran.stdout.startswith(f"cloud ({found['account']}): 1 batches there, 1 of them known here and alike")
+    assert ran.stdout.startswith(f"cloud ({found['account']}): 1 batch there, 1 of them known here and alike")
 
 
 def test_what_is_there_and_not_known_here_is_named(provider: Provider, job: str) -> None:
@@ -124,7 +124,7 @@ def test_what_is_there_and_not_known_here_is_named(provider: Provider, job: str)
     assert f"  unknown: {lost}: a batch" in ran.stdout
     assert f"  double: {double}: a batch" in ran.stdout
     assert "for shard lost-1.001, which is not in this database" in ran.stdout
-    assert "  2 batches were created by something else (--json lists them)" in ran.stdout
+    assert "  created by something else: 2 batches (--json lists them)" in ran.stdout
 
 
 def test_input_files_that_were_left_behind_go_when_they_are_told_to(provider: Provider, job: str) -> None:

@@ -301,7 +301,7 @@ def test_what_is_left_out_is_told_by_name(desk: Desk, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         desk.order([{"messages": hello, "store": True}, {"messages": hello}, "plain"])
     assert caplog.messages == [
-        f"claude: {SHARD}.jsonl: left out, as Anthropic has no counterpart: messages[].name (2 rows), store (1 rows)"
+        f"claude: {SHARD}.jsonl: left out, as Anthropic has no counterpart: messages[].name (2 rows), store (1 row)"
     ]
 
 

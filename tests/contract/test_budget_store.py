@@ -171,7 +171,7 @@ def test_what_fits_into_no_month_or_has_no_bound_is_refused(make: Make) -> None:
 @pytest.mark.parametrize(
     ("flying", "told"),
     [
-        ({"max_output": None}, "b.001 is in flight, and its answers have no limit"),
+        ({"max_output": None}, "b.001 is in flight, with unlimited answers"),
         ({"backend": "gone"}, "orch.toml has no gone, where b.001 is"),
         ({"model": "unknown-model"}, "the cost of b.001 is unknown: "),
     ],

@@ -124,7 +124,7 @@ def test_the_others_do_not_wait_for_rows_that_are_late(store: Store) -> None:
     batch(store, new, succeeded(2))
     assert canary.look(store, new, later(1.9)) is Stage.RUNS
     assert canary.look(store, new, later(2)) is Stage.FOLLOWS
-    told = "skipped: 3 of 4 rows are not back by 22:00 UTC; the other rows follow without it"
+    told = "skipped: 3 of 4 rows not back by 22:00 UTC; the other rows follow without it"
     assert events(store, new) == [("canary", told)]
 
 

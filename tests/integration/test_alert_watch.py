@@ -22,12 +22,12 @@ from tests.support.nights import SPEC, Nights
 from tests.support.process import wait_until
 from tests.support.stored import NOW, added, later, ranges, shard
 
-LATE = "the deadline of Sat 2026-11-21 21:00 UTC has passed: 3 of 3 rows have no answer"
+LATE = "the deadline of Sat 2026-11-21 21:00 UTC has passed: without an answer: 3 of 3 rows"
 DEADLINE = f"contracts, Sat 2026-11-21: deadline alert: {LATE}"
 GOOD = "contracts, Sat 2026-11-21: all 2 rows answered, nothing to do"
 BAD = [
     "contracts, Sat 2026-11-21: quality alert: judged by known answers: 50.0% is below the threshold of 95.0%",
-    "contracts, Sat 2026-11-21: all 2 rows answered, output not delivered, 1 to see to",
+    "contracts, Sat 2026-11-21: all 2 rows answered, output not delivered, 1 needs attention",
 ]
 CALM = Standstill({}, {})
 CONFIG = """
@@ -108,7 +108,7 @@ def test_an_alert_goes_once_on_every_way_and_is_an_event(watched: Watched) -> No
         watched.watch().look(CALM, later(hours))
     assert watched.subjects() == [[DEADLINE]] * 2
     [message] = watched.ways[0].taken
-    assert "has passed: 3 of 3 rows have no answer" in message.text
+    assert "has passed: without an answer: 3 of 3 rows" in message.text
     assert "Action taken: the job finishes late" in message.brief
     assert re.fullmatch("alert-20261121-213000-deadline-contracts-1-[0-9a-f]{6}", message.name)
     assert message.page is None
@@ -159,14 +159,14 @@ def test_a_job_that_is_over_is_reported_once_on_every_way(watched: Watched) -> N
     assert watched.subjects() == [[GOOD]] * 2
     [message] = watched.ways[1].taken
     assert message.name == "night-2026-11-21-contracts-1"
-    assert "nothing needs a person" in message.brief
+    assert "nothing needs attention" in message.brief
     assert message.text.startswith("# contracts, Sat 2026-11-21\n")
     assert message.page is not None
     assert "<svg" in message.page
     broken = nights.run(FIRST, at=later(5))
     watched.store.jobs.fail(broken.id, "no such model")
     watched.watch().look(CALM, later(6))
-    assert watched.subjects()[0][1] == "contracts, Sat 2026-11-21: failed, all 2 rows answered, 1 to see to"
+    assert watched.subjects()[0][1] == "contracts, Sat 2026-11-21: failed, all 2 rows answered, 1 needs attention"
     assert "• the job could not go on: no such model" in watched.ways[0].taken[1].brief
 
 
@@ -179,7 +179,7 @@ def test_a_job_that_was_not_good_enough_is_told_at_its_end(watched: Watched) -> 
     assert watched.subjects() == [BAD] * 2
     [event] = watched.events("contracts-1", "alert")
     assert event.startswith("quality: judged by known answers: 50.0% is below the threshold of 95.0%;")
-    assert "1 thing needs a person" in watched.ways[0].taken[1].brief
+    assert "1 item needs attention" in watched.ways[0].taken[1].brief
 
 
 def test_old_ends_are_not_told(watched: Watched) -> None:

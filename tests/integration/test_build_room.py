@@ -71,7 +71,7 @@ def test_one_that_fills_the_disk_fails_by_name_and_the_others_end_well(
     ended = desk.store.jobs.get(big.id)
     assert ended.error_code == JobFault.NO_ROOM
     assert ended.error is not None
-    told = "cannot write" if how == "disk" else "and may take 6.0 MB; the requests of this job take "
+    told = "cannot write" if how == "disk" else "the limit is 6.0 MB; the requests of this job take "
     assert told in ended.error
     assert is_given_back(desk, big.id)
     desk.finish(good)

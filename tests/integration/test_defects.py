@@ -157,7 +157,7 @@ def test_a_full_home_is_that_nights_failure_and_not_the_end_of_the_engine(night:
         night.tick(minutes=minutes)
     (failed,) = night.store.schedules.nights()
     assert (failed.state, failed.code) == (NightState.FAILED, JobFault.NO_ROOM)
-    assert "and may take 1 B" in failed.reason
+    assert "the limit is 1 B" in failed.reason
     night.scheduler.use(night.config)
     night.tick(hours=24)
     assert [state for _, state in night.states()] == [NightState.FAILED, NightState.RUNNING]
@@ -191,7 +191,7 @@ def test_what_breaks_the_watch_of_one_job_keeps_no_alert_of_another(desk: Desk) 
     watch = Monitor(desk.store, desk.config, [bad, good])
     watch.look(Standstill({}, {}), later(0.5))
     assert [message.subject for message in good.taken] == [
-        "failed, Sat 2026-11-21: failed, 0 of 0 rows answered, 1 to see to"
+        "failed, Sat 2026-11-21: failed, 0 of 0 rows answered, 1 needs attention"
     ]
     assert desk.events(failed, "undelivered") == [
         "the report was not accepted and is retried for a day: ZeroDivisionError: a defect of the channel"

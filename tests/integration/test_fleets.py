@@ -282,7 +282,7 @@ def test_one_that_becomes_slow_starts_anew_once_and_costs_no_row(
         batch = create(running.sdk, [row(name, model="small") for name in names])
         ended(running.sdk, batch.id, 60).check(names)
     assert len(starts(tmp_path)) == 2
-    assert sum("of what it did with as many rows at once" in line for line in night.told) == 1
+    assert sum("of its earlier rate at this concurrency" in line for line in night.told) == 1
 
 
 def test_one_that_takes_too_much_memory_starts_anew_once(
@@ -294,7 +294,7 @@ def test_one_that_takes_too_much_memory_starts_anew_once(
         batch = create(running.sdk, rows("small"))
         ended(running.sdk, batch.id, 60).check(IDS)
     assert len(starts(tmp_path)) == 2
-    assert sum("bytes of the machine's memory, and may take 1,000,000" in line for line in night.told) == 1
+    assert sum("bytes of the machine's memory; the limit is 1,000,000" in line for line in night.told) == 1
 
 
 def test_engines_end_with_their_fleet(tmp_path: Path, fleet: Callable[..., Any]) -> None:

@@ -57,7 +57,7 @@ def test_of_several_runs_that_nobody_was_there_for_the_newest_comes(night: Night
         ("2026-11-20 19:00", NightState.RUNNING),
     ]  # fmt: skip
     assert told[0] == "letters, night of 2026-11-20 19:00: begins, on time"
-    assert "of missed nights only the newest, 2026-11-20 19:00, is run" in (night.store.schedules.nights()[0].reason)
+    assert "only the newest missed night, 2026-11-20 19:00, is run" in (night.store.schedules.nights()[0].reason)
 
 
 def test_a_run_waits_for_the_one_before_or_is_skipped(night: Nights) -> None:

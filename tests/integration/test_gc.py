@@ -73,7 +73,7 @@ def test_what_is_old_goes_and_what_others_carry_stays(years: Years) -> None:
         swept.freed == told.freed == told.use.results + told.use.requests - swept.use.results - swept.use.requests > 0
     )
     assert {verdict.job_id: verdict.reason for verdict in swept.verdicts}[first.id] == (
-        f"{last.id} uses 1 of its answers"
+        f"its answers are used by {last.id} (1 row)"
     )
 
     assert years.folders() == {first.id, last.id}

@@ -57,7 +57,7 @@ def test_enough_right_answers_let_the_output_go_out(desk: Desk) -> None:
     assert delivered(desk)
     assert quality(desk, job) == Quality(3, 4, 2, 1, None)
     assert desk.events(job, "quality") == [
-        "75.0%: 3 of 4 known fields are right, in 2 rows; wrong in documents/b.txt (t); "
+        "75.0%: 3 of 4 known fields right, in 2 rows; wrong in documents/b.txt (t); "
         "1 known answers have nothing to be compared with"
     ]
 

@@ -201,7 +201,7 @@ def test_trap_g2_a_batch_that_did_nothing_gives_its_rows_back_within_the_hour(de
     desk.later(10 * MINUTE, job)
     desk.later(10 * MINUTE, job)
     [held] = desk.held(job)
-    assert held.startswith(f"{name} says that the batch is completed and did nothing: 0 of 5 rows, no usage, empty")
+    assert held.startswith(f"{name} says that the batch is completed, with 0 of 5 rows, no usage and empty")
     desk.later(30 * MINUTE, job)
     assert len(desk.batches()) == 1, "its files may be late"
     for _ in range(4):
@@ -255,7 +255,7 @@ def test_trap_g2_files_that_come_after_their_rows_were_asked_again_are_booked(de
     assert len(desk.batches()) == 2
     for _ in range(48):
         desk.later(HOUR)
-    assert desk.events(job, "late") == ["5 came when their rows had ended without them, and are booked"]
+    assert desk.events(job, "late") == ["5 came too late for their rows, and are booked"]
     assert desk.cost(job) == cost_of(desk.provider.bill())
     assert desk.files() == []
 

@@ -111,7 +111,7 @@ def test_a_diff_and_back(home: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run(["diff", "contracts-1", "contracts-2", "--limit", "1"]) == 0
     table = capsys.readouterr().out
     assert table.startswith("contracts-1 (Sat 2026-11-21) → contracts-2 (Sun 2026-11-22)\n")
-    assert "1 rows added, 1 removed, 2 changed" in table
+    assert "1 row added, 1 removed, 2 changed" in table
     assert "2027" in table
     assert "and 1 more rows (--limit shows more)" in table
 

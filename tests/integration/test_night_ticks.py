@@ -39,7 +39,7 @@ def test_a_night_becomes_a_job_with_its_deadline_and_budget_and_ends_with_it(nig
     (job,) = night.jobs()
     assert told == [
         "letters, night of 2026-11-20: begins, on time",
-        f"letters, night of 2026-11-20: job {job.id}, 1 requests of 1 documents",
+        f"letters, night of 2026-11-20: job {job.id}, 1 request of 1 document",
     ]
     assert job.deadline_at == datetime(2026, 11, 21, 6, tzinfo=UTC)
     assert job.budget == 12
@@ -47,7 +47,7 @@ def test_a_night_becomes_a_job_with_its_deadline_and_budget_and_ends_with_it(nig
     assert night.tick(hours=1) == []
     assert [one.night.day for one in night.store.schedules.nights() if one.job_id == job.id] == [20]
     night.finish()
-    assert night.tick(hours=1) == ["letters, night of 2026-11-20: done: 1 rows: 1 expired"]
+    assert night.tick(hours=1) == ["letters, night of 2026-11-20: done: 1 row: 1 expired"]
     assert night.states() == [(20, DONE)]
     assert night.tick(hours=21) == []
     assert len(night.tick(hours=1)) == 2
@@ -117,7 +117,7 @@ def test_of_several_missed_nights_the_newest_is_run_and_the_others_say_so(night:
     assert night.states() == [(20, MISSED), (21, MISSED), (22, MISSED), (23, RUNNING)]
     assert night.reason() == "started 1 h late"
     first = night.store.schedules.nights()[0]
-    assert "of missed nights only the newest, 2026-11-23, is run" in first.reason
+    assert "only the newest missed night, 2026-11-23, is run" in first.reason
     assert first.ended_at == night.at
     assert len(night.jobs()) == 1
 

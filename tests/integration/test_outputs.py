@@ -250,7 +250,7 @@ def test_once_mended_it_is_delivered_and_nothing_is_paid_again(desk: Desk, way: 
     else:
         intake = submit(desk.store, desk.home, desk.config, desk.folder / "job.yaml", Options(), now, lambda *_: None)
         assert (intake.how, intake.job.id) == (How.RESUMED, job.id)
-        assert "put where they belong now" in intake.reason
+        assert "they are delivered now" in intake.reason
     desk.finish(job)
     done = desk.store.jobs.get(job.id)
     assert (done.error, done.error_code) == (None, None)

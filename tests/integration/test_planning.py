@@ -244,7 +244,7 @@ def test_a_plan_is_made_by_the_terms_of_its_orders(desk: Desk) -> None:
     plan = tight.plan()
     assert not plan.verdict.holds
     assert plan.chance == tight.outlook().chance == 0.0  # type: ignore[union-attr]
-    assert "budgets that jobs share" in plan.verdict.reason
+    assert "shared budgets leave no more" in plan.verdict.reason
     assert plan.verdict.budget is None, "a budget of the job's own would not help"
     assert not tight.is_refused(plan), "it waits for the budget instead"
 

@@ -65,7 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def wrong_column(folder: Folder) -> str:
     folder.table()
     folder.spec["documents"] = {"path": "table.csv", "text_column": "body"}
-    return "none of 1 documents can be used: table.csv: "
+    return "none of 1 document can be used: table.csv: "
 
 
 def template_that_fails(folder: Folder) -> str:
@@ -177,5 +177,5 @@ def test_what_may_be_meant_is_a_warning(folder: Folder) -> None:
     assert code == 0
     assert warnings == [
         "models.large: there is no backend gpu (known: local)",
-        "gold.jsonl has known answers for 1 documents that are not there: documents/x.txt",
+        "gold.jsonl has known answers for 1 document not found: documents/x.txt",
     ]

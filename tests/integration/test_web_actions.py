@@ -107,7 +107,7 @@ def test_a_row_is_released_from_quarantine_once(desk: Desk, capsys: pytest.Captu
     [held] = [one for one in json.loads(capsys.readouterr().out) if one["name"].startswith("letters")]
     for _ in range(2):
         assert desk.do("release", job=held["job"], custom_id=held["custom_id"]).status_code == 303
-    assert desk.events(JobId(held["job"]), EventKind.RELEASED) == ["1 rows from quarantine, by the user"]
+    assert desk.events(JobId(held["job"]), EventKind.RELEASED) == ["1 row from quarantine, by the user"]
 
 
 def test_a_schedule_runs_now_once(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ def test_a_deadline_at_risk_is_told_with_the_rescue() -> None:
 def test_a_deadline_that_passed_is_told_once_more() -> None:
     [(kind, what, message, action)] = told(later(10))
     assert (kind, what, action) == (AlertKind.DEADLINE, "missed", "the job finishes late")
-    assert message == "the deadline of Sun 2026-11-22 06:00 UTC has passed: 10 of 100 rows have no answer"
+    assert message == "the deadline of Sun 2026-11-22 06:00 UTC has passed: without an answer: 10 of 100 rows"
     gives_up = job(deadline_at=later(10), spec={**SPEC, "on_late": "expire"})
     assert told(later(11), job=gives_up)[0][3] == "open rows are given up"
 

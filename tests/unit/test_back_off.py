@@ -40,7 +40,7 @@ def group(rows: int = 1, batch: str = "b", tries: int = 3, **facts: Any) -> dict
         (
             [group(number, status=500 + number, reason=f"r{number}") for number in range(1, 6)],
             "5 rows refused: r5, try 3 of 20; 4 rows refused: r4, try 3 of 20; 3 rows refused: r3, try 3 of 20; "
-            "3 more rows are tried again",
+            "and 3 more",
         ),
     ],
 )

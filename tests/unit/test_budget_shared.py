@@ -116,7 +116,7 @@ def standing(spent: str = "0", flying: str = "0", unbounded: str | None = None, 
     return BudgetStanding(budget(**terms), NOVEMBER, Decimal(spent), Decimal(flying), unbounded)  # type: ignore[arg-type]
 
 
-UNKNOWN = "c-1.001 is in flight, and its answers have no limit"
+UNKNOWN = "c-1.001 is in flight, with unlimited answers"
 HELD = (
     "this batch may cost up to $20.01, and $50.00 of the $100 of budget legal for the month is spent, up to "
     "$30.00 more in flight; it continues when batches settle for less, or when the budget renews at 2026-12-01 00:00"

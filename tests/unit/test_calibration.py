@@ -67,7 +67,7 @@ VERDICTS: dict[str, tuple[list[float], bool | None, str]] = {
     "four of twenty above": (
         [50.0, 150.0] * 8 + [500.0] * 4,
         False,
-        "too hopeful: 16 of 20 kept within the p95, where 19 should",
+        "too optimistic: 16 of 20 within the p95; expected 19",
     ),
     "all above the middle": (
         [150.0] * 10,
@@ -124,7 +124,7 @@ def test_what_was_cut_short_counts_where_it_is_known_to_be_above() -> None:
     line = calibrate([*made(*[90.0] * 10), *made(*[250.0] * 10, censored=True)])[0]
     assert (line.known, line.below_p50, line.below_p95) == (20, 0.5, 0.5)
     assert line.trusted is False
-    assert line.verdict.startswith("too hopeful: 10 of 20")
+    assert line.verdict.startswith("too optimistic: 10 of 20")
 
 
 def test_what_was_cut_short_before_the_mark_says_nothing_of_it() -> None:
@@ -136,9 +136,9 @@ def test_chances_are_held_against_how_often_jobs_were_in_time() -> None:
     chances = {"kind": "in_time", "p50": 0.999, "p95": 0.999}
     good = only(*[1.0] * 50, **chances)
     assert (good.trusted, good.below_p50, good.below_p95) == (True, None, None)
-    assert good.verdict == "50 of 50 in time, told 99.9% on the mean"
+    assert good.verdict == "50 of 50 in time; the mean forecast was 99.9%"
     bad = only(*[1.0] * 40, *[0.0] * 10, **chances)
     assert bad.trusted is False
-    assert bad.verdict == "too hopeful: 40 of 50 in time, told 99.9% on the mean"
+    assert bad.verdict == "too optimistic: 40 of 50 in time; the mean forecast was 99.9%"
     assert only(1.0, **chances).trusted is None
     assert only(*[0.0] * 20, **{**chances, "p50": 1.0, "p95": 1.0}).trusted is False

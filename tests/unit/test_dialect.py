@@ -446,7 +446,7 @@ def test_models_are_described() -> None:
     said = describe(Recipient("openai"), "text-embedding-ada-002")
     asked = "text-embedding-ada-002 is for embeddings, and cannot be asked at /v1/chat/completions"
     assert said == f"{asked}; takes no dimensions"
-    assert describe(Recipient("groq"), "llama-3.3-70b") == "takes no logprobs; schemas are asked for in the prompt"
+    assert describe(Recipient("groq"), "llama-3.3-70b") == "takes no logprobs; schemas are sent in the prompt"
 
 
 def test_addresses_tell_their_provider() -> None:

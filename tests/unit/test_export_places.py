@@ -88,8 +88,8 @@ def test_what_is_written_is_told_with_its_size_as_jsonl(tmp_path: Path) -> None:
     assert str(written).endswith(f"(as JSONL {written.jsonl_bytes / 1000:.1f} kB)")
     plain = outputs.write(tmp_path / "x.jsonl", "jsonl", merged.job(), lines)
     assert str(plain) == f"600 rows in {tmp_path}/x.jsonl"
-    assert str(outputs.Written("x", 1, 2_500_000_000, 999)) == "1 rows in x, 999 bytes (as JSONL 2.5 GB)"
-    assert str(outputs.Written("x", 1, 1_000_000, 2_000)) == "1 rows in x, 2.0 kB (as JSONL 1.0 MB)"
+    assert str(outputs.Written("x", 1, 2_500_000_000, 999)) == "1 row in x, 999 bytes (as JSONL 2.5 GB)"
+    assert str(outputs.Written("x", 1, 1_000_000, 2_000)) == "1 row in x, 2.0 kB (as JSONL 1.0 MB)"
 
 
 def test_a_night_replaces_its_own_partition_and_no_other(tmp_path: Path) -> None:

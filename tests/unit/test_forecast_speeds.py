@@ -109,7 +109,7 @@ def test_what_it_does_today_says_more() -> None:
     assert today.spread < 0.15
     assert (today.source, today.ahead, today.start) == ("measured", 5, 1.0)
     assert known.now(1.0, 1).rate > 1.9
-    assert Pace(0.0, 0.3, "stands still").now(3.0, 600).rate == pytest.approx(3.0)
+    assert Pace(0.0, 0.3, "measured as zero").now(3.0, 600).rate == pytest.approx(3.0)
 
 
 @given(st.floats(0.05, 20.0), st.floats(0.05, 0.5))
@@ -128,7 +128,7 @@ def test_a_tier_that_comes_back_is_fast_again() -> None:
 
 def test_what_stands_still_is_never_done() -> None:
     still = Pace(2.0, 0.3, "from 60 nights").now(0.0, 60)
-    assert (still.rate, still.source) == (0.0, "stands still")
+    assert (still.rate, still.source) == (0.0, "measured as zero")
     assert still.seconds_for(1) == math.inf
     assert still.seconds_for(0) == 0.0
     assert rows_within(still, HOUR) == 0.0
@@ -254,7 +254,7 @@ def test_the_last_minutes_say_most() -> None:
 
 def test_what_brings_nothing_for_minutes_stands_still_and_is_tried_again_later() -> None:
     told = tonight(*[2.0] * 30, *[0.0] * 3)
-    assert (told.rate, told.source) == (0.0, "stands still")
+    assert (told.rate, told.source) == (0.0, "measured as zero")
     assert tonight(*[2.0] * 30, *[0.0] * 3, 1.9).rate > 0.0
     long_ago = pace(
         learn(KNOWN, NIGHT), UNKNOWN, today=so_far(*[2.0] * 30, *[0.0] * 5), now=NIGHT + timedelta(hours=1)

@@ -46,7 +46,7 @@ FATES = {
         DocumentFate.UNREADABLE,
         "empty: no text",
     ),
-    "open": (replace(RUN, open=1), DocumentFate.OPEN, "1 of 2 rows have no answer yet"),
+    "open": (replace(RUN, open=1), DocumentFate.OPEN, "without an answer yet: 1 of 2 rows"),
 }  # fmt: skip
 
 
@@ -154,7 +154,7 @@ NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"job": replace(RUNNING, deadline_at=later(5)), "state": JobState.RUNNING, "events": [BEGUN]},
         [f"late by 30 min so far; it had 5 h{IDLE}"],
     ),
-    "given up": ({"counts": Counts(expired=3)}, [f"the deadline was missed: 3 rows were given up; it had 6 h{IDLE}"]),
+    "given up": ({"counts": Counts(expired=3)}, [f"the deadline was missed: gave up on 3 rows; it had 6 h{IDLE}"]),
     "failed rows": (
         {"reasons": [("truncated", "ended early\nmore", 1), ("encrypted", "locked", 2)]},
         ["1 row did not succeed, truncated: ended early → raise `max_tokens`, or ask for less",
@@ -173,7 +173,7 @@ NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "waited once": ({"events": [Event(NOW, "waiting", "the key is bad")]}, []),
     "files gone": (
         {"answers": difference("a", "b", [], [], [(ComparedRow("c", "d", "t"), None, None)], 5)},
-        ["1 answers could not be compared: a result file is gone"],
+        ["1 answer could not be compared: a result file is gone"],
     ),
 }  # fmt: skip
 
@@ -226,12 +226,12 @@ def test_the_markdown_tells_all_of_it() -> None:
     told = markdown(night())
     for words in (
         "# Night of Sat 2026-11-21\n",
-        "all 4 rows answered; 1 job completed; $1.50 paid; 1 thing needs a person.",
+        "all 4 rows answered; 1 job completed; $1.50 paid; 1 item needs attention.",
         "## contracts (contracts-1), Sat 2026-11-21: completed\n",
         "- **contracts-1**: 2 rows did not succeed",
         "| new | 1 |",
         "| t.party | 3 |",
-        "- 3 answers are others than in contracts-0",
+        "- 3 answers changed since contracts-0",
         "| a.pdf | t.party | 1 | — |",
         "- and 1 more",
         "| gpu | 4 | ≈$1.50 | $0.1000 |",
@@ -249,9 +249,9 @@ def test_a_quiet_night_is_short() -> None:
     plain = NightReport(None, later(8), [job_report(facts(documents=fates([], [])), later(8))])
     told = markdown(plain)
     assert "# contracts, Sat 2026-11-21\n" in told
-    assert "nothing needs a person" in headline(plain)
+    assert "nothing needs attention" in headline(plain)
     assert [block.title for block in blocks(plain.jobs[0])] == ["Answers", "Cost"]
-    assert "Needs a person" not in told + page(plain)
+    assert "Needs attention" not in told + page(plain)
     same = facts(answers=difference("contracts-0", "contracts-1", [], [], [], 2))
     assert "- none since contracts-0" in markdown(NightReport(None, NOW, [job_report(same, NOW)]))
 
@@ -289,7 +289,7 @@ def test_the_page_needs_nothing_else_and_has_its_plots() -> None:
     assert 'name="viewport" content="width=device-width' in text
     assert "@import" not in text
     assert "url(http" not in text
-    for words in ("Needs a person", "1 min 30 s", "≈$1.50", "foreseen (p50)", "t.party"):
+    for words in ("Needs attention", "1 min 30 s", "≈$1.50", "forecast (p50)", "t.party"):
         assert words in text
     assert page(night()) == text, "the same night is the same page"
 

@@ -123,7 +123,7 @@ def test_a_table_that_people_read() -> None:
         "anthropic": "1.6x dearer, not needed",
     }
     local = asked.deadline.astimezone()
-    assert planned.verdict.reason == f"done by {local:%H:%M} with 100.0%"
+    assert planned.verdict.reason == f"100.0% likely to be done by {local:%H:%M}"
 
 
 def test_a_refusal_says_when_it_would_be_done() -> None:
@@ -207,7 +207,7 @@ def test_a_budget_that_pays_for_nothing_gives_no_routes() -> None:
 def test_no_deadline_ever_holds() -> None:
     planned = plan(8000, [replace(REALTIME, pace=replace(REALTIME.pace, rate=0.0))], terms(8), NOW)
     assert planned.verdict == replace(
-        planned.verdict, holds=False, deadline=None, reason="in time with 0.0%, where 99.0% are asked for"
+        planned.verdict, holds=False, deadline=None, reason="0.0% likely to be in time; the target is 99%"
     )
 
 
@@ -220,7 +220,7 @@ def test_being_late_may_be_cheaper_than_a_rescue() -> None:
     assert cheap.chance < 0.5
     assert cheap.expected < first.expected
     assert cheap.verdict.holds
-    assert "being late costs less" in cheap.verdict.reason
+    assert "costs more than being late" in cheap.verdict.reason
     assert dear.chance > 0.95
     assert dear.expected > cheap.expected
 

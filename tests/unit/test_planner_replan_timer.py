@@ -33,7 +33,7 @@ def still(option: SynchronousOption) -> SynchronousOption:
 def test_a_batch_that_runs_is_left_alone_while_there_is_time() -> None:
     decision = replan(Open(running=running(4000, 4000)), OPTIONS, TERMS, at(0.5))
     assert (decision.cancel, decision.sends) == ((), ())
-    assert decision.reason.startswith("there is time: what still runs is cancelled and rerouted in ")
+    assert decision.reason.startswith("there is time: batches still running are cancelled and rerouted in ")
     assert decision.chance >= 0.99
     assert decision.reroute is not None
     assert decision.reroute.to == ("realtime",)

@@ -155,13 +155,13 @@ def test_token_limit_exceeded_that_our_own_tokens_do_not_explain_means_others_us
     learned = refuse(900_000, in_flight=100_000, shard=200_000)
     assert (learned.limit, learned.strikes) == (900_000, 1)
     assert learned.hold_until is not None
-    assert learned.reason == "queued behind quota: no room for gpt-x (100k tokens of ours there)"
+    assert learned.reason == "queued behind quota: no room for gpt-x (100k tokens enqueued by us)"
 
 
 def test_token_limit_exceeded_without_a_number_and_nothing_of_ours_there_only_waits() -> None:
     learned = refuse(None, in_flight=0, shard=200_000)
     assert (learned.limit, learned.learned_at, learned.strikes) == (None, None, 1)
-    assert learned.reason == "queued behind quota: no room for gpt-x (nothing of ours there)"
+    assert learned.reason == "queued behind quota: no room for gpt-x (nothing enqueued by us)"
     assert learned.hold_until is not None
     said = f"{learned.reason}; retried after {learned.hold_until:%H:%M} UTC"
     assert ask(200_000, limit=None, learned=learned) == said

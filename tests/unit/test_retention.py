@@ -89,7 +89,7 @@ def test_each_verdict_says_why() -> None:
         "new": (JobFate.KEPT, "the newest of its job file (keep_last = 1)"),
         "cancelled": (JobFate.FILES, "ended 60 d ago, results are kept for 30 d"),
         "mid": (JobFate.FILES, "ended 70 d ago, results are kept for 30 d"),
-        "carried": (JobFate.KEPT, "new uses 12 of its answers, 1 more jobs some"),
+        "carried": (JobFate.KEPT, "its answers are used by new (12 rows) and 1 other job"),
         "paid": (JobFate.FILES, "ended 90 d ago, results are kept for 30 d"),
         "was": (JobFate.JOB, "ended 95 d ago, jobs are kept for 85 d"),
         "running": (JobFate.KEPT, "it is not finished"),
@@ -111,7 +111,7 @@ def test_a_cap_takes_the_oldest_first_and_only_what_may_go() -> None:
     assert found["a"] == RetentionVerdict(
         JobId("a"),
         JobFate.FILES,
-        "the home takes 1.0 kB, and may take 1.0 kB; this job is the oldest",
+        "the home takes 1.0 kB; the limit is 1.0 kB; this job is the oldest",
         10,
     )
     assert [name for name, verdict in fates(jobs, terms(most=1), used=1001).items() if verdict.bytes] == [

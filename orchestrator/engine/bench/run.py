@@ -12,6 +12,7 @@ from pathlib import Path
 
 import uvloop
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.engines import EngineRates, start_seconds
 from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.engine.bench.comparison import Hosted, hosted_row
@@ -239,7 +240,7 @@ def _notes(sample: Sample, measured: Measured, memory: GpuMemory) -> list[str]:
     if memory.problem is not None:
         found.append(f"VRAM is not known: {memory.problem}")
     if sample.left_out:
-        found.append(f"{sample.left_out:,} rows of the job are for other models or endpoints, and were not asked")
+        found.append(f"left out: {number_of(sample.left_out, 'row')} of the job, for other models or endpoints")
     if any(one.preemptions is None for one in measured.sweep):
         found.append(
             "the engine has no gauges of vLLM's: cache hits, preemptions and KV use are not known, and prompts that "

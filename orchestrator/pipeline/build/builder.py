@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from orchestrator.core import request_lines
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.documents.ignored import Ignored, told
@@ -103,7 +104,11 @@ class BuildReport:
         return [*told, f"documents removed: {self.removed:,}"] if self.removed else told
 
     def __str__(self) -> str:
-        parts = [f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes]
+        parts = [
+            f"{number_of(self.requests, 'request')} of {number_of(self.documents, 'document')}",
+            *self.saved,
+            *self.changes,
+        ]
         parts += [] if self.limited_to is None else [f"limited to {self.limited_to}"]
         ignored = told(self.ignored.to_json())
         return ", ".join(parts) + (f"; {ignored}" if ignored else "")

@@ -19,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import NIGHT, Job, JobId, JobKind
@@ -267,11 +268,11 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
 
 def _unchanged(store: Store, same: Job, report: builder.BuildReport, options: Options) -> Intake:
     """Return the unchanged job; if it could not deliver its rows, they are delivered now."""
-    reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
+    reason = f"nothing changed since job {same.id}: {number_of(report.requests, 'row')}, none sent"
     if not same.is_undelivered:
         return Intake(same, How.UNCHANGED, reason, report)
     store.jobs.reopen(same.id, **({OVERWRITE: True} if options.overwrite else {}))
-    return Intake(store.jobs.get(same.id), How.RESUMED, f"{reason}; they are put where they belong now", report)
+    return Intake(store.jobs.get(same.id), How.RESUMED, f"{reason}; they are delivered now", report)
 
 
 def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OrchError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.documents.ignored import Ignored, NotRead
@@ -206,12 +207,12 @@ def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
     never = [task.id for task in spec.tasks if task.id in read.failed and task.id not in read.asked]
     if never and all(read.failed[task].code != BAD_TEMPLATE for task in never):
         why = [*read.problems.values()][:MOST_NAMED]
-        yield _mistake(path, ("documents",), f"none of {read.documents:,} documents can be used", why)
+        yield _mistake(path, ("documents",), f"none of {number_of(read.documents, 'document')} can be used", why)
         return
     for index, task in enumerate(spec.tasks):
         if task.id in never:
             why = [read.failed[task.id]]
-            text = f"{task.id!r} can be asked of none of {read.documents:,} documents"
+            text = f"{task.id!r} can be asked of none of {number_of(read.documents, 'document')}"
             yield _mistake(path, ("tasks", index, "prompt"), text, why)
 
 
@@ -264,7 +265,7 @@ def _absent(spec: JobSpec, known: Sequence[Gold], read: _Read) -> Iterator[str]:
     absent = list(dict.fromkeys(one.document for one in known if one.document not in read.known))
     if absent:
         named = ", ".join(absent[:MOST_NAMED]) + (" …" if len(absent) > MOST_NAMED else "")
-        yield f"{spec.gold} has known answers for {len(absent):,} documents that are not there: {named}"
+        yield f"{spec.gold} has known answers for {number_of(len(absent), 'document')} not found: {named}"
 
 
 def _routed(config: Config, job: Job) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.atomic import durable
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import AccountError, BackendRefused
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard, ShardState
@@ -46,9 +47,9 @@ class Late:
     booked: int = 0
 
     def __str__(self) -> str:
-        parts = [f"{self.taken:,} answers arrived after all"] if self.taken else []
+        parts = [f"{number_of(self.taken, 'answer')} arrived after all"] if self.taken else []
         if self.booked:
-            parts.append(f"{self.booked:,} came when their rows had ended without them, and are booked")
+            parts.append(f"{self.booked:,} came too late for their rows, and are booked")
         return ", ".join(parts) or "its files arrived after all, with nothing new"
 
 

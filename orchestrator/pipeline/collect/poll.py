@@ -200,7 +200,7 @@ class BatchPolling:
         except (BackendBusy, AccountError):
             raise
         except BackendRefused as refusal:
-            return f"{refusal.message}; its end is waited for"
+            return f"{refusal.message}; orch waits for its end"
         self._work.polls.looked(shard, handle, now, seen="cancellation requested")
         return None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job, JobId, RequestState
 from orchestrator.pipeline.backend_handles import BackendHandles
@@ -61,7 +62,7 @@ class TakeOver:
     def _release(self, job: Job, seqs: list[int], why: str) -> int:
         number = self._store.awaited.release(job.id, seqs) if seqs else 0
         if number:
-            told = f"{number:,} rows that were under way in another job are asked here: {why}"
+            told = f"asked here: {number_of(number, 'row')} that another job had under way: {why}"
             self._store.jobs.note(job.id, EventKind.RESCUED, told, self._now())
         return number
 

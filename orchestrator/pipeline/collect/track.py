@@ -185,8 +185,8 @@ def check_account(store: Store, shard: Shard, handle: BackendHandle) -> Shard:
         return replace(shard, account=account)
     what = f"the batch of {shard.id}" if shard.batch_id is None else f"batch {shard.batch_id}"
     raise UsageError(
-        f"{what} was made by the account {shard.account} of {handle.name}; the key that is set now "
-        f"is of {account}, which cannot see it",
+        f"{what} was made by the account {shard.account} of {handle.name}; the current key "
+        f"belongs to {account}, which cannot see it",
         hint=f"set the key of {shard.account} until the job is done; `orch reconcile {handle.name}` shows more",
     )
 

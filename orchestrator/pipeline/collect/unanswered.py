@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from orchestrator.backends import BATCH_GONE, LineProblem
+from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job, Outcome, Price, RequestState
 from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
@@ -81,7 +82,7 @@ class ShardTally:
             parts.append(f"an unknown id is {self.odd!r}")
         parts += [f"its {kind} file is no longer at the backend" for kind in self.lost]
         if self.owed:
-            parts.append(f"{self.owed:,} answers may exist there, and are looked for for a day")
+            parts.append(f"up to {number_of(self.owed, 'answer')} may exist there: orch looks for a day")
         return ", ".join(parts) or "no rows"
 
 

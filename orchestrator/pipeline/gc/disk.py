@@ -86,7 +86,7 @@ def shortage(home: Home, terms: Retention) -> str | None:
     if (free := _free(home)) < terms.min_free:
         return f"the disk of {home.root} has {words(free)} free, and {words(terms.min_free)} must stay free"
     if terms.max_bytes is not None and (total := size_of(home.root)) > terms.max_bytes:
-        return f"{home.root} takes {words(total)}, and may take {words(terms.max_bytes)}"
+        return f"{home.root} takes {words(total)}; the limit is {words(terms.max_bytes)}"
     return None
 
 

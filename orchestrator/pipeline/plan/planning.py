@@ -134,7 +134,7 @@ class Planning:
         found = self._prospects
         planned, terms = self._planned(found.rows, self.options, self._binding), self._binding
         if terms.budget != self.terms.budget and not planned.verdict.holds:
-            told = f"{planned.verdict.reason}; that is what budgets that jobs share leave now"
+            told = f"{planned.verdict.reason}; shared budgets leave no more now"
             planned = replace(planned, verdict=replace(planned.verdict, reason=told, budget=None))
         waiting = Open(found.rows, later=found.later, claims=found.claims, later_cost=found.later_cost)
         probe = self._probed(waiting, terms)

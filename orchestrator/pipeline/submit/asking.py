@@ -27,7 +27,7 @@ from orchestrator.policy.results import CANCELLED, RowRefusal
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
-UNKNOWN = "it was asked before a stop, and whether it was answered is not known"
+UNKNOWN = "it was sent before a stop; whether it was answered is unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def ask(
     asked = Asked(judge(answer, body_of(line), is_unlisted=is_unlisted), _words(answer))
     lessons = Lessons(store, home, job, intended, handle, model, admission.now())
     if asked.finding is PreflightFinding.REFUSED and _is_respelled(store, intended, answer, lessons):
-        asked = Asked(PreflightFinding.UNCLEAR, f"{asked.message}; it is asked again in another spelling")
+        asked = Asked(PreflightFinding.UNCLEAR, f"{asked.message}; it is sent again in another spelling")
     return _end(store, home, intended, answer, asked, admission.now())
 
 

@@ -137,7 +137,7 @@ def submit(
         raise
     if store.shards.asked_at(shard.backend, batch.id) is not None:
         # It is one of our older files, returned for the same content: our batch may have been made as well.
-        held = f"{handle.name} answered the create with batch {batch.id}, which is another shard's"
+        held = f"{handle.name} answered the create with batch {batch.id}, which belongs to another shard"
         store.shards.note(intended, held=held)
         raise Uncertain(held)
     store.shards.move(intended, ShardState.SUBMITTED, **facts_of(batch, now()))

@@ -251,7 +251,7 @@ class SharedBudgets:
             if most is None:
                 standing = replace(standing, spent=standing.spent + price.of_time(shard.provider_seconds).cost)
             elif shard.max_output is None:
-                standing = replace(standing, unbounded=f"{shard.id} is in flight, and its answers have no limit")
+                standing = replace(standing, unbounded=f"{shard.id} is in flight, with unlimited answers")
             else:
                 standing = replace(standing, in_flight=standing.in_flight + most)
         return standing

@@ -11,6 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.shards import ShardState
@@ -36,7 +37,7 @@ def mark(store: Store, job: Job, now: datetime) -> None:
     if (wanted := _wanted(job)) is None:
         return
     rows = store.checked.mark_canary(job.id, wanted.rows)
-    told = f"{rows:,} rows go first" if rows else f"skipped: no more than {wanted.rows:,} rows"
+    told = f"{rows:,} rows go first" if rows else f"skipped: no more than {number_of(wanted.rows, 'row')}"
     store.jobs.note(job.id, EventKind.CANARY, told, now)
 
 
@@ -55,7 +56,7 @@ def look(store: Store, job: Job, now: datetime) -> Stage:
         by = canary.until(job.built_at or job.created_at, job.deadline_at)
         if by is None or now < by:
             return Stage.RUNS
-        _leave_out(store, job, f"{still:,} of {rows:,} rows are not back by {by:%H:%M} UTC", now)
+        _leave_out(store, job, f"{still:,} of {number_of(rows, 'row')} not back by {by:%H:%M} UTC", now)
         return Stage.FOLLOWS
     cost = store.ledger.spent(job.id)
     seen = canary.CanaryFigures(rows, failed, cost, store.checked.foreseen(job.id))

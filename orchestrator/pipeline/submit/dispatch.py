@@ -8,6 +8,7 @@ from datetime import timedelta
 from threading import Lock
 
 from orchestrator.backends import RemoteBatch
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, StateConflict
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
@@ -140,7 +141,7 @@ class Dispatch:
             return None
         watched.uploaded_at = watched.uploaded_at or self._work.now()
         at = watched.uploaded_at + settles
-        return None if self._work.now() >= at else f"its upload is given until {at:%H:%M:%S} UTC to be found there"
+        return None if self._work.now() >= at else f"its upload is not there yet; orch waits until {at:%H:%M:%S} UTC"
 
     def _over_budget(self, job: Job, shard: Shard) -> str | None:
         others = [other for other in self._work.store.shards.of_job(job.id) if other.id != shard.id]
@@ -218,7 +219,11 @@ class Dispatch:
                 self._work.polls.failed(shard, handle, self._work.now())
             return self._work.hold(job, self._work.store.shards.get(shard.id), batch.code, batch.why)
         self._work.polls.forget(shard)
-        said = "rejected by the backend" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
+        said = (
+            "rejected by the backend"
+            if batch is None
+            else f"batch {batch.id} of {number_of(shard.rows, 'row')} created"
+        )
         self._work.note(job, EventKind.SUBMITTED, said, shard)
         return True
 
@@ -255,5 +260,5 @@ class Dispatch:
         with suppress(BackendError):
             if not double.status.is_final:
                 handle.api.cancel(double.id)
-        told = f"{handle.name} made batch {double.id} of the same rows as well: it is asked to end, and may be billed"
+        told = f"{handle.name} also made batch {double.id} of the same rows: orch cancels it; it may be billed"
         self._work.note(job, EventKind.DOUBLE, told, shard)

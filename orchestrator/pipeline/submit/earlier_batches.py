@@ -14,6 +14,7 @@ from datetime import datetime
 from threading import Lock
 
 from orchestrator.backends import BATCH_GONE, RemoteBatch
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import BackendError, Uncertain
 from orchestrator.core.model import SUPERSEDED_BY, Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
@@ -230,7 +231,7 @@ class EarlierBatches:
             lost_answers.bring_here(self._home, batch.shard, made.id)
             rows = self._store.shards.adopt(made, ids)
         return (
-            f"batch {batch.id} has {rows:,} rows that were sent before the store was put back: adopted"
+            f"batch {batch.id} has {number_of(rows, 'row')} sent before the store was put back: adopted"
             if rows
             else None
         )
@@ -295,7 +296,7 @@ class EarlierBatches:
                 made = replace(made, input_file_id=handle.api.upload(path, f"{made.id}.jsonl"))
                 lost_answers.forget_here(self._home, made.id)
             rows = self._store.shards.adopt(made, found)
-        return f"batch {batch.id} has {rows:,} of its rows, which a later state of the store had asked: adopted"
+        return f"batch {batch.id} has {rows:,} of its rows, sent by a later state of the store: adopted"
 
     def _is_newer(self, batch: RemoteBatch) -> bool:
         """True if a batch was made after the last job that the store knows to be sent."""

@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import groupby, islice
 from types import MappingProxyType
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
@@ -45,7 +46,7 @@ def plan_shards(
     added = []
     waiting = store.rows.waiting(job.id, order.avoid, canary=order.canary)
     for rows in list(_ranges(islice(waiting, order.rows), handle, room, grows)):
-        again = f"; tried {rows.attempts} times before" if rows.attempts else ""
+        again = f"; tried {number_of(rows.attempts, 'time')} before" if rows.attempts else ""
         shard = Shard(
             id=ShardId(f"{job.id}.{number:03d}"),
             job_id=job.id,

@@ -45,7 +45,7 @@ def _may_appear(
     if now < appears_until:
         return f"{told}; by {appears_until:%H:%M} UTC it shows whether the batch exists"
     if watched.unseen < DENIALS and not handle.is_own:
-        return f"{told}; its list is read once more"
+        return f"{told}; orch reads its list once more"
     return None
 
 
@@ -82,7 +82,7 @@ def recover(
             store.shards.note(shard, held=held, held_code=HoldCode.UNCONFIRMED)
         return None
     if shard.sends >= MOST_SENDS:
-        give_up(store, shard, f"{shard.sends} creates were not answered, and no batch came of them", now)
+        give_up(store, shard, f"{shard.sends} creates were not answered, and none of them made a batch", now)
         return SendOutcome("no batch belongs to this shard, and it is not submitted again")
     store.shards.move(shard, ShardState.PENDING, held=None)
     return SendOutcome("no batch belongs to this shard: it is submitted again")

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import HOUR
 from orchestrator.core.money import money
 
@@ -39,7 +40,7 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict as a sentence for people."""
-        what = f"{self.documents:,} documents" if self.documents else f"{self.rows:,} rows"
+        what = number_of(self.documents, "document") if self.documents else number_of(self.rows, "row")
         told = [f"{self.rows_per_hour:,.0f} rows an hour", f"{what} done by {_clock(self.done_at, self.at)}"]
         local = f"{money(self.per_1000_usd)} per 1,000 rows"
         if self.hosted_per_1000_usd is None:

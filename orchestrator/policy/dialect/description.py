@@ -30,5 +30,5 @@ def describe(recipient: Recipient, model: str) -> str | None:
     asked = dialect.body({"messages": [{"role": "user", "content": ""}], "response_format": _FORMAT})
     kind = (asked.get("response_format") or (asked.get("text") or {}).get("format") or {}).get("type")
     if kind != "json_schema":
-        said.append("schemas are asked for in the prompt")
+        said.append("schemas are sent in the prompt")
     return "; ".join(said) or None

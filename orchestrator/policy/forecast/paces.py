@@ -92,7 +92,7 @@ class Pace:
         hour (spreads of the logarithm).
         """
         if rate <= 0 or self.rate <= 0:
-            return replace(self, rate=max(0.0, rate), source="stands still" if rate <= 0 else "measured")
+            return replace(self, rate=max(0.0, rate), source="measured as zero" if rate <= 0 else "measured")
         usual = max(self.spread, LEAST_SPREAD) ** 2
         today = drift**2 + (2 * noise) ** 2 * _SETTLED / max(seconds, 1.0)
         off = math.log(rate / self.rate)

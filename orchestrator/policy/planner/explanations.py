@@ -22,12 +22,12 @@ def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> list[R
         why = (
             "the cheapest"
             if candidate.reroute_after is None
-            else f"rerouted after {duration(candidate.reroute_after)} where it still runs"
+            else f"rerouted after {duration(candidate.reroute_after)} if still running"
         )
         found.append(_route(batch_share.option, batch_share.rows, ours.horizon, now, why))
     for place, (sync, rows) in enumerate(zip(ours.sync_options, candidate.new, strict=True)):
         if rows:
-            why = "the cheapest" if not place and not candidate.batch_shares else "cheapest for what it does in time"
+            why = "the cheapest" if not place and not candidate.batch_shares else "cheapest for the rows done in time"
             found.append(_route(sync.option, rows, ours.horizon, now, why))
     return found
 
@@ -105,7 +105,7 @@ def _against(
         return "might never finish (p95)" if p95 is None else f"would finish by {clock(p95, now)} (p95)"
     if chosen and float(cost.p50) > chosen.expected * 1.05:
         return f"{dearer}, not needed"
-    return f"not cheaper, and in time with {chance:.0%}"
+    return f"not cheaper, and {chance:.0%} likely to be in time"
 
 
 def clock(at: datetime, now: datetime) -> str:

@@ -72,7 +72,7 @@ def measured(
         left = terms if terms.budget is None else replace(terms, budget=max(Decimal(0), terms.budget - most))
         found = _held(job, Send(rows, option.backend), options, left, now, plain)
         if found is not None:
-            why = f"a probe: never measured, and if it is fast it is cheap; costs at most {up_to(most)}"
+            why = f"a probe: its speed was never measured, and it is cheap if fast; costs at most {up_to(most)}"
             return Probe(option.backend, rows, most, why), found
     held = _held(job, None, options, terms, now, plain)
     return None if held is None else (None, held)
@@ -150,7 +150,7 @@ def _held(
             chance, reroute = found.chance, found.reroute
     if chance < min(terms.target, plain.chance - LESS_SURE):
         return None
-    why = f"{left:,} rows wait while a speed is measured that is a guess; in time with {chance:.1%}"
+    why = f"{left:,} rows wait until a guessed speed is measured; {chance:.1%} likely to be in time"
     at = now + timedelta(seconds=PAUSE)
     return Decision((), tuple(now_sent), why, at, min(plain.chance, chance), plain.expected, reroute, waits=True)
 

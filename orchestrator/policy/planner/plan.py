@@ -122,9 +122,11 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
     if not work.usable:
         return PlanVerdict(False, "no backend may run this job")
     if chosen and chosen.holds:
-        return PlanVerdict(True, f"done by {clock(terms.deadline, now)} with {chosen.chance:.1%}")
+        return PlanVerdict(True, f"{chosen.chance:.1%} likely to be done by {clock(terms.deadline, now)}")
     if chosen and terms.late_cost is not None:
-        return PlanVerdict(True, f"in time with {chosen.chance:.1%}; being late costs less than a better chance")
+        return PlanVerdict(
+            True, f"{chosen.chance:.1%} likely to be in time; a better chance costs more than being late"
+        )
     budget = None if terms.budget is None else _least(work, terms)
     deadline = _earliest(work, terms)
     if chosen is None and terms.budget is None:
@@ -133,9 +135,9 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
         reason = f"every way to run this costs more than the budget of {amount(terms.budget)}"
     elif budget is not None:
         told = f"the budget of {amount(terms.budget)} is too small to be in time"
-        reason = f"{told}; with it, that is {chosen.chance:.1%}"
+        reason = f"{told}; with it, {chosen.chance:.1%} likely to be in time"
     else:
-        reason = f"in time with {chosen.chance:.1%}, where {terms.target:.1%} are asked for"
+        reason = f"{chosen.chance:.1%} likely to be in time; the target is {terms.target * 100:.4g}%"
     return PlanVerdict(False, reason, deadline, budget)
 
 

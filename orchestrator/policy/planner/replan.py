@@ -102,7 +102,7 @@ def _all(job: Open) -> int:
 def _wait(later: Decision, found: Decision, start: datetime, now: datetime) -> Decision:
     """Send nothing until then."""
     saved = f", which saves {1 - later.expected / found.expected:.0%}" if found.expected > later.expected else ""
-    why = f"rows wait until {clock(start, now)}{saved}; in time with {later.chance:.1%}"
+    why = f"rows wait until {clock(start, now)}{saved}; {later.chance:.1%} likely to be in time"
     look = min(start, now + timedelta(seconds=LATEST))
     return Decision((), (), why, look, later.chance, later.expected, later.reroute, waits=True)
 
@@ -359,7 +359,7 @@ def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity) ->
     candidate, horizon = chosen.candidate, ours.horizon
     if horizon <= 0:
         return "the deadline has passed; open rows go where they finish soonest"
-    told = f"in time with {chosen.chance:.1%}"
+    told = f"{chosen.chance:.1%} likely to be in time"
     if candidate.cancel:
         rows = sum(one.rows for one in job.running if one.batch in candidate.cancel)
         why = "later, the rest might not finish in time" if chosen.holds else "that is likelier than waiting"
@@ -371,7 +371,7 @@ def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity) ->
         return f"nothing is more likely to be in time; {told}"
     if candidate.reroute_after is not None and candidate.batch_shares:
         latest = duration(candidate.reroute_after)
-        return f"there is time: what still runs is cancelled and rerouted in {latest} at the latest; {told}"
+        return f"there is time: batches still running are cancelled and rerouted in {latest} at the latest; {told}"
     return f"on its way; {told}"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.answers import answer_tokens
+from orchestrator.core.counts import number_of
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.account_refusal import AccountRefusal
@@ -258,7 +259,7 @@ class Upstream:
             log.warning("upstream fails for all rows", extra=told(upstream=self.shown, reason=reason))
         if not self._failure:
             rows = len(self.outage.failed_rows())
-            self._failure = f"{'1 row' if rows == 1 else f'{rows} rows in a row'} failed: {reason}"
+            self._failure = f"{number_of(rows, 'row')}{' in a row' if rows > 1 else ''} failed: {reason}"
         self.problem = self._failure
         self.on_trial = True
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core import addresses
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
 from orchestrator.core.extras import require_parquet
 from orchestrator.core.model import Job
@@ -42,7 +43,7 @@ class Written:
     bytes: int | None
 
     def __str__(self) -> str:
-        said = f"{self.rows:,} rows in {self.place}"
+        said = f"{number_of(self.rows, 'row')} in {self.place}"
         if self.bytes is None or self.bytes == self.jsonl_bytes:
             return said
         return f"{said}, {_size(self.bytes)} (as JSONL {_size(self.jsonl_bytes)})"
