@@ -1,7 +1,7 @@
 """Batch APIs behind a few verbs: upload, create, find, retrieve, cancel, download. Data until proven code.
 
-The next step after a failed call depends on what the call left behind, so the errors tell it: NotSent and
-BackendRefused (with BackendBusy and AccountError) left nothing, Uncertain may have done what was asked.
+The next step after a failed call depends on what the call left behind, so the errors say it. NotSent and
+BackendRefused (with BackendBusy and AccountError) left nothing. After Uncertain, the call may have been carried out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOME_KEY = "orch_home"
 """The metadata key for the home that created the batch: several homes may share an account."""
 
 BATCH_GONE = "batch_gone"
-"""The problem code of a batch that its backend has lost: its rows go into another one."""
+"""The problem code of a batch that its backend has lost: its rows go into another batch."""
 
 
 @dataclass(frozen=True, slots=True)

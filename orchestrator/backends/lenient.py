@@ -40,7 +40,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def count(value: object, most: int = MOST) -> int | None:
-    """Read a number from 0 to `most`, also from text or a fraction; None if there is none."""
+    """Read a number from 0 to `most`, also from text or a fraction; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     try:

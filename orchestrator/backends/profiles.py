@@ -75,7 +75,7 @@ class Profile:
     is_orch: bool = False
 
 
-# If a provider writes MB and nobody has measured which, the smaller unit is assumed.
+# If a provider writes MB and the unit was never measured, the smaller unit is assumed.
 PROFILES = {
     profile.name: profile
     for profile in (

@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def is_well(self) -> bool:
-        """True if nobody has to look at anything."""
+        """True if no finding needs attention."""
         return not any(finding.kind.is_fault for finding in self.findings)
 
     @property

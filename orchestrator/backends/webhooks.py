@@ -36,7 +36,7 @@ PATH = "/webhooks/"
 MAX_BODY = 128 * 1024
 """Largest event; a usual one has some hundred bytes."""
 MOST_CONNECTIONS = 256
-"""A further connection replaces the one that has waited longest: an event arrives quickly and completely."""
+"""A further connection replaces the oldest waiting connection: an event arrives quickly and completely."""
 PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
 """Most remembered events. A signature is valid for ten minutes; no account ends as many batches in that time."""

@@ -22,7 +22,7 @@ _FINISH = "finish"
 
 
 def of_edited(context: Context, file: Path, options: Options, view: LiveProgress) -> Options | Intake:
-    """Return the options with the user's choice, or the unfinished job if it should go on instead.
+    """Return the options with the user's choice, or the unfinished job if it should continue instead.
 
     Does not ask without a terminal, or if the options already decide.
     """

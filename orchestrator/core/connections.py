@@ -23,8 +23,8 @@ from enum import StrEnum
 class ClientTimeouts:
     """Times that a client may keep the server waiting, in seconds.
 
-    `head` is for a whole request head, from the connection or its first byte on. A body, and an answer being read,
-    must move by at least `least_rate` bytes a second on average over each `body` or `answer` seconds: a slow but
+    `head` is for a whole request head, from the connection or its first byte on. The client must send a body, or read
+    an answer, at `least_rate` bytes a second or more, on average over each `body` or `answer` seconds. A slow but
     steady client may take as long as it needs.
     """
 

@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.core.model import PICO
 
 STARTS = 9
-"""Number of latest starts that predict how long the next one takes."""
+"""Number of latest starts that predict the duration of the next start."""
 
 
 class EngineState(StrEnum):
@@ -71,7 +71,7 @@ class EngineRates:
     """Throughput of an engine, as a bench measured it at its best concurrency.
 
     `prefill` and `decode` are tokens a second of prompts and of answers, each as if it did nothing else; `decode` is
-    None for rows without answer tokens. `options` are those beyond the defaults, separated by blanks.
+    None for rows without answer tokens. `options` are the settings beyond its defaults, separated by blanks.
     `engine_version` and `gpu` are empty if unknown; `start_seconds` and `vram_bytes` are None then. `input_tokens`
     and `output_tokens` are those of a row of that bench: similar rows are forecast best.
     """

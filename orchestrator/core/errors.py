@@ -122,7 +122,7 @@ class NotSent(BackendError):
 class BackendRefused(BackendError):
     """The backend refused the call, so nothing was created there.
 
-    `status` is HTTP's, `code` is the provider's own word, `retry_after` is in seconds; each is None if not given.
+    `status` is HTTP's, `code` is the provider's own word, `retry_after` is in seconds; each is optional.
     """
 
     kind = "backend_refused"
@@ -219,14 +219,14 @@ class OutputFault(StrEnum):
 
     @property
     def may_pass(self) -> bool:
-        """True if the fault may pass without anybody's help."""
+        """True if the fault may pass without help."""
         return self in (OutputFault.NO_ROOM, OutputFault.UNREACHABLE, OutputFault.FAILED)
 
 
 class OutputError(JobFilesError):
     """A job's rows cannot be written where its job file wants them; they are kept in the home.
 
-    A fault that a person has to correct is bad input (2); one that may pass by itself is storage (4).
+    A fault that a person has to correct is bad input (2); a fault that may pass by itself is storage (4).
     """
 
     kind = "output"

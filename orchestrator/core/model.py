@@ -229,8 +229,9 @@ class Forecast:
     """A forecast made at sending, and the result: `actual` is None until it is known.
 
     `kind` is `turnaround` (seconds of a shard), `cost` (dollars of a job), `output` (mean tokens of an answer to a
-    task), `finish` (seconds of a job) or `in_time` (the chance that it keeps its deadline; `actual` is 1 if it did).
-    `source` says where the figure is from. A run that was cut short is `censored`: its value would have been larger.
+    task) or `finish` (seconds of a job). It may also be `in_time`: the chance that the job keeps its deadline;
+    `actual` is 1 if it did. `source` says where the figure is from. A run that was cut short is `censored`: its value
+    would have been larger.
     """
 
     job_id: JobId
@@ -268,15 +269,15 @@ class ProgressSample:
 class Outcome(msgspec.Struct, frozen=True):
     """Outcome of a request in one shard, and the place of its result line.
 
-    `kind` is the result file (`output` or `error`), None if there is no line. `upstream_seconds` is the row's share
-    of the upstream's time, which is the cost of a local row. `tier` is the service tier that the answer states.
-    `uncertain` counts sends without an answer, which may be billed. `status` is the HTTP status of the backend's
-    answer to the row, None without an answer. `answer_bytes` is the length of an answer's text if it states no
-    tokens. `billed` are the tokens that are paid for, None if they equal `usage`. `answered_at` is the answer's time
-    in Unix seconds, if it states one. `unpriced` names what the answer used that has no price. These mark an accepted
-    answer: `cut` if it ended at `max_tokens`, `repaired` if its JSON stood in other text, `odd_end` if it ended for
-    an unknown reason, `unverifiable` if a quote can be neither proven nor refuted. `quotes` are the answer's quotes
-    with their places, as `grounding.Grounding` writes them.
+    `kind` is the result file (`output` or `error`), None without a line. `upstream_seconds` is the row's share of the
+    upstream's time, which is the cost of a local row. `tier` is the service tier that the answer states. `uncertain`
+    counts sends without an answer, which may be billed. `status` is the HTTP status of the backend's answer to the
+    row, None without an answer. `answer_bytes` is the length of an answer's text if it states no tokens. `billed` are
+    the tokens that are paid for, None if they equal `usage`. `answered_at` is the answer's time in Unix seconds, if
+    it states one. `unpriced` names what the answer used that has no price. Four flags mark an accepted answer. `cut`:
+    it ended at `max_tokens`. `repaired`: its JSON stood in other text. `odd_end`: it ended for an unknown reason.
+    `unverifiable`: a quote can be neither proven nor refuted. `quotes` are the answer's quotes with their places, as
+    `grounding.Grounding` writes them.
     """
 
     seq: int

@@ -74,7 +74,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "message": ("include",),
     "random_seed": ("seed",),
 }
-"""Other spellings of a field in the request behind an error; the first one that was sent is meant."""
+"""Other spellings of a field in the request behind an error; the error means the first of them that was sent."""
 _DOTTED = {"output_config.effort": "effort", "output_config.format": "output_format", "text.format": "output_format"}
 _BARE = re.compile(
     r"(?<![\w.'`\"-])(?:[a-z]+(?:_[a-z]+)+|logprobs|dimensions|temperature)(?![\w'`\"-])", re.IGNORECASE

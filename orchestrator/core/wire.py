@@ -25,8 +25,8 @@ this limit one thread could accept what another cannot read.
 """
 NO_BODY = msgspec.Raw(b"null")
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of decoding bytes that are not JSON of the wanted shape, are nested too deeply (a model may repeat `[` to
-its end), or are not UTF-8.
+"""Errors of decoding bytes: not JSON of the wanted shape, nested too deeply (a model may repeat `[` to its end), or
+not UTF-8.
 """
 
 

@@ -20,7 +20,7 @@ def chart_lines(package: Package, part: str, limit: TextLimit) -> list[str]:
 
 
 def _shortest(text: str) -> str:
-    """A number without the digits that a computer puts behind it: 0.164 for 0.16400000000000001."""
+    """Return a number without its floating-point noise: 0.164 for 0.16400000000000001."""
     return repr(float(text)) if _LONG.fullmatch(text) else text
 
 

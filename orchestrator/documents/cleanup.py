@@ -76,8 +76,8 @@ def _fenced(lines: list[str]) -> Iterator[tuple[str, bool]]:
 class _Line:
     """A line at the edge of a page. `marks` identify it on other pages.
 
-    A mark is the hash of the line itself, or the hash of the line without a number, with that number's difference
-    from the page number.
+    A mark is the hash of the line. Or it is the hash of the line without a number, with that number's difference from
+    the page number.
     """
 
     index: int

@@ -10,7 +10,7 @@ from orchestrator.documents.extras import require
 
 
 def opened(file: io.BytesIO, what: str, *, write_mode: bool = False) -> Any:
-    """A compound file as olefile has it.
+    """Open a compound file with olefile.
 
     Raises ExtractionError (unsupported) if olefile is not installed, and what olefile raises for damage.
     """

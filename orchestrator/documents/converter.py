@@ -1,7 +1,7 @@
 """Converts formats that only LibreOffice reads into formats that orch reads, each file in its own process.
 
-That process has no network, sees the system's programs, its own file and a new profile, and can change nothing else:
-Linux isolates it in namespaces, as `unshare` makes them. Without namespaces, nothing is converted.
+That process has no network. It sees only the system's programs, its own file and a new profile, and can change
+nothing else: Linux isolates it in namespaces, as `unshare` makes them. Without namespaces, nothing is converted.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def _plain_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _delimiter(head: list[str], expected: tuple[str, ...]) -> str:
-    """Return the delimiter that yields the expected columns; else the one that cuts the rows most evenly."""
+    """Return the delimiter that yields the expected columns; else the delimiter that cuts the rows most evenly."""
 
     def score(delimiter: str) -> tuple[int, float, int]:
         rows = [row for row in csv.reader(head, delimiter=delimiter) if row]

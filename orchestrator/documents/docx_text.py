@@ -3,8 +3,8 @@
 Headings begin with `#` by their level and list items with their number or a dash. Notes and comments are marked where
 they belong (`[^1]`, `[comment 1]`) and come at the end.
 
-The XML is read from front to back and only its text is kept, so time and memory grow with the size of the document
-alone, however its elements are nested. The text is what a reader sees: with tracked insertions and content controls,
+The XML is read from front to back and only its text is kept. So time and memory grow with the size of the document,
+not with the nesting of its elements. The text is what a reader sees: with tracked insertions and content controls,
 which hold the changing parts of contracts, but without deletions and field codes.
 """
 
@@ -123,7 +123,7 @@ def _lines(package: Package, limit: TextLimit, losses: Losses, depth: int = 1) -
 
 
 def _of_kept(package: Package, part: str, limit: TextLimit, losses: Losses, depth: int) -> list[str]:
-    """A part of another format (altChunk), such as HTML; empty if it cannot be read."""
+    """Return the lines of a part in another format (altChunk), such as HTML; empty if it cannot be read."""
     if not package.holds(part) or depth > MOST_DEPTH:
         return []
     data, kind = package.whole(part), kind_of(part, {}, as_rows=False)

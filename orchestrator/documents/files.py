@@ -43,10 +43,10 @@ _loaded: dict[str, Extract] = {}
 
 
 class DocumentFile(NamedTuple):
-    """A file, and how to make a document of it.
+    """A file, and the way to make a document of it.
 
     `path` is for the system, `relative` and `key` are the document's; `kind` and `packing` are those of `kinds.Kind`.
-    The file must be inside the folder `within`, unless that is None. `plugin` reads it, if set.
+    The file must be inside the folder `within`, if set. `plugin` reads it, if set.
     """
 
     path: str

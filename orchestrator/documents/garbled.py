@@ -1,7 +1,7 @@
 """Detects text layers that do not match their page, because fonts lack a mapping to letters. Pure.
 
-A text is judged by its characters, and letters by their words: a font without a mapping gives letters that are
-shifted by a fixed number of places, or signs instead of letters.
+A text is judged by its characters, and letters by their words. A font without a mapping gives shifted letters, or
+signs instead of letters.
 """
 
 from __future__ import annotations

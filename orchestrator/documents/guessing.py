@@ -50,7 +50,7 @@ _NOT_FILES = ("cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140", "
 def guess(data: bytes, at: int) -> str:
     """Return the only encoding in which `data`, not UTF-8 from byte `at` on, can be read.
 
-    Raises ExtractionError (encoding) if there is none, or more than one.
+    Raises ExtractionError (encoding) if no encoding fits, or more than one.
     """
     if _mostly_utf8(data):
         raise ExtractionError(

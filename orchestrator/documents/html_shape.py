@@ -64,7 +64,7 @@ class _Tamer:
         return "".join([*self._kept, page[self._copied :]]) if self._kept else page
 
     def _tag(self, found: re.Match[str]) -> int:
-        """Process a tag and return where to look for the next; below zero if there is none."""
+        """Process a tag and return where to look for the next; below zero at the last."""
         name = found["name"].lower()
         if name in _RAW and not found["close"]:
             end = re.compile(rf"</{name}[\s/>]", re.IGNORECASE).search(self._page, found.end())

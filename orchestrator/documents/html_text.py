@@ -31,11 +31,11 @@ _ALWAYS, _FEW = 3, 1000
 """Damaged characters allowed in the declared encoding: this many, or one in this many of a long page."""
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden|mso-hide\s*:\s*all)\b", re.IGNORECASE)
 _MAY_HIDE = ("hidden", "none", "mso-hide")
-"""One of them stands in every page that hides something: to look at all elements takes a tenth of the time."""
+"""Every page that hides something has one of these. Looking at all elements would take a tenth of the time."""
 _SHAPES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 """The `type` of a list."""
 _TWO_PARTS = {"msup": "sup", "msub": "sub", "mfrac": "denominator"}
-"""What the second part of a formula's element is."""
+"""Meaning of the second part of a formula's element."""
 _SPACE = re.compile(r"[ \t\n\r\f]+")  # not \s: a no-break space is content
 _BLANK_LINES = re.compile(r"\n{3,}")
 

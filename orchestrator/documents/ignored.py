@@ -1,4 +1,4 @@
-"""Counts what of a source was read and what was not, so that unread files do not pass as asked."""
+"""Counts the read and unread contents of a source, so that unread files do not pass as asked."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class Ignored:
             self.names.append(key)
 
     def document(self, key: str, problem: str | None, notes: str | None = "") -> None:
-        """Count a document; `problem` is the code of an unreadable one, `notes` what a readable one lost."""
+        """Count a document; `problem` is the code if it is unreadable, `notes` names what a readable document
+        lost."""
         if problem is not None:
             self.unreadable[problem] += 1
             self._list(key, problem)
@@ -106,7 +107,7 @@ def told(found: Mapping[str, Any] | None) -> str:
     """Return the JSON form in words; empty if everything was read."""
     if found is None or not (parts := list(_parts(found))):
         return ""
-    # Jobs built before this was counted have none.
+    # Jobs built before this was counted have no counts.
     read = f"read {found['read']:,}; " if found.get("read") or found.get("unreadable") else ""
     return read + ", ".join(parts)
 

@@ -34,8 +34,8 @@ def shortened(key: str) -> str:
 class DistinctKeys:
     """Distinct keys of one file's parts. A key that an earlier part has gets an apostrophe for each repetition.
 
-    The result equals trying one apostrophe after the other, but each taken key leads to the next possibly free one:
-    many equal names take no longer than as many different ones.
+    The result is the same as trying one apostrophe after the other. But each taken key leads to the next key that may
+    be free, so many equal names take no longer than different names.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which endings are read, as what, and how many documents a file of that kind holds."""
+"""File endings that are read, their kinds, and the number of documents in a file of each kind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.documents.plugins import Plugin
 
 
 class Holds(StrEnum):
-    """How many documents a file gives."""
+    """Number of documents in a file."""
 
     ONE = "one"
     ROWS = "rows"  # a table: a document per row
@@ -40,7 +40,7 @@ FILES = {
     **dict.fromkeys((".xlsx", ".xlsm", ".xltx", ".xltm", ".xlsb", ".xls", ".ods", ".ots"), SHEETS),
 }
 CHOSEN = {".ipynb": "ipynb", ".svg": "svg", ".xml": "xml", ".ics": "folded", ".vcf": "folded"}
-"""Read only if the user's pattern or path names them: a folder of documents may contain settings and drawings."""
+"""Kinds that are read only if the user's pattern or path names them: a folder may contain settings and drawings."""
 CONVERTED = "converted"
 LEGACY = {
     **dict.fromkeys((".doc", ".dot", ".pages", ".wpd", ".wps", ".hwp", ".lwp", ".abw"), ("docx", "docx")),

@@ -1,9 +1,9 @@
 """Detects a text's legacy encoding by its language: frequent small words and the letters it uses.
 
 Statistics over single letters are not enough: charset-normalizer reads Polish in windows-1250 as windows-1252, and
-French from an old Macintosh as windows-1250. A text is accepted only if one reading has the small words of a
-language, hardly a foreign letter or misplaced sign, and no other encoding gives a reading nearly as good. Names,
-lists of numbers and a handful of words have no such reading, and are left to the user.
+French from an old Macintosh as windows-1250. A text is accepted only if one reading has the small words of a language
+and hardly a foreign letter or misplaced sign. No other encoding may give a reading nearly as good. Names, lists of
+numbers and a handful of words have no such reading, and are left to the user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ARABIC = ("cp1256", "iso8859-6")
 MIN_WORDS = 3  # small words that must be found, two of them different
 MIN_SHARE = 0.05  # of all words
 ODD_WORDS, FEW_WORDS = 30, 12
-"""One odd place in this many words is a name, a slip or a quirk of its author, and so is one in a short text; more
+"""One odd place in this many words is a name, a slip or the author's quirk; so is one odd place in a short text. More
 mean another encoding."""
 
 _SIGNS = frozenset("“”‘’„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0\xad")

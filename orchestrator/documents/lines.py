@@ -133,8 +133,8 @@ def _transcoded(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 def _checked(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
-    """Pass UTF-8 on. At the first invalid byte, change to the encoding that is set or, if only ASCII preceded, to the
-    one that fits."""
+    """Pass UTF-8 on. At the first invalid byte, change to the set encoding or, if only ASCII preceded, to the
+    encoding that fits."""
     held, ascii_so_far = b"", True
     for piece in pieces:
         data = held + piece

@@ -12,8 +12,8 @@ _ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "x
 
 
 class Level(NamedTuple):
-    """How a level of a list is marked: `shape` is a number format in Word's terms, `pattern` has %1 to %9 for the
-    numbers of the levels."""
+    """Marking of a list's level: `shape` is a number format in Word's terms, `pattern` has %1 to %9 for the numbers
+    of the levels."""
 
     shape: str
     pattern: str

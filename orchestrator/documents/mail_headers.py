@@ -13,7 +13,7 @@ from orchestrator.documents.types import ExtractionError
 
 
 def header(mail: Message, name: str) -> str:
-    """Return the first header of that name on one line; empty if there is none."""
+    """Return the first header of that name on one line; empty if missing."""
     raw = next((value for key, value in mail.raw_items() if key.lower() == name.lower()), "")
     return " ".join(clean(whole(_decoded(name, _characters(str(raw))))).split())
 

@@ -29,7 +29,7 @@ _SENT, _RECEIVED = 0x39, 0x0E06
 _MESSAGE_CODE_PAGE, _BODY_CODE_PAGE, _LOCALE = 0x3FFD, 0x3FDE, 0x3FF1
 _NAME, _ADDRESS, _SMTP, _ROLE = 0x3001, 0x3003, 0x39FE, 0x0C15
 _SENDERS = ((0x42, (0x5D02, 0x65)), (0x0C1A, (0x5D01, 0x0C1F)))
-"""Name and addresses of a mail's sender: first of the one it was sent for, then of the one who sent it."""
+"""Name and addresses of a mail's sender: first the person it was sent for, then the actual sender."""
 _ROLES = {2: "Cc", 3: "Bcc"}
 _SHOWN = {"To": 0x0E04, "Cc": 0x0E03, "Bcc": 0x0E02}
 ATTACHED_NAMES, ATTACHED_TYPE, ATTACHED_DATA = (0x3707, 0x3704, _NAME), 0x370E, 0x3701

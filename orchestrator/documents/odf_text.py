@@ -217,7 +217,7 @@ class _Text:
 
 
 def _name(tag: str) -> str:
-    """The name of an element; empty for a field that shows a header or footer, and is called as that is."""
+    """Return the name of an element; empty for a field that shows a header or footer and shares its name."""
     name = tag.rpartition("}")[2]
     return name if name not in _MASTER_TEXTS or tag.endswith(_STYLE + name) else ""
 

@@ -36,10 +36,10 @@ class TextLimit:
 
 
 class Losses(Counter[str]):
-    """How much of a document is not in its text, by what it is: `picture`, `chart as a picture only`."""
+    """Counts of a document's parts that its text lacks, by kind: `picture`, `chart as a picture only`."""
 
     def notes(self, *first: str) -> dict[str, str]:
-        """The field that says so: `2 pictures, 1 embedded file`; empty if nothing was lost."""
+        """Return the field for them: `2 pictures, 1 embedded file`; empty if nothing was lost."""
         counted = [
             f"{number:,} {what if number == 1 else _MANY[what]}" for what, number in self.items() if number > 0
         ]
@@ -55,7 +55,7 @@ _MANY = {
     "sound": "sounds",
     "video": "videos",
 }
-"""What may be lost, and how several are called."""
+"""Kinds of losses, and their plurals."""
 
 
 def check_container(data: bytes, old: str) -> None:

@@ -59,9 +59,10 @@ def repaired(data: bytes) -> bytes:
 
 
 def _join_texts(stream: bytearray) -> bool:
-    """Make one record of each text that runs on in others: the library reads the first only. True if there was one.
+    """Join each text that continues in further records, since the library reads only the first. True if any was
+    joined.
 
-    What is left over becomes a record that means nothing, so that all others stay where they are.
+    The freed space becomes a record without meaning, so that all other records keep their places.
     """
     found = False
     for start in [match.start() for match in _LONG_TEXT.finditer(stream)]:

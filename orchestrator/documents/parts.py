@@ -46,7 +46,7 @@ Found = Document | UnreadableDocument | Passed | Begin
 def documents(
     file: TableFile, wanted: AbstractSet[str] | None = None, begin: int = 0, end: int | None = None
 ) -> Iterator[Found]:
-    """Yield the documents of the parts from index `begin` up to `end`; only those in `wanted`, unless that is None.
+    """Yield the documents of the parts from index `begin` up to `end`; `wanted` limits them to these keys.
 
     Raises OSError, MemoryError; ExtractionError for problems of the file as a whole.
     """

@@ -107,7 +107,7 @@ class _Character(NamedTuple):
 
     @property
     def end(self) -> float:
-        """Where the next character may begin: some fonts do not state widths."""
+        """Earliest place of the next character: some fonts do not state widths."""
         return self.right if self.right - self.left > _SAME * self.size else self.left + self.size
 
     @property

@@ -65,7 +65,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 def _notes(pages: Sequence[PageText], attached: int) -> dict[str, str]:
-    """What is not in the text: pages without any, and attached files."""
+    """Return notes on contents outside the text: pages without text, and attached files."""
     numbered = list(enumerate(pages, 1))
     lost = {
         "without text": [number for number, page in numbered if page.is_drawn and not page.text.strip()],
@@ -100,7 +100,7 @@ class OpenPdf:
 
     @property
     def attached(self) -> int:
-        """How many files are attached to it."""
+        """Number of attached files."""
         return max(0, int(pypdfium2.raw.FPDFDoc_GetAttachmentCount(self.pages)))
 
     def text(self, index: int) -> PageText:

@@ -49,7 +49,7 @@ Documents = Iterator[Document | UnreadableDocument]
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A file of many documents; only those with `wanted` keys, unless that is None.
+    """A file of many documents. `wanted` are the keys of the documents to read; None means all.
 
     Contents that are not documents are counted in `ignored`.
     """
@@ -96,8 +96,8 @@ class Readers:
     """Reads files as `limits` allow, with at most `workers` worker processes (default: one per core).
 
     With a `cluster`, files of one document each are read on its nodes. For one thread. All methods raise StorageError
-    if no process can be started or the cluster cannot be used, and the errors of `check`, which is called during
-    waits. `max_unpacked` is the limit on any file's unpacked size (see `unpacking`).
+    if no process can be started or the cluster cannot be used. They call `check` during waits, and raise its errors.
+    `max_unpacked` is the limit on any file's unpacked size (see `unpacking`).
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Readers:
 
     @classmethod
     def of(cls, settings: ReadingSettings) -> Readers:
-        """Return readers by orch.toml's settings; reading stops if this process is told to end."""
+        """Return readers by orch.toml's settings; reading stops at a signal to end this process."""
         limits = WorkerLimits(settings.max_memory, settings.max_seconds, more_memory=settings.ocr_memory)
         cluster = None if settings.ray_python is None else _cluster_pool(settings, settings.ray_python, limits)
         return cls(settings.workers, limits, interrupts.check, cluster, settings.max_unpacked, settings.converter)

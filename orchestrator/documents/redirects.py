@@ -1,6 +1,6 @@
 """Redirects of web servers to other hosts: followed only if the source allows it.
 
-The server at an address must not decide which host this machine asks: a redirect may lead to a host of the local
+The server at an address must not decide which host this machine asks. A redirect may lead to a host of the local
 network, or to a cloud's metadata service, and the answer would go to a model.
 """
 

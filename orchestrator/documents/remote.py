@@ -133,7 +133,7 @@ def why(error: BaseException) -> str:
 
 
 def wait(seconds: float) -> None:
-    """Pause, or end early if this process is told to end."""
+    """Pause, or end early at a signal to end this process."""
     interrupts.check()
     time.sleep(seconds)
 
@@ -294,7 +294,7 @@ class AddressList(_Chosen):
 
 
 def _looked_at(found: FoundFile | Skipped) -> FoundFile | Skipped:
-    """Return a file with its server's information; without it if there is none, and then a download must tell."""
+    """Return a file with its server's information; without any, only a download can tell."""
     if isinstance(found, Skipped) or found.remote is None:
         return found
     try:

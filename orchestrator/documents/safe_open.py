@@ -1,7 +1,7 @@
 """Opens untrusted files safely: no devices, no system files, nothing outside a folder.
 
-Checks apply to the opened file, not its path: between a check of a path and its opening, any part of it may become a
-link to somewhere else.
+Checks apply to the opened file, not its path: after a check of a path, any part of it may become a link before it is
+opened.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ _LOST = {"blip": "picture", "videoFile": "video", "audioFile": "sound"}
 
 
 def shape_lines(package: Package, part: str, limit: TextLimit, losses: Losses, *, notes: bool = False) -> list[str]:
-    """A line for each paragraph of a part's shapes, and for each row of its tables."""
+    """Return a line for each paragraph of a part's shapes, and for each row of its tables."""
     shapes = _Shapes(limit, losses, notes=notes)
     package.parse(posixpath.normpath(part), shapes.start, shapes.end, shapes.characters)
     return shapes.lines
 
 
 def drawn_lines(package: Package, part: str, limit: TextLimit, losses: Losses) -> list[str]:
-    """The words of the SmartArt and the charts that a part refers to. What has no words is a loss."""
+    """Return the words of the SmartArt and charts that a part refers to. A drawing without words counts as a loss."""
     lines: list[str] = []
     for relation in package.relations(part):
         if not package.holds(relation.target):
@@ -57,7 +57,7 @@ class _Shapes:
         self._fallback = 0
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins."""
+        """Handle the start of an element."""
         self._limit.element()
         name = tag.rpartition("}")[2]
         if self._fallback or name == "Fallback":  # the same once more, for old programs
@@ -94,7 +94,7 @@ class _Shapes:
                 self._losses["picture"] -= 1  # what shows it
 
     def end(self, tag: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
         if self._fallback:
             self._fallback -= 1
             return

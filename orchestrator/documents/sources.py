@@ -103,8 +103,8 @@ def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey
 class SourceSurvey:
     """The template names for a source's documents, besides `text`, and their number.
 
-    Names are None if only reading reveals them (rows of JSONL, a table that cannot be opened, a plug-in's documents);
-    the number is None if a file holds several documents.
+    Names are None if only reading reveals them: for rows of JSONL, an unopenable table, or a plug-in's documents. The
+    number is None if a file holds several documents.
     """
 
     fields: frozenset[str] | None
@@ -113,9 +113,8 @@ class SourceSurvey:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file that a source chose; `order` lets readers make its document or a table's documents.
-
-    While the `stamp` stays the same, so do the documents; None if unknown.
+    """A file that a source chose. Readers make its documents by its `order`. While the `stamp` stays the same, so do
+    the documents; None if unknown.
     """
 
     key: str

@@ -1,8 +1,8 @@
-"""Splits a long text into parts of limited tokens, at natural borders, each repeating the end of the one before.
+"""Splits a long text into parts of limited tokens, at natural borders, each repeating the end of the part before.
 Pure.
 
-Where a part ends depends on the words there, not on how many precede it, so that after an edit the borders soon fall
-where they did before: of equally natural borders, the one whose paragraph has the smallest hash is taken.
+The words at a border decide it, not the number of words before it. So after an edit the borders soon fall where they
+did before. Of equally natural borders, the border whose paragraph has the smallest hash is taken.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEAST_FULL = 3
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`text[start:end]`, of which `text[start:own]` also belongs to the part before."""
+    """`text[start:end]`; its beginning, `text[start:own]`, also belongs to the part before."""
 
     start: int
     own: int
@@ -104,7 +104,7 @@ def _last(text: str, units: Sequence[_Unit], first: int, most: int) -> int:
         is_rest = ends[-1][0] == len(units) - 1
         full = [number for number, tokens_so_far in ends if _LEAST_FULL * tokens_so_far >= most] or [ends[-1][0]]
         last = full[-1] if is_rest else min(reversed(full), key=lambda number: _rank(text, units[number]))
-        # Pieces counted one by one may have a token less than together.
+        # Pieces counted one by one may add up to one token less than together.
         if size(text[units[first].start : units[last].end]) <= most:
             return last
         ends = [end for end in ends if end[0] < last]
@@ -125,6 +125,6 @@ def _overlapping(text: str, own: int, end: int, limit: int, overlap: int) -> int
         if total > overlap:
             break
         found.append(unit.start)
-    # Pieces counted one by one may have a token less than together.
+    # Pieces counted one by one may add up to one token less than together.
     fits = (at for at in reversed(found) if size(text[at:own]) <= overlap and size(text[at:end]) <= limit)
     return next(fits, own)

@@ -65,8 +65,7 @@ def documents(
     content: Content | None = None,
     unpacking: UnpackLimit | None = None,
 ) -> Iterator[Document | UnreadableDocument | None]:
-    """Yield a document or a problem for each row from index `first` on; only for keys in `wanted`, unless that is
-    None.
+    """Yield a document or a problem for each row from index `first` on; `wanted` limits them to these keys.
 
     None is a sign of life while rows are skipped. `content` is read instead of the file, and counts in `unpacking`.
     Raises OSError, MemoryError, and ExtractionError for problems of the file as a whole.

@@ -1,4 +1,4 @@
-"""Results of a source: a document, or the reason why there is none."""
+"""Results of a source: a document, or the reason for its absence."""
 
 from __future__ import annotations
 

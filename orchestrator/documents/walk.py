@@ -49,9 +49,9 @@ class _Folder(NamedTuple):
 class Walk:
     """Iterates over `FoundFile | Unlisted | Skipped` below `root`; may be iterated more than once.
 
-    Raises InputError for bad patterns at once, and on iteration for a root that cannot be listed. Links out of the
-    root are followed only with `follow_links`, and never into the system's folders. Links to folders are followed if
-    they lead into a hidden folder, or if a pattern spells them out; every real folder is entered once. A link to a
+    Raises InputError for bad patterns when created, and on iteration for a root that cannot be listed. Links out of
+    the root are followed only with `follow_links`, and never into the system's folders. Links to folders are followed
+    if they lead into a hidden folder, or if a pattern spells them out; every real folder is entered once. A link to a
     file that is found anyway is left out.
     """
 

@@ -1,4 +1,4 @@
-"""What was chosen in the old form fields of a Word document: ticks and entries of lists, which no text repeats."""
+"""Choices in the old form fields of a Word document: ticks and list entries, which no text repeats."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _OFF = ("0", "false", "off")
 
 
 def is_on(value: str) -> bool:
-    """True for a property that is there without a value, and for every value but those that switch it off."""
+    """True unless a property's value switches it off; a property without a value is on."""
     return value not in _OFF
 
 
 class FormField:
-    """A field as its elements tell of it, one after the other."""
+    """A form field, built from its elements one by one."""
 
     def __init__(self) -> None:
         self._kind = ""
@@ -21,7 +21,7 @@ class FormField:
         self._entries: list[str] = []
 
     def take(self, name: str, value: str) -> None:
-        """An element of the field."""
+        """Add an element of the field."""
         match name:
             case "checkBox" | "ddList":
                 self._kind = name
@@ -33,7 +33,7 @@ class FormField:
                 self._entries.append(value)
 
     def text(self) -> str:
-        """What the page shows; empty for a field whose text stands behind it."""
+        """Return what the page shows; empty for a field whose text follows it."""
         chosen = self._chosen or self._default or "0"
         if self._kind == "checkBox":
             return "☒" if is_on(chosen) else "☐"

@@ -197,7 +197,7 @@ class NoteNumbers:
         self._counts = Counter[str]()
 
     def label(self, kind: str, ident: str) -> str:
-        """What a note or comment goes by."""
+        """Return the label of a note or comment."""
         if (kind, ident) not in self._numbers:
             self._counts[kind] += 1
             self._numbers[kind, ident] = self._counts[kind]

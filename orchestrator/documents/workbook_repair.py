@@ -1,7 +1,7 @@
 """Rewrites workbooks (.xlsx, .xlsm) if the library that reads them loses something, or needs too much memory.
 
-The library drops errors (`#N/A`), does not know macro sheets, and makes a full rectangle of every sheet: with one
-stray cell at the far end that takes gigabytes. So errors become texts, macro sheets become sheets, and mostly empty
+The library drops errors (`#N/A`), does not know macro sheets, and makes a full rectangle of every sheet. With one
+stray cell at the far end, that takes gigabytes. So errors become texts, macro sheets become sheets, and mostly empty
 sheets lose their empty rows and columns.
 """
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 REMEMBERED = timedelta(days=30)
-"""Age of starts that still predict how long the next one takes."""
+"""Age of starts that still predict the duration of the next start."""
 
 
 class HomeFleets:

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
 KEPT = timedelta(days=1)
-"""How long a report or alert is retried, and how long after a job's end it is still reported."""
+"""Time for which a report or alert is retried, and for which an ended job is still reported."""
 REPORT = "report"
 MOST_SUBJECT = 100
 """Most characters of an alert in a subject."""

@@ -1,7 +1,7 @@
 """The nights of a home's schedules, run by the engine of `orch up`.
 
-`tick` is an idempotent step, called repeatedly: it records due nights, starts those that may start, and ends those
-whose job is over. A night is recorded before its job is made, and the job is found again by its file: a kill in
+`tick` is an idempotent step, called repeatedly: it records due nights, starts the nights that may start, and ends a
+night once its job is over. A night is recorded before its job, and the job is found again by its file: a kill in
 between causes neither two nights nor two jobs.
 """
 

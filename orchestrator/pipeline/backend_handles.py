@@ -86,8 +86,8 @@ class BackendHandles:
 def last_to_fail(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the upstream that failed last if all of a server's upstreams are down, else None.
 
-    Engines that wait for a machine, or were given up, are not upstreams yet. If there are no others, the one that has
-    waited for the shortest time counts as down.
+    Engines that wait for a machine, or were given up, are not upstreams yet. Without other upstreams, the engine that
+    has waited for the shortest time counts as down.
     """
     upstreams: list[Mapping[str, Any]] = health["upstreams"]
     if not upstreams:

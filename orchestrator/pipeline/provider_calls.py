@@ -48,7 +48,7 @@ class ProviderCalls(Protocol):
         """Return for how many seconds the stage under this key has been under way, or 0."""
 
     def wait(self, seconds: float) -> None:
-        """Wait until a stage is over, or for so many seconds."""
+        """Wait until a stage is over, or for this many seconds."""
 
     def close(self) -> None:
         """Start nothing more, and leave hanging stages behind."""

@@ -49,7 +49,7 @@ class ShardSteps:
         return self._work.admission_control
 
     def advance(self, job: Job, shard: Shard) -> bool:
-        """Take one step of a shard, or pick up the one under way; True if something moved. Raises OrchError."""
+        """Take one step of a shard, or pick up the step under way; True if something moved. Raises OrchError."""
         match self._work.stage_of(shard):
             case ShardState.PENDING:
                 return self._dispatch.send(job, shard)
@@ -65,7 +65,7 @@ class ShardSteps:
                 return False
 
     def dissolve(self, job: Job, shard: Shard, reason: str) -> None:
-        """Dissolve an unsent shard: its rows wait for another one."""
+        """Dissolve an unsent shard: its rows wait for another shard."""
         settling.abandon(self._home, shard)
         self._store.shards.dissolve(shard, reason)
         self.remote_cleanup.add(shard.id)

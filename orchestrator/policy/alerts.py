@@ -19,7 +19,7 @@ from orchestrator.settings.stored_spec import expires
 PATIENCE = 2 * MINUTE
 """Seconds for which a backend may be unreachable before anyone is alerted: most recover by then."""
 HELD = 30 * MINUTE
-"""Seconds for which a batch may wait to be sent, found or answered before an alert: waits for quotas and budgets
+"""Seconds for which a batch may wait to be sent, found or answered before an alert. Waits for quotas and budgets
 occur every night, and most backends recover by then."""
 ENOUGH = 20
 """Rows with an outcome from which on their failures are meaningful."""

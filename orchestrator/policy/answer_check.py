@@ -66,8 +66,8 @@ class _Reading:
 class OutputCheck:
     """Requirements for the answers to a task: not empty, and JSON that fits the schema, if any.
 
-    With `repair`, JSON inside other text is accepted too. With `has_named_quotes`, properties also count as quotes by
-    their names, beside those that the schema marks.
+    With `repair`, JSON inside other text is accepted too. With `has_named_quotes`, properties count as quotes by
+    their names too, not only by the schema's marks.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class OutputCheck:
 
     def _reading(self, answer: Answer, *, repair: bool) -> _Reading:
         text = answer.text or ""
-        # Of several messages, the last that is JSON is the answer.
+        # The last message that is JSON is the answer.
         for said in (text, *reversed(answer.messages)):
             try:
                 return self._fitted(answer, repair, msgspec.json.decode(said), len(said))

@@ -80,7 +80,7 @@ def has_calls(message: Mapping[str, Any]) -> bool:
 
 
 def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """Return the answering messages of a response: those of the final phase, or else all that are not commentary.
+    """Return the answering messages of a response: messages of the final phase, or else all that are not commentary.
 
     The model's reasoning and the user's messages are left out.
     """
@@ -128,7 +128,7 @@ def _is_text(kind: str) -> bool:
 
 
 def part_text(part: Any) -> str | None:
-    """The text of one part; None for a thought, a call and whatever else has no text."""
+    """Return the text of one part; None for a thought, a call or any other part without text."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict) or not _is_text(_word(part, "type", "text")):

@@ -1,4 +1,4 @@
-"""Why a backend refused a batch, and what happens to its rows. Pure."""
+"""Reasons for which backends refuse batches, and the fate of their rows. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether forecasts can be trusted: forecasts compared with actual values. Pure.
+"""Comparison of forecasts with actual values, to show whether forecasts can be trusted. Pure.
 
 Half of the actual values should be below their p50 and 95 % below their p95. The binomial distribution gives the
 deviation allowed by chance: a result with a probability below one in twenty counts as wrong.
@@ -26,11 +26,11 @@ CHANCE = 0.05
 class Calibration:
     """The forecasts of one kind, backend, model and task.
 
-    `known` counts those with a known actual value, `open` the others. `below_p50` and `below_p95` are shares of the
-    known ones (an exact hit counts half at the p50, and whole at the p95), `ratio` is the median of actual value by
-    p50; None if nothing is known. A censored value counts only if it is known to be above. Chances (`in_time`) have
-    no shares, and their ratio is jobs in time by jobs foreseen. `trusted` is None while it is too early to tell. The
-    forecasts were made from `first_at` to `last_at`.
+    `known` counts forecasts with a known actual value, `open` the others. `below_p50` and `below_p95` are shares of
+    the known forecasts; an exact hit counts half at the p50, and whole at the p95. `ratio` is the median of actual
+    value by p50, None if nothing is known. A censored value counts only if it is known to be above. Chances
+    (`in_time`) have no shares, and their ratio is jobs in time by the expected number. `trusted` is None while it is
+    too early to tell. The forecasts were made from `first_at` to `last_at`.
     """
 
     kind: str

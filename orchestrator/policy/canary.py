@@ -40,7 +40,7 @@ class CanaryFigures:
 
 @dataclass(frozen=True, slots=True)
 class CanaryVerdict:
-    """Whether the other rows follow, and why."""
+    """The decision whether the other rows follow, with its reason."""
 
     passed: bool
     reason: str

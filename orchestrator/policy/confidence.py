@@ -2,8 +2,8 @@
 
 A model's probability is that of the label's tokens, from their log probabilities. Models are too sure of themselves,
 each in its own way. If known answers show which labels were right, a logistic curve through them turns the model's
-probability into the share that is right (Platt, Probabilistic Outputs for Support Vector Machines, 1999, with its
-priors, so that no finite number of known answers makes a label certain).
+probability into the share that is right. The method is Platt's (Probabilistic Outputs for Support Vector Machines,
+1999). Its priors ensure that no finite number of known answers makes a label certain.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Detects an engine that has become slower than it used to be with as many rows at once. Pure.
 
-An engine that is slow from the start is a slow engine; one that does far less than an hour ago leaks memory,
+An engine that is slow from the start is a slow engine. An engine that does far less than an hour ago leaks memory,
 throttles or shares its GPU, and a restart helps.
 """
 

@@ -1,4 +1,4 @@
-"""Why a job was late: the avoidable delay that took the most time, by its events. Pure."""
+"""Main cause of a job's delay: the avoidable delay that took the most time, by its events. Pure."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def look_back(schedule: Schedule) -> timedelta:
 
 
 def due(schedule: Schedule, now: datetime, known: Collection[Key]) -> list[DueNight]:
-    """Return the nights due since the schedule began, oldest first, without those that are `known`."""
+    """Return the nights due since the schedule began, oldest first, without the `known` nights."""
     began = max(schedule.since, now - look_back(schedule))
     found = [one for one in _between(schedule, began, now) if one.key not in known]
     return found[-MOST_MISSED:] if comes_often(schedule.cron) else found

@@ -37,7 +37,7 @@ LISTED_AFTER = 15 * MINUTE
 
 OVERDUE = DAY
 OVERRUN = 6 * DAY
-"""How long after its window a batch is asked to end, at a provider that lets batches overrun."""
+"""Time after its window when orch cancels a batch, at a provider that lets batches overrun."""
 LONG = DAY
 NO_ANSWER = 10 * MINUTE
 """Rows rerouted from a backend that has not answered for this long are released after `LAST_CALL`."""
@@ -228,9 +228,9 @@ def whole(
 ) -> EvidenceVerdict:
     """Judge if a batch's files are complete: as many rows as `expected`, or nothing more to come.
 
-    Files that are exactly as long as stated are believed once they have not grown for a while, unless the stated size
-    has grown before: then it only covers what is written so far. Files of another or unknown length, broken off,
-    missing or unrelated are awaited while that makes sense.
+    Files with exactly the stated length are believed once they have not grown for a while. A stated size that has
+    grown before is not believed: it only covers what is written so far. Files of another or unknown length, broken
+    off, missing or unrelated are awaited while that makes sense.
     """
     if reading.rows >= expected and (expected or not (reading.absent or reading.cut)):
         return EvidenceVerdict()

@@ -1,7 +1,7 @@
 """Decides which engines run where, by the demand of waiting rows. Pure: everything is an argument.
 
 Models share the slots (GPUs) of a fleet. A switch costs minutes, so a slot keeps its model until no row of the model
-waits, and switches earlier only if another model would otherwise miss its deadline. Outside its hours a fleet runs
+waits. It switches earlier only if another model would otherwise miss its deadline. Outside its hours a fleet runs
 nothing.
 """
 
@@ -18,7 +18,7 @@ from orchestrator.core.hours import Hours, Opening
 from orchestrator.policy.fleet_size import MARGIN, due_of, engines_for
 
 SETTLE_SECONDS = 5.0
-"""How long no row of a model may wait before its engine stops: a job's next rows may be on their way."""
+"""Seconds without a waiting row of a model before its engine stops: a job's next rows may be on their way."""
 RETRY_SECONDS = 600.0
 """Pause before an engine that was given up is tried again."""
 STOP_SECONDS = 40.0
@@ -64,8 +64,8 @@ class EngineWish(StrEnum):
 class ModelTerms:
     """A model of a fleet. Each engine takes `size` slots; `rate` is the rows a second of one engine.
 
-    With `own` slots it shares none with other models, and its engines are paid for while they exist: there are at
-    least `least`, or the fewest that meet the deadlines.
+    With `own` slots, it shares no slots with other models, and its engines cost money while they exist. It then has
+    at least `least` engines, or the fewest that meet the deadlines.
     """
 
     name: str

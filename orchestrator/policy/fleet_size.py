@@ -1,8 +1,8 @@
 """The number of engines for a model's rows if each costs by the hour: the fewest that meet every deadline. Pure.
 
-An engine costs from its lease to its release, so rows cost the same on two engines in an hour as on one in two hours;
-only each start costs extra. So there are no more engines than the deadlines need, and running engines continue until
-no row waits.
+An engine costs from its lease to its release, so two engines for an hour cost as much as one for two hours. Only each
+start costs extra. So a model gets no more engines than its deadlines need, and running engines continue until no row
+waits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks whether an answer's quotes stand in its document as sent, and where. Pure."""
+"""Search for an answer's quotes in its document as sent. Pure."""
 
 from __future__ import annotations
 

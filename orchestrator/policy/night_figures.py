@@ -37,7 +37,7 @@ class BookedLine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendSpending:
-    """What ran at a backend, and its cost in dollars; `wasted` is a part of `cost`."""
+    """Rows at a backend, and their cost in dollars; `wasted` is a part of `cost`."""
 
     backend: str
     rows: int

@@ -1,4 +1,4 @@
-"""When to poll a batch again, and whether it takes longer than usual. Pure."""
+"""Schedule of a batch's polls, and signs that it takes longer than usual. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUIET = 30.0 * MINUTE
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """How long a backend's batches take, in seconds from submission: until the first row, and until the end.
+    """Usual duration of a backend's batches, in seconds from submission: until the first row, and until the end.
 
     `samples` counts the observed batches; too few of them prove nothing.
     """
@@ -79,8 +79,9 @@ def stall(
 ) -> str | None:
     """Describe for people what is unusual about a batch's duration; None if nothing is, or it is over.
 
-    All times in seconds: in this status, since the batch was made, since the last new row (None if there was none, or
-    the provider does not count them), and the window. `overruns`: the provider lets batches run past the window.
+    All times are in seconds: in this status, since the batch was made, since the last new row, and the window. The
+    third is None without a new row, or if the provider does not count rows. `overruns`: the provider lets batches run
+    past the window.
     """
     if status in _OVER:
         return None

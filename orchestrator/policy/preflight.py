@@ -56,7 +56,7 @@ def fields_of(line: bytes) -> str:
 
 
 def body_of(line: bytes) -> Mapping[str, Any]:
-    """The body of a request line. Raises ValueError."""
+    """Return the body of a request line. Raises ValueError."""
     try:
         found = _decode_line(line)
     except wire.JSON_ERRORS as error:

@@ -1,4 +1,4 @@
-"""What rows cost, in Decimal dollars, each figure with its source. Pure, except that it reads the price table.
+"""Cost of rows, in Decimal dollars, each figure with its source. Pure, except that it reads the price table.
 
 An unknown price is an error or marked `estimated`; it is never zero, and never replaced silently by another tier's
 price. Hosted prices are those of genai-prices; prices of a model in orch.toml come first.
@@ -229,7 +229,7 @@ def rates(
 
     `provider` is the price table's name for it, None if it has none; `answered` is the answering model's own name.
     `discount` is the reduction of batch and flex from the standard price (0.5: half) if they have no own price; such
-    a figure is an estimate. Raises InputError if there is no price.
+    a figure is an estimate. Raises InputError without a price.
     """
     found = _find(provider, model, answered, tier, at, discount, overrides)
     if found is None:
@@ -315,7 +315,7 @@ def price_changes(
 
 @lru_cache(maxsize=256)
 def _marks(provider: str, model: str) -> tuple[frozenset[time], frozenset[date]]:
-    """The times of the day, and the days, at which a listed price of a model begins or ends."""
+    """Return the times of day, and the days, at which a listed price of a model begins or ends."""
     import genai_prices
     from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
 
@@ -335,7 +335,8 @@ def _marks(provider: str, model: str) -> tuple[frozenset[time], frozenset[date]]
 
 @lru_cache(maxsize=1024)
 def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice] | str:
-    """Return the table's prices of a model by tier, including the standard one; else why there are none, in words."""
+    """Return the table's prices of a model by tier, including the standard one; or else the reason for their
+    absence."""
     import genai_prices
 
     try:

@@ -67,7 +67,7 @@ def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | N
     best = min(row)
     if best > most:
         return None
-    # Of several ends, the one nearest to the form's own length.
+    # Prefer the end nearest to the form's own length.
     length = min((at for at, cost in enumerate(row) if cost == best), key=lambda at: (abs(at - len(form)), at))
     return best, length
 

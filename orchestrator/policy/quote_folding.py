@@ -1,8 +1,8 @@
 """Texts in the form in which quotes are compared, with the positions of characters in the source. Pure.
 
-White space, the `|` between the cells of a table, hyphens and dashes between letters, invisible characters, and the
-shape of quotation marks and ligatures do not count. Digits do, and so do white space and dashes next to them: `1
-200`, `1200`, `1-200` and `1,200` differ.
+Several things do not count: white space, the `|` between a table's cells, hyphens and dashes between letters,
+invisible characters, and the shape of quotation marks and ligatures. Digits count, and so do white space and dashes
+next to them: `1 200`, `1200`, `1-200` and `1,200` differ.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def folded(source: str) -> FoldedText:
 
 
 def _gap(source: str, start: int, end: int) -> str:
-    """Return what remains of blanks and dashes between two runs, one of which may be a number."""
+    """Return what remains of blanks and dashes between two runs; either may be a number."""
     before, after = _is_number(source[max(0, start - 2) : start][::-1]), _is_number(source[end : end + 2])
     if not before and not after:
         return ""

@@ -21,7 +21,7 @@ HEAD = 12
 MOST_PLACES = 1000
 """Most places reported for one quote."""
 STEPS = 2_000_000
-"""Comparisons for one answer beyond those that every text needs: about a second."""
+"""Extra comparisons for one answer, besides the comparisons that every text needs: about a second."""
 _STEPS_A_PLACE = 20
 _FEW = 32
 """Up to this many quotes are searched one by one."""

@@ -1,7 +1,7 @@
 """Documents × tasks → request lines, with identities that stay the same over nights.
 
-The document comes first and the question last, and the tasks of a document follow each other: so the engine's prefix
-cache reads a document once, however many questions are asked about it.
+The document comes first and the question last, and the tasks of a document follow each other. So the engine's prefix
+cache reads a document once, however many questions it gets.
 """
 
 from __future__ import annotations
@@ -222,7 +222,8 @@ class Identity:
 
 
 class SentBefore(Protocol):
-    """What an earlier row says of its document: its tokens before it was cut, pages as pictures, and losses."""
+    """Facts that an earlier row has about its document: its tokens before it was cut, pages as pictures, and
+    losses."""
 
     @property
     def cut_from_tokens(self) -> int | None:
@@ -257,8 +258,8 @@ class Builder:
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
         """Yield one request a task, in the order of the tasks; a problem of the document fails each of them.
 
-        For a task that splits documents, a long document gives a request without a line, which is later built from
-        the answers to its parts, and then a request for each part.
+        For a task that splits documents, a long document gives a request without a line, and then a request for each
+        part. The first request is built later from the answers to the parts.
         """
         if isinstance(document, UnreadableDocument):
             for question in self._questions:
@@ -382,7 +383,7 @@ def _asking(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Bu
 
 
 def _trimmed(text: str, cleaned: str, limit: int | None) -> int:
-    """Estimate the tokens that a clean-up saved, not counting those that would have been cut off in any case."""
+    """Estimate the tokens that a clean-up saved, without tokens that would have been cut off in any case."""
     if cleaned == text:
         return 0
     before, after = tokens.estimate(len(text.encode())), tokens.estimate(len(cleaned.encode()))

@@ -60,7 +60,7 @@ class NotExecuted:
 
 @dataclass(frozen=True, slots=True)
 class RowRefusal:
-    """Why a row has no answer, in its backend's own words; `status` is HTTP's. None: not stated.
+    """Reason for a row without an answer, in its backend's own words; `status` is HTTP's. None: not stated.
 
     `param` is the part of the request that the backend names beside its message.
     """
@@ -81,7 +81,7 @@ def read(path: Path) -> Iterator[FoundLine]:
 
 
 def custom_ids(path: Path) -> Iterator[str]:
-    """The custom_ids of a result file's lines. Raises OSError."""
+    """Yield the custom_ids of a result file's lines. Raises OSError."""
     for found in read(path):
         if found.line is not None and found.line.custom_id is not None:
             yield found.line.custom_id
@@ -103,7 +103,7 @@ def _found(file: BinaryIO) -> Iterator[FoundLine]:
 
 @dataclass(slots=True)
 class Survey:
-    """Which rows result files have lines for: any line (`told`), one that says that they ran (`executed`), or one
+    """Rows by their lines in result files: any line (`told`), a line that says that they ran (`executed`), or a line
     with an answer (`answered`).
 
     `odd` is a found id that no row has.
@@ -189,7 +189,7 @@ def outcome(
         return _ended(seq, kind, found, answers.AnswerHead(), _no_object(response.body), response.status_code)
     if head.error is not None:
         failed = _failed(seq, kind, found, head, refusal(line))
-        # With tokens it was billed: an answer, if a bad one, that has to be booked.
+        # With tokens it was billed: a bad answer, but it has to be booked.
         return replace(failed, status=response.status_code) if any(head.tokens) else failed
     is_read = check is not None or not any(head.tokens) or not head.is_complete
     answer = answer_of(body) if is_read else None

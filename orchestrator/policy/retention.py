@@ -32,8 +32,8 @@ class JobFate(StrEnum):
 class Leaving:
     """A job and its data in the home.
 
-    `ended_at` is None while it is unfinished, `is_run` says that it ran to its end (not cancelled, not failed),
-    `cleared` that its files were removed before; `bytes` are its existing files'.
+    `ended_at` is None while it is unfinished. `is_run` is true if it ran to its end (not cancelled, not failed),
+    `cleared` if its files were removed before. `bytes` is the size of its existing files.
     """
 
     job_id: JobId
@@ -71,7 +71,7 @@ def plan(
     `booked` are jobs with a cost that counts in a current budget period; `used_bytes` is the home's present size.
     """
     ordered = sorted(jobs, key=lambda job: (job.created_at, job.job_id), reverse=True)
-    # Until its own turn a job counts as one that keeps its files.
+    # Until its own turn, a job counts as keeping its files.
     keeping = {job.job_id for job in ordered if not job.cleared}
     shielded = _shielded(ordered, terms.keep_last)
     verdicts: dict[JobId, RetentionVerdict] = {}

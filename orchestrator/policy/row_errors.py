@@ -1,4 +1,4 @@
-"""What happens to failed rows and refused batches: one table for all providers. Pure.
+"""Fate of failed rows and refused batches: one table for all providers. Pure.
 
 A rule is found by the provider's word (`code` or `type`), else by its message, else by the HTTP status. The order of
 RULES matters: a 429 with the code `insufficient_quota` is an empty account, not a rate limit. The page for users is
@@ -211,7 +211,7 @@ BAD_ANSWERS = {
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """What happens to a row. `code` names the failure, and classifying it again gives the same verdict.
+    """The fate of a row. `code` names the failure, and classifying it again gives the same verdict.
 
     `rule` is the code of the matching rule.
     """

@@ -2,7 +2,7 @@
 
 An unchanged id is that row's. An id that differs in case, in surrounding blanks or in a number's zeros is recognised
 if only one row can be meant. If several rows' ids differ in no more than that, and the lines do not distinguish them,
-no row is guessed: an answer given to the wrong row is worse than none.
+no row is guessed: an answer on the wrong row is worse than a missing answer.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _common(one: str, other: str) -> int:
 
 
 def question_text(messages: list[dict[str, Any]]) -> str:
-    """Return the text of a user's first message, after its pictures; empty if there is none."""
+    """Return the text of a user's first message, after its pictures; empty if missing."""
     for message in messages:
         content = message.get("content")
         if message.get("role") == "user":

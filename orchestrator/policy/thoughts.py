@@ -29,7 +29,7 @@ and QwQ, Command, Apertus, Gemma 4, MedGemma, Pangu, Granite 3 (vllm/reasoning, 
 _WORDS = "here is my response:"
 """An end that counts only after a beginning: people write it, too."""
 _find_marks = re.compile("|".join(map(re.escape, (*_MARKS, *_MARKS.values()))), re.IGNORECASE).finditer
-# Harmony, the format of gpt-oss: channels, of which the last `final` one is the answer.
+# Harmony, the format of gpt-oss: channels; the last `final` channel is the answer.
 _CHANNEL = "<|channel|>"
 _find_finals = re.compile(r"<\|channel\|>final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>").finditer
 _find_end = re.compile(r"<\|(?:end|return|start|call)\|>").search

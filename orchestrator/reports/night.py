@@ -1,4 +1,4 @@
-"""Night report: outcome, cost and time of a night's jobs, and what needs a person. Pure."""
+"""Night report: outcome, cost and time of a night's jobs, and problems that need attention. Pure."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _named(run: DocumentRun) -> tuple[DocumentFate, str, str]:
 
 
 class NeedKind(StrEnum):
-    """Kind of problem that needs a person."""
+    """Kind of problem that needs attention."""
 
     JOB = "job"  # it could not go on as a whole
     OUTPUT = "output"  # its rows could not be delivered

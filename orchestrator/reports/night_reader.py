@@ -102,7 +102,7 @@ def job_report(
 
 
 def _quotes(store: Store, job: Job) -> Mapping[QuoteStatus, int] | None:
-    """How many quotes of a job's answers are proven, and how many are not; None if there are none."""
+    """Count the quotes of a job's answers by status; None for a job without quotes."""
     try:
         tasks = tasks_of(job)
     except ValueError:  # another version wrote the job: its report is sent all the same

@@ -22,7 +22,7 @@ _QUOTES = {
 
 
 def total_words(quotes: Mapping[QuoteStatus, int]) -> str:
-    """How many quotes are proven, and how many are not: `412 quotes: 400 proven, 12 not in the document`."""
+    """Describe how many quotes are proven: `412 quotes: 400 proven, 12 not in the document`."""
     told = ", ".join(f"{quotes[status]:,} {words}" for status, words in _IN_TOTAL.items() if quotes.get(status))
     number = sum(quotes.values())
     return f"{number_of(number, 'quote')}: {told}"

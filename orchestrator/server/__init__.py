@@ -17,5 +17,5 @@
     replicated_folder  the files that are copied to the replica, from which another server takes over
     dispatch/    how rows reach upstreams and come back as durable results
 
-The server knows nothing of jobs: it meets the orchestrator on a socket.
+The server does not know about jobs: it meets the orchestrator on a socket.
 """

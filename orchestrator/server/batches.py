@@ -104,7 +104,7 @@ class Batches:
             self._begin(record)
 
     def create(self, record: BatchRecord) -> Batch:
-        """Record a batch and start it. Raises OSError or StorageError, and then there is no batch."""
+        """Record a batch and start it. Raises OSError or StorageError; then no batch exists."""
         folder = self._folder(record.batch.id)
         folder.mkdir(parents=True)
         try:

@@ -47,7 +47,7 @@ _is_path = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9_.~-]*)+").fullmatch
 
 
 class Endpoints:
-    """The allow-list of one server: harmless known paths, and those that its operator adds."""
+    """The allow-list of one server: harmless known paths, and its operator's additions."""
 
     def __init__(self, added: Iterable[str] = ()) -> None:
         """Raises ValueError for an invalid addition; the text says why."""

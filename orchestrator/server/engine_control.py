@@ -29,7 +29,7 @@ class SteeredServer:
         self._call(self._service.join(url, models, api_key))
 
     def leave(self, url: str, seconds: float) -> None:
-        """Remove an upstream; its requests may run for up to `seconds` more, then their rows are taken back."""
+        """Remove an upstream; its requests may run for up to `seconds` more, then their rows are withdrawn."""
         self._call(self._service.leave(url, seconds))
 
     def demand(self) -> list[ModelDemand]:

@@ -81,7 +81,7 @@ def _seconds(upstream: Upstream) -> float:
 
 
 def not_ready(service: Service, *, is_known: bool) -> list[str]:
-    """Return the reasons why batches cannot be accepted or processed; empty if there are none."""
+    """Return the reasons why batches cannot be accepted or processed; empty if ready."""
     reasons: dict[str, str] = {}
     # If upstreams join on demand, there may be none: rows wait for theirs.
     is_down = bool(service.upstreams) or not service.settings.expected_models

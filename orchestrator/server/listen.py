@@ -1,4 +1,4 @@
-"""The server in the main thread, on TCP, a Unix socket or both, until it is told to stop."""
+"""The server in the main thread, on TCP, a Unix socket or both, until a signal stops it."""
 
 from __future__ import annotations
 

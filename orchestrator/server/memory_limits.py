@@ -64,7 +64,7 @@ class RoomShare:
 
 
 class Room:
-    """At most `most` bytes at once, with at most `share` of them for one owner; first come, first served.
+    """Room for `most` bytes together, with at most `share` of them for one owner; first come, first served.
 
     A body larger than its owner's share waits until that owner has no other body here. A body larger than the room
     waits until the room is empty.

@@ -44,7 +44,7 @@ class FormUpload:
 
 
 class _Form:
-    """Callbacks of the parser. Bytes of the file collect in `block` until they are taken from there."""
+    """Callbacks of the parser. Bytes of the file collect in `block` until a caller takes them."""
 
     def __init__(self, part: str, limit: int) -> None:
         self.upload = FormUpload()

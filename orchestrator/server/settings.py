@@ -21,7 +21,7 @@ class Settings:
     expected_models: Sequence[str] = ()
     """Models whose upstreams join and leave while the server runs; their rows wait for an upstream."""
     most_upstreams: int = 0
-    """The most upstreams at once, if they join on demand."""
+    """Most upstreams together, if they join on demand."""
     api_key: str | None = None
     request_timeout: float = 600.0
     retry_delay: float = 0.5
@@ -61,7 +61,7 @@ class Settings:
     patience: ClientTimeouts = PATIENCE
     """How long a client may keep the server waiting."""
     max_calls: int = 1024
-    """Requests of one key that may run at once, unless the key has its own limit."""
+    """Concurrent requests of one key, unless the key has its own limit."""
     aliases: Sequence[tuple[str, str]] = ()
     """Other names of the upstreams' models, each with its model; see `dispatch.aliases`."""
     allow_endpoints: Sequence[str] = ()

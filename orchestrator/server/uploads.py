@@ -25,7 +25,7 @@ LIFETIME_SECONDS = 3600
 MAX_PART_BYTES = 64 * 1024 * 1024
 MAX_UPLOAD_BYTES = 8 * 1024 * 1024 * 1024
 KEPT_SECONDS = 86_400
-"""How long an ended upload is remembered after it expires, so that a repeated call gets the same answer."""
+"""Seconds for which an ended upload is remembered after it expires, so that a repeated call gets the same answer."""
 
 BLOCK_BYTES = 1024 * 1024
 
@@ -149,7 +149,7 @@ class Uploads:
         return done
 
     async def expire(self, now: int) -> None:
-        """Expire uploads whose time is over, remove their parts, and forget those that ended long ago."""
+        """Expire uploads whose time is over, remove their parts, and forget uploads that ended long ago."""
         rows = self._db.query("SELECT object FROM uploads WHERE pending AND expires_at <= ?", (now,))
         for upload in (_upload(row[0]) for row in rows):
             if not self.lock(upload.id).locked():

@@ -23,8 +23,8 @@ FILE_NAME = "orch.toml"
 class Place:
     """Paths and addresses of this process's state; `database_timeout` in seconds.
 
-    `is_found`: orch.toml was found in the working directory or above it. Nobody named it, and it may have come with
-    somebody else's files.
+    `is_found`: orch.toml was found in the working directory or above it. The user did not name it, and it may have
+    come with somebody else's files.
     """
 
     path: Path | None

@@ -54,7 +54,7 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def tasks_of(spec: JobSpec) -> list[str]:
-    """Return the tasks whose answers can be known: nobody knows a vector in advance."""
+    """Return the tasks whose answers can be known; a vector cannot be known in advance."""
     return [task.id for task in spec.tasks if task.kind != "embedding"]
 
 

@@ -80,7 +80,7 @@ class Jobs:
                 tx.execute(insert(tags), [{"job_id": job.id, "key": k, "value": v} for k, v in job_tags.items()])
 
     def get(self, job_id: str) -> Job:
-        """Return the job with this id, or the only one whose id begins with it. Raises UsageError."""
+        """Return the job with this id, or the only job whose id begins with it. Raises UsageError."""
         with self._db.read() as tx:
             row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
             if row is not None:

@@ -71,7 +71,7 @@ class Lookups:
         return found if known <= {one.row.seq for one in found} else self.rows(job_id, document)
 
     def quotes(self, job_id: JobId) -> Iterator[str]:
-        """The quotes of each answer that has some, as a row keeps them; looks at every row of the job."""
+        """Yield the quotes of each answer with quotes, as stored in its row; reads every row of the job."""
         query = select(requests.c.quotes).where(requests.c.job_id == job_id, requests.c.quotes.is_not(None))
         with self._db.read() as tx:
             yield from tx.execution_options(yield_per=1000).scalars(query)

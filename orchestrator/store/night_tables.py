@@ -78,7 +78,7 @@ quality = Table(
 )
 
 
-# Failures that a person has acknowledged, each by its start: a failure that returns later is another one.
+# Failures that a person has acknowledged, each by its start: a failure that returns later is new.
 acknowledgements = Table(
     "acknowledgements",
     metadata,

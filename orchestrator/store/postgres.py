@@ -1,6 +1,6 @@
 """Connections to Postgres with durable settings, also behind a pooler that shares them.
 
-A pooler such as PgBouncer accepts no options at the start of a connection, and with transaction pooling the next
+A pooler such as PgBouncer accepts no options at the start of a connection. With transaction pooling, the next
 transaction may run on another session. Behind a pooler, each transaction sets what it needs.
 """
 

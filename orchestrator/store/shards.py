@@ -253,7 +253,7 @@ class Shards:
             self._change(tx, shard, state=to, **facts)
 
     def dissolve(self, shard: Shard, reason: str) -> None:
-        """Give up an unsent shard: its rows wait for another one."""
+        """Give up an unsent shard: its rows wait for another shard."""
         with self._db.write() as tx:
             self._change(tx, shard, state=ShardState.CANCELLED, held=reason)
             mine = update(requests).where(requests.c.shard_id == shard.id, requests.c.state == RequestState.PENDING)

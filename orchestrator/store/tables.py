@@ -200,7 +200,7 @@ requests = Table(
     Column("parts", Integer),
     # The document's pages that are sent as pictures, as in the results.
     Column("sent_as", Text),
-    # What of its document was not read.
+    # Unread contents of its document.
     Column("notes", Text),
     # The place of the document's text in the request, and the answer's quotes with their places there.
     Column("text_at", Text),

@@ -32,9 +32,8 @@ def marked_texts(text: str, marks: Sequence[tuple[int, int]]) -> list[MarkedText
 
 
 def abridged(pieces: Sequence[MarkedText], most: int, around: int) -> list[MarkedText]:
-    """The first `most` characters of a text, and behind these the marks, each with so much text `around` it.
-
-    All of that has at most twice as many characters; what is left out is counted in its place.
+    """Return the first `most` characters of a text and then the marks, each with `around` characters of context. The
+    whole has at most twice as many characters; omissions are counted in their place.
     """
     found: list[MarkedText] = []
     at, more, left_out = 0, most, 0
@@ -64,7 +63,7 @@ def _left_out(number: int) -> MarkedText:
 
 
 def _spans(kept: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, int, bool]]:
-    """A text's spans one after the other, and whether one of the `kept` ranges has them."""
+    """Yield a text's spans in order, and whether one of the `kept` ranges contains each."""
     ends = sorted({0, size, *(min(max(0, end), size) for span in kept for end in span)})
     for start, end in pairwise(ends):
         yield start, end, any(first <= start and end <= last for first, last in kept)

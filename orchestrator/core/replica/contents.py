@@ -20,7 +20,7 @@ class ReplicaLayout:
 
     Files under `folders` (patterns) grow, or appear and disappear. `images` (patterns) are databases: they are
     replaced as a whole, and restored last. `has_state` tells if a folder would lose something by becoming another
-    one's copy: `holds` names that, and `elsewhere` says what to do about it.
+    folder's copy: `holds` names that, and `elsewhere` says what to do about it.
     """
 
     folders: tuple[str, ...]

@@ -24,7 +24,7 @@ ANSWER_SECONDS = {"connect_timeout": 3, "read_timeout": 8, "retries": {"max_atte
 
 
 class Missing(Exception):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class DamagedReplica(StorageError):

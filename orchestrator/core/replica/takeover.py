@@ -186,7 +186,8 @@ class _Turns:
             self._folder.begin(head.replica, 0)
 
     def _require_new(self) -> None:
-        """Raise UsageError if the folder belongs to a replica but this one is empty: missing, or another one."""
+        """Raise UsageError if the folder belongs to a replica but this replica is empty: it is missing, or
+        another."""
         root = self._folder.root
         if self._folder.mark.replica:
             raise UsageError(

@@ -1,7 +1,7 @@
 """Numbered heads, each with the active process and the current manifest. No number can be written twice.
 
 Writing the next head is at once the commit, the renewal, the take-over and the release. A process is superseded once
-another one has written its next number, whatever it assumes.
+another process has written its next number, whatever it assumes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     holder: str
     manifest: str
-    """Name of the manifest; empty if there is none yet."""
+    """Name of the manifest; empty before the first."""
     host: str = ""
     """Host name of the holder's machine."""
     is_released: bool = False
@@ -73,7 +73,7 @@ class HeadLog:
         self._storage = storage
 
     def latest(self) -> ReplicaHead | None:
-        """Return the newest head, or None if there is none yet."""
+        """Return the newest head, or None before the first."""
         while True:
             numbers = self._numbers()
             if not numbers:

@@ -1,7 +1,6 @@
 """The rows of a bench: a part of a job's request lines, with the job's mix of long and short rows.
 
-Neighbouring rows (the tasks of a document) are taken together, because an engine's prefix cache reuses their common
-part.
+Neighbouring rows (the tasks of a document) stay together, because an engine's prefix cache reuses their common part.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 BLOCK = 8
-"""Number of neighbouring rows that are taken together."""
+"""Number of neighbouring rows that stay together."""
 MOST_ROWS = 1_024
 MOST_BYTES = 64_000_000
 FILE_NAME = "rows.jsonl"

@@ -164,7 +164,7 @@ def _ready(driver: EngineDriver, model: str) -> EngineReport:
 
 
 def require_no_engine(home: Home) -> None:
-    """Raise RefusedError while an engine of the home runs: its GPUs are taken."""
+    """Raise RefusedError while an engine of the home runs: it uses its GPUs."""
     if running_engine(home) is not None:
         raise RefusedError(
             "an engine of this home is running (`orch up`, or a job): settings are tried on engines started for it",

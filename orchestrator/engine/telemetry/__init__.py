@@ -1,6 +1,6 @@
 """Traces and metrics over OTLP, made from the store's records after the fact.
 
 `spans` and `usage` turn facts into spans and histograms, `messages` prompts and answers into attributes; these are
-pure. `reader` gets the facts, `otlp` encodes and sends, `sent` remembers what was sent, `exporter` is the thread, and
+pure. `reader` gets the facts, `otlp` encodes and sends, and `sent` remembers what was sent. `exporter` is the thread;
 `switch` starts it for an engine whose settings request it.
 """

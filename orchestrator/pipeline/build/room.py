@@ -30,7 +30,7 @@ class RoomCheck:
         self._written = self._look_at = 0
 
     def require(self, rows: int, size: int) -> None:
-        """Check before writing so many rows, whose lines have `size` bytes. Raises NoRoom."""
+        """Check before writing this many rows, whose lines have `size` bytes. Raises NoRoom."""
         if self._written >= self._look_at:
             self._look_at = self._written + ROOM_BYTES
             if (why := self._shortage()) is not None:

@@ -12,7 +12,7 @@ from orchestrator.core.model import Job
 from orchestrator.settings.job_spec import DocumentSource, JobSpec
 
 MOST_NAMES = 20_000
-"""Most document names kept to suggest the one that was meant."""
+"""Most document names kept for suggestions after a misspelled name."""
 
 
 @dataclass(frozen=True, slots=True)

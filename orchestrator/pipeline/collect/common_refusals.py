@@ -1,7 +1,7 @@
 """Refusals shared by all rows of a kind, which are held back instead of failing one by one.
 
-A kind is one task's rows for one model of a job at one backend. If it has no answer there and all its rows are
-refused in the same way, the request, the model or the backend is at fault. The rows wait, and nothing is paid.
+A kind is one task's rows for one model of a job at one backend. If no row was answered there and all are refused in
+the same way, the fault lies with the request, the model or the backend. The rows wait, and nothing is paid.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CommonRefusal:
 
     @property
     def is_enough(self) -> bool:
-        """True if so many rows prove that the next one would be refused as well."""
+        """True if this many rows prove that the next row would be refused as well."""
         return self.rule not in OF_CONTENT and (self.rule in OF_REQUEST or not self.is_single)
 
     @property

@@ -176,7 +176,7 @@ class BatchPolling:
         return why is not None and self._lose(job, shard, why)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
-        """Take a batch for gone: its rows go on, and its answers are looked for a while longer."""
+        """Treat a batch as gone: its rows continue, and orch looks for its answers a while longer."""
         now = self._work.now()
         facts = {"provider_status": BatchStatus.FAILED, "status_at": now, "refusal_code": BATCH_GONE, "refusal": why}
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, held=None, **facts)

@@ -67,7 +67,7 @@ class TakeOver:
         return number
 
     def _give_up_late(self, job: Job, of: Job, deadline: datetime) -> int:
-        """If waiting misses the deadline and asking anew keeps it, stop waiting.
+        """Stop waiting if that misses the deadline and asking anew keeps it.
 
         The batches of a job that this one supersedes are ended, with their finished rows kept. Of any other job, the
         waiting rows are released."""

@@ -119,13 +119,13 @@ class EndedShard:
 
     @property
     def may_leave(self) -> bool:
-        """True if a row that this backend will never do has somewhere to go."""
+        """True if a row that this backend will never do can go elsewhere."""
         return self.elsewhere and not self.standing.is_alone
 
 
 @dataclass(slots=True)
 class Rest:
-    """Rows without an outcome here: sent when their batch ended (`not_executed`), or going on as follows.
+    """Rows without an outcome here: sent when their batch ended (`not_executed`), or continuing as follows.
 
     `failed` rows ran and are tried again, which always counts as a try. `waiting` rows were refused for reasons
     outside their control. `elsewhere` rows go to another backend, and so do `rerouted` rows, for the deadline. `held`
@@ -207,7 +207,7 @@ def _is_tried_again(ended: EndedShard, row: InShard, verdict: RowVerdict, tally:
 
 
 def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
-    """Yield the ends of rows that have no result line; the other rows go on."""
+    """Yield the ends of rows that have no result line; the other rows continue."""
     job, shard = ended.job, ended.shard
     if job.cancel_requested_at is not None:
         code, reason = row_errors.cancelled(job)
@@ -230,7 +230,7 @@ def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally:
         tally.again["the deadline"] += len(untold)
         return
     if shard.provider_status == BatchStatus.EXPIRED:
-        # If the deadline was put off since, the rows have time and go on.
+        # If the deadline was put off since, the rows have time and continue.
         late = job.deadline_at is None or job.deadline_at <= ended.now
         if late and expires(job):
             for row in untold:
@@ -271,7 +271,7 @@ def common_of_batch(ended: EndedShard, rows: Collection[InShard]) -> dict[str, C
 
 
 def _without_respelled(ended: EndedShard, untold: list[InShard], tally: ShardTally, rest: Rest) -> list[InShard]:
-    """Let rows of a refused batch go on that can be asked without the refused field; return the others."""
+    """Let a refused batch's rows continue if they can be asked without the refused field; return the others."""
     first, others = ended.problems[0], list[InShard]()
     said = RowRefusal(400, first.code, None, first.message)
     for row in untold:
@@ -285,9 +285,8 @@ def _without_respelled(ended: EndedShard, untold: list[InShard], tally: ShardTal
 
 
 def _refused(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
-    """Handle a batch that failed its validation: the named lines fail, and the other rows go on.
-
-    If it was refused as a whole, all of its rows end or go on alike, and `tally` notes what was learned.
+    """Handle a batch that failed its validation: the named lines fail, and the other rows continue. If it was refused
+    as a whole, all of its rows end or continue alike, and `tally` notes what was learned.
     """
     first = ended.problems[0]
     verdict = batch_errors.classify_batch(first.code, first.message, first.line)
@@ -332,7 +331,7 @@ def _goes_elsewhere(ended: EndedShard, row: InShard, verdict: BatchVerdict, rows
 
 
 def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> int:
-    """Let the rows without an outcome go on; return their number."""
+    """Let the rows without an outcome continue; return their number."""
     shard = ended.shard
     # If most rows were answered, something else is wrong with the few refused for want of room: their batch would
     # come back like this for ever. The same holds for rows refused for days.

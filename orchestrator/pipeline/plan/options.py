@@ -261,7 +261,8 @@ class Prospects:
     # --- money
 
     def _cost_steps(self, name: str, backend: SyncBackend) -> CostSteps:
-        """When what a row costs there changes before the deadline; without a deadline nothing waits for that."""
+        """Return the changes of a row's cost there before the deadline; none without a deadline, as no row waits
+        then."""
         prices, models = prices_of(backend, self._config, lambda: self._now), models_of(self._config, self._job)
         if self._job.deadline_at is None or not isinstance(prices, ByToken):
             return ()
@@ -366,7 +367,7 @@ def _p50(cost: Cost) -> Decimal:
 
 
 def _plus(cost: Cost, each: Cost, usual: float, most: float) -> Cost:
-    """Add the cost of so many more rows."""
+    """Add the cost of this many more rows."""
     return Cost(cost.p50 + Decimal(repr(usual)) * each.p50, cost.p95 + Decimal(repr(most)) * each.p95)
 
 
@@ -380,7 +381,7 @@ def _time_cost(prices: Prices, pace: forecast.Pace, upstreams: int) -> Cost:
 def seconds_of(
     option: Option, rows: int, chance: float, back: int = 0, job: Open | None = None, now: datetime | None = None
 ) -> float:
-    """Return how long so many rows take at a backend, with this chance; a day at most.
+    """Return the seconds that these rows take at a backend, with this chance; a day at most.
 
     `back` rows of the `job` will come there as well, from batches that are being cancelled `now`.
     """

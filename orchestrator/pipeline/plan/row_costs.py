@@ -1,4 +1,4 @@
-"""Costs of rows that are alike, and the shares of rows that go on to a stronger model."""
+"""Costs of rows that are alike, and the shares of rows that escalate to a stronger model."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), ti
 class BatchRoom:
     """Most rows and estimated prompt tokens of one batch.
 
-    `fits` says if a budget covers the tokens of some prompts, and at most so many of their answers.
+    `fits` says if a budget covers the tokens of some prompts, and at most this many of their answers.
     """
 
     rows: int
@@ -182,7 +182,7 @@ class AdmissionControl:
         )
 
     def lost_input(self, handle: BackendHandle) -> None:
-        """Note that a backend could not find an uploaded file: the next ones get more time to settle."""
+        """Note that a backend could not find an uploaded file: the next uploads get more time to settle."""
         self._lost_inputs[handle.name] = min(len(SETTLES), self._lost_inputs.get(handle.name, 0) + 1)
 
     def settles(self, handle: BackendHandle) -> timedelta:

@@ -26,7 +26,7 @@ from orchestrator.settings.backends import TimedBackend
 from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store
 
-# At most this passes from one poll of a batch until a stop decided at the next has ended its last row.
+# Longest time from one poll of a batch until a stop, decided at the next poll, has ended its last row.
 REACTION_SECONDS = 2.0
 MARGIN = Decimal("1.5")
 """Factor on estimated prompts; no text that people write has half as many tokens again."""
@@ -228,7 +228,7 @@ class SharedBudgets:
 
     def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> BudgetStanding:
         """Return the standing of a budget with the given batches in flight."""
-        # The batches were read before: one that ends in between is counted twice, never missed.
+        # The batches were read before: a shard that ends in between is counted twice, never missed.
         period = budgets.period_at(budget, self._now())
         spent, to_stop = self._booked(budget, period, look), self._to_stop(_running(flying))
         return self._add_up(flying, BudgetStanding(budget, period, spent, to_stop))

@@ -1,4 +1,4 @@
-"""The search for an engine's best concurrency: points so far → the next one to measure, or the knee.
+"""The search for an engine's best concurrency: points so far → the next point to measure, or the knee.
 
 Concurrency doubles while throughput grows. Then the interval between the last point that is too low and the first
 that reaches the plateau is halved until it is narrow. A point at which the engine falls over (errors, or less

@@ -34,7 +34,7 @@ class Loss:
 
     @property
     def may_be_dropped(self) -> bool:
-        """True if the request may go without the field, if its task allows that."""
+        """True if a task can allow the request to be sent without the field."""
         return self.field not in NEVER_DROPPED
 
 

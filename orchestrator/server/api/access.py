@@ -69,7 +69,7 @@ class Access:
             )
         key = self._service.keys.find(secret)
         if key is None or key.right is not KeyRight.BATCH:
-            # A short text may be a password meant for something else: show nothing of it.
+            # A short text may be a password for another service: do not show any of it.
             shown = secret[-HINT_LENGTH:].decode("latin-1") if len(secret) >= SHORTEST_SHOWN else ""
             raise _unauthorized(f"Incorrect API key provided: ********{shown}. It is unknown or revoked.")
         return key
@@ -107,7 +107,7 @@ def limits_of(request: Request) -> KeyLimits:
 
 
 def most_bytes(service: Service, request: Request) -> int:
-    """Return the largest size of an upload: the server's limit, or what is left of the tenant's."""
+    """Return the largest size of an upload: the server's limit, or the tenant's remaining bytes."""
     left = _bytes_left(service, request)
     most = service.settings.max_file_bytes
     return most if left is None else min(most, left)

@@ -70,7 +70,7 @@ class BodyInMemory:
 async def read_body(request: Request, most: int) -> BodyInMemory:
     """Read the request's body of at most `most` bytes, once there is room for it.
 
-    Raises ApiError: 413 if it is larger, 429 if there is no room, 400 if the client disconnects.
+    Raises ApiError: 413 if it is larger, 429 without room, 400 if the client disconnects.
     """
     announced = announced_size(request)
     if announced is not None and announced > most:

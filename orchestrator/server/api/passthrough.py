@@ -66,7 +66,7 @@ class PassthroughRequest:
 
 
 class _NotReached(Exception):
-    """No connection was made: the upstream has seen nothing of the request."""
+    """No connection was made: the upstream has not seen the request."""
 
 
 class Passthrough:
@@ -119,9 +119,8 @@ def _kept(headers: Sequence[tuple[bytes, bytes]], dropped: Collection[bytes]) ->
 
 
 def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[Upstream] = ()) -> Upstream | None:
-    """Return the upstream with the most room among the working ones that serve the model, or None.
-
-    If no upstream names the model, ask one that names no models, else any: it may answer that the model is unknown.
+    """Return the working upstream with the most room that serves the model, or None. If no upstream names the model,
+    ask an upstream without a model list, else any: it may answer that the model is unknown.
     """
     serving = list(upstreams)
     if model is not None:

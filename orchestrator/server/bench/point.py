@@ -1,8 +1,8 @@
 """One point: rows at a fixed concurrency, until enough have come back to know the throughput.
 
-In steady state every place is taken. So throughput is measured between two moments: when as many rows are back as
-there are places (the first flight), and when a whole number of flights is back. Rows are sent until then, so the end
-of a point, when places stay empty, is not part of it.
+In steady state every place is taken. So throughput is measured between two moments: when as many rows as places are
+back (the first flight), and when a whole number of flights is back. Rows are sent until then, so the end of a point,
+with empty places, is not part of it.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class _Measuring:
         self._over.set()
 
     async def _look(self) -> None:
-        """A few times a second, check for peaks, engines that no longer answer, and the time limit."""
+        """Check, a few times a second, for peaks, engines that no longer answer, and the time limit."""
         while not self._over.is_set():
             self._note_peaks()
             problems = [upstream.problem for upstream in self._upstreams]
@@ -269,7 +269,7 @@ class _Measuring:
             except TimeoutError:
                 return
 
-    # --- what it was
+    # --- results
 
     def _result(self, before: Sequence[Gauges], after: Sequence[Gauges]) -> BenchPoint:
         measured, seconds, end = self._measured()

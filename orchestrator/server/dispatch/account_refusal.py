@@ -6,7 +6,7 @@ NEVER = float("-inf")
 
 
 class AccountRefusal:
-    """Whether an upstream refuses the account, judged by the rows it refused and accepted.
+    """Judgement whether an upstream refuses the account, by the rows it refused and accepted.
 
     Times are seconds of one monotonic clock; after each refusal the upstream gets no rows for `seconds`.
     """

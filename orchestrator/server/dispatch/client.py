@@ -41,7 +41,7 @@ _ENDS = {
 
 
 class Reply(NamedTuple):
-    """The end of one attempt; `body` is the answer's, `detail` is for people and contains nothing of the prompt.
+    """The end of one attempt; `body` is the answer's, `detail` is for people and never contains the prompt.
 
     `standings` are the rates that the answer states, None if not read or not stated. `tokens` come from the body,
     None if not read yet. `place` is the room that a large body takes.

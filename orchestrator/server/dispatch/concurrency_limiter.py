@@ -1,8 +1,8 @@
-"""How many rows an upstream gets at once: learned, without a constant to tune. Pure: time is an argument.
+"""Number of rows that an upstream gets at once: learned, without a constant to tune. Pure: time is an argument.
 
 With vLLM's gauges the limit follows its queue. It doubles at every reading while nothing waits there. If too much
 waits, it falls at once to the running requests plus a small standing queue. So growth is clocked by readings of the
-gauges, not by a generation; a queue that is too long costs no throughput, but one that is too short does.
+gauges, not by a generation. A queue that is too long costs no throughput, but a queue that is too short does.
 
 Without gauges it doubles at every flight (as many answers as the limit) as long as throughput grows. Then it stays at
 the last gain, and tries a little more from time to time. While it is low, and all rows of a flight plainly ran in
@@ -39,7 +39,7 @@ MOST_PAUSES = 50
 MOST_REFUSED = 4
 """After this many refusals in a row without an answer, at the lowest limit, it closes for a while."""
 LONGEST_CLOSED = 5.0
-"""Seconds after which other rows are tried, even if a refused row was told to wait longer."""
+"""Seconds after which other rows are tried, even if a refusal asked for a longer wait."""
 INTERACTIVE_SECONDS = 10.0
 INTERACTIVE_SHARE = 0.25
 
@@ -174,7 +174,7 @@ class ConcurrencyLimiter:
             return
         queue = min(64, max(8, int(0.08 * gauges.running)))
         if gauges.waiting > 2 * queue:
-            # What runs there may include others' requests: a queue is never a reason to send more.
+            # Running requests may be others': a queue is never a reason to send more.
             self.growing = False
             self._set(min(self.limit, gauges.running + queue), Move.QUEUE, f"{gauges.waiting} waiting")
             return

@@ -92,7 +92,7 @@ class Dispatcher:
             return
         self.sources.wake()
         self._isolate()
-        # Round and round, so that upstreams with room share the rows.
+        # Round-robin, so that upstreams with room share the rows.
         able = list(self.upstreams) if at is None else [at]
         while able:
             able = [upstream for upstream in able if self._start_one(upstream)]

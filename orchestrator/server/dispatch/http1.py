@@ -1,7 +1,7 @@
 """A pool of kept HTTP/1.1 connections.
 
-This is the server's hot path. A general client costs a row more than everything else together (docs/decisions/0007),
-and most of its features must not apply here: no redirects, no cookies, no proxies, no retries.
+This is the server's hot path. A general client costs a row more than everything else together (docs/decisions/0007).
+Most of its features must not apply here: no redirects, no cookies, no proxies, no retries.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ConnectionPool:
         return target
 
     def _idle_one(self, now: float) -> UpstreamConnection | None:
-        """Return the most recently used connection; close those that idled too long."""
+        """Return the most recently used connection; close connections that idled too long."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:

@@ -92,7 +92,7 @@ class RowSource(Protocol):
         """Number of rows without a result."""
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        """Return the next row for an upstream, or None if there is none for it now.
+        """Return the next row for an upstream, or None without any for it now.
 
         `elsewhere` says that other upstreams can take what failed on this one.
         """

@@ -28,7 +28,7 @@ R = TypeVar("R", bound=FailedRow)
 
 
 class Blame(Enum):
-    """Who is at fault for a failed attempt."""
+    """The party at fault for a failed attempt."""
 
     ROW = auto()
     UNKNOWN = auto()  # other rows are in flight, whose ends will tell
@@ -75,7 +75,7 @@ class Outage(Generic[R]):
         return Blame.UPSTREAM
 
     def failed_rows(self) -> list[R]:
-        """The rows that failed since the last success."""
+        """Return the rows that failed since the last success."""
         return list(self._failed)
 
     def succeeded(self, sent_at: float) -> bool:

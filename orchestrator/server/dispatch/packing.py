@@ -4,14 +4,14 @@
     pack = Pack(row); pack.add(other)      False: not into this pack
     pack.body() -> send -> pack.split(answer)
 
-Nothing here waits for rows: a batch has all its rows, so a pack is what can be taken now.
+No pack waits for rows: a batch has all its rows, so a pack takes the rows available now.
 
 The caller must handle failures: one bad row makes the upstream refuse a whole pack, and a row that crashes an engine
 takes its pack with it. After a 4xx, a cut connection, an answer without sense or a PackError, send the rows singly,
 so that each gets its own end. An upstream that answered with a PackError will do so again: stop packing for it.
 
-`/v1/completions` takes a list of prompts too but is left out: its usage is one sum of prompts and generated tokens,
-which cannot be split by row, and a pack there would last as long as its longest answer. `/v1/score` and `/v1/rerank`
+`/v1/completions` takes a list of prompts too but is left out. Its usage is one sum of prompts and generated tokens,
+which cannot be split by row. And a pack there would last as long as its longest answer. `/v1/score` and `/v1/rerank`
 answer one list to one query, which is not a list of rows.
 """
 
@@ -156,8 +156,8 @@ def combine(rows: Sequence[Packable]) -> bytes:
 def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
     """Return the answer that each row of a `combine` would have had alone; embeddings keep their bytes.
 
-    Entries count from 0 in each answer, and ids get the row's place appended. Usage is shared out, as an answer tells
-    only the sum: prompt tokens by the length of the inputs (exact if those are tokens), and all else in the same
+    Entries count from 0 in each answer, and ids get the row's place appended. An answer has only the sum of usage, so
+    it is divided: prompt tokens by the length of the inputs (exact if inputs are tokens), and all else in the same
     proportion. The shares of a pack add up to its usage. Raises PackError unless there is one entry for each input,
     in order.
     """

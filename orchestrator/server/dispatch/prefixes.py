@@ -12,8 +12,8 @@ ROOT = 0
 class Tree:
     """Nodes are prefixes of two or more rows; a row belongs to the longest prefix that it shares.
 
-    A record is the hashes of a row's text at the given lengths, 4 bytes each and as many as its text is long enough
-    for, and then its number, 4 bytes: all big endian.
+    A record has the hashes of a row's text at the given lengths, as far as the text reaches, 4 bytes each. Then comes
+    the row's number, 4 bytes. All are big endian.
     """
 
     def __init__(self, rows: int, lengths: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
 A rate is kept by spacing: each request occupies its time at the even rate, and nothing is sent before that is over.
 So no minute has more requests than the limit, nor more tokens than the limit and one row (a row's tokens are known
-only afterwards). There is no burst at the start, and a late wake-up of up to SLACK seconds costs nothing.
+only afterwards). The start has no burst, and a late wake-up of up to SLACK seconds costs nothing.
 
 Headers of answers correct it (`x-ratelimit-*`, `anthropic-ratelimit-*`): others may use the same account. A 429 stops
 it for as long as it says, or for growing pauses. Times are seconds of the caller's clock.

@@ -59,7 +59,7 @@ class ResultFile:
         self.durable += sum(map(len, pieces))
 
     def _mend(self) -> None:
-        # Half a group on disk would leave a torn line in the middle of the file once there is room again, and an
+        # Half a group on disk would leave a torn line in the middle of the file once the disk has room again. An
         # unsynced whole group would be written twice.
         os.ftruncate(self._fd, self.durable)
         os.lseek(self._fd, self.durable, os.SEEK_SET)
@@ -89,7 +89,7 @@ class Writer:
 
     @property
     def is_full(self) -> bool:
-        """True if too much waits to be written to produce more."""
+        """True if no more results should be produced until some are written."""
         return self.waiting_bytes > MAX_WAITING_BYTES or self.problem is not None
 
     def put(self, file: ResultFile, line: bytes, note: object, place: RoomShare | None = None) -> None:

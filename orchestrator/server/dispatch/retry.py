@@ -1,4 +1,4 @@
-"""What the end of one attempt means for its row: keep the answer, retry, or give up. Pure."""
+"""Consequences of one attempt for its row: keep the answer, retry, or give up. Pure."""
 
 from __future__ import annotations
 

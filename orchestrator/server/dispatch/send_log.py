@@ -1,8 +1,8 @@
 """The log of what left for an upstream that bills every request, so that a kill forgets nothing.
 
-Before a row is sent, its number is appended to a file: four bytes, a plain write. A killed process loses none; a
-power cut may lose those of the last seconds, as nothing is synced. A row that was sent more often than it was
-answered is in doubt that many times: it may have been carried out and billed, without a known answer.
+Before a row is sent, its number is appended to a file: four bytes, a plain write. A killed process loses no entry; a
+power cut may lose the last seconds, as the file is not synced. A row that was sent more often than answered is in
+doubt once for each missing answer: it may have been carried out and billed.
 
 An answer that is not a result (a 429, a 500) is logged too, as it removes the doubt. A result is not: its line
 removes the doubt once it is durable, and until then the row is in doubt.

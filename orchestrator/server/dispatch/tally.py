@@ -11,7 +11,7 @@ from orchestrator.core.wire import JSON_ERRORS, ResultLine
 
 
 class Note(NamedTuple):
-    """What the tally needs to know of a row whose line is being written."""
+    """Facts that the tally needs about a row whose line is being written."""
 
     succeeded: bool
     tokens: TokenCounts

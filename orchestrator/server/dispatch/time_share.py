@@ -1,4 +1,4 @@
-"""How much of an upstream's time each row took, when many are in flight together."""
+"""Each row's share of an upstream's time while many are in flight together."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Decides which row an upstream gets next: rows that share a prefix stay on one upstream. Pure.
 
-Every group of rows with a common prefix has a home among the upstreams, by rendezvous hashing of its prefix, so that
-the home is the same in the next batch. An upstream without rows of its own takes over from the end of the longest
-queue: a group, or half the rest of its last group. So fast upstreams do more, and nothing waits for a slow or dead
-one.
+Every group of rows with a common prefix has a home among the upstreams: rendezvous hashing of the prefix gives the
+same home in the next batch. An upstream without rows takes over from the end of the longest queue: a group, or half
+the rest of its last group. So fast upstreams do more, and no row waits for a slow or dead upstream.
 """
 
 from __future__ import annotations

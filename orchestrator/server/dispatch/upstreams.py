@@ -249,7 +249,7 @@ class Upstream:
             self.down(f"{self._faults} rows in a row failed: {reason}")
 
     def fail_all(self, reason: str) -> None:
-        """Every row fails: send one row after each good probe, until one succeeds."""
+        """Send only one row after each good probe, until one succeeds, since every row fails."""
         self._may_try = False
         if self.is_leaving:
             return

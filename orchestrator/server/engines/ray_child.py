@@ -112,7 +112,7 @@ class EngineActor:
         return self._end()
 
     async def stop(self) -> None:
-        """Stop the process and return when nothing of it remains."""
+        """Stop the process and return when it is completely gone."""
         process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
@@ -170,7 +170,7 @@ EVENTS: list[TextIO] = []
 
 
 def tell(event: str, **more: Any) -> None:
-    """Write one event; a closed pipe is no error, as engines must still be ended."""
+    """Write one event; a closed pipe is ignored, as engines must still be ended."""
     for out in EVENTS:
         with contextlib.suppress(OSError):
             out.write(json.dumps({"event": event, **more}) + "\n")

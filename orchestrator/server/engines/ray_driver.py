@@ -94,9 +94,9 @@ class RayDriver:
         self._process: RayProcess | None = None
         self._connected_at: float | None = None
         self._ends = 0
-        """Ends in a row without having run well."""
+        """Consecutive ends of the child that had not run well."""
         self._unreached = 0
-        """Ends in a row without having reached the cluster."""
+        """Consecutive ends of the child that never reached the cluster."""
         self._again_at = float("-inf")
         self._closed = False
 

@@ -106,5 +106,5 @@ def _no_build(requirement: str) -> str:
 
 
 def unavailable(what: str, failure: StepFailed, log: Path) -> EngineUnavailable:
-    """Return the error for the user: what was tried, why it failed, and where the full output is."""
+    """Return the error for the user: the step, the reason of its failure, and the path of the full output."""
     return EngineUnavailable(f"{what} failed: {reason(failure.output)} (full output: {log})")

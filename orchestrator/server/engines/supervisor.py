@@ -1,4 +1,4 @@
-"""Keeps engines running: starts them, waits until they are ready, restarts those that die, stops them all.
+"""Keeps engines running: starts them, waits until they are ready, restarts dead engines, stops them all.
 
     with Supervisor(engines, tell=say) as supervisor:
         supervisor.wait_ready()

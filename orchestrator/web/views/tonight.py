@@ -1,4 +1,4 @@
-"""The page *Tonight*: what needs a person, then the jobs that run or ran since noon."""
+"""The page *Tonight*: problems that need attention, then the jobs that run or ran since noon."""
 
 from __future__ import annotations
 

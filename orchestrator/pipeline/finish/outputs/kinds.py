@@ -119,7 +119,7 @@ def _is_null(schema: Any) -> bool:
 
 
 def _at(root: Any, reference: str) -> Any:
-    """Resolve a `$ref` within the schema; None for any other reference, or one that leads nowhere."""
+    """Resolve a `$ref` within the schema; None for any other reference, or a reference that leads nowhere."""
     if reference == "#":
         return root
     if not reference.startswith("#/"):
