@@ -106,8 +106,8 @@ either party gives notice in writing three months before it ends. The rent is 84
 def init_folder(folder: Path, as_json: bool) -> int:
     """Write an orch.toml and a job.yaml to start from into FOLDER (default: this one).
 
-    Both are commented and pass `orch validate`. A sample document is added if there are none. Asks no questions and
-    never overwrites a file.
+    Both are commented and pass `orch validate`. A sample document is added to a folder without documents. Asks no
+    questions and never overwrites a file.
     """
     files = {folder / "orch.toml": CONFIG, folder / "job.yaml": JOB}
     documents = folder / "documents"

@@ -109,8 +109,8 @@ def submit(
 def _taken_in(context: Context, file: Path, options: Options, view: LiveProgress) -> Intake:
     """Create or find the job for a file.
 
-    At a terminal, asks what to do with an unfinished job of the file before its edit, and before overwriting an
-    output that orch did not write.
+    At a terminal, asks before it overwrites an output that orch did not write. It also asks what to do with an
+    unfinished job of the file from before an edit.
     """
     choice = of_edited(context, file, options, view)
     if isinstance(choice, Intake):
@@ -246,9 +246,9 @@ def retry(
 ) -> int:  # fmt: skip
     """Retry the failed, cancelled and expired rows of a finished job. Rows that succeeded are not sent again.
 
-    Of an unfinished job, this sends the rows that wait because a backend refused all of them alike, or with --repay
-    those whose answers were lost because a backup was put back.
-    If the job's output could not be delivered, this delivers it.
+    Of an unfinished job, this sends rows that wait because a backend refused all of them alike. With --repay, it
+    sends rows whose answers were lost because a backup was put back. If the job's output could not be delivered, this
+    delivers it.
     """
     _check_fail_on(fail_on, wait)
     with opened() as context, progress(quiet=quiet or as_json) as view:

@@ -228,10 +228,10 @@ class Row(msgspec.Struct, frozen=True):
 class Forecast:
     """A forecast made at sending, and the result: `actual` is None until it is known.
 
-    `kind` is `turnaround` (seconds of a shard), `cost` (dollars of a job), `output` (mean tokens of an answer to a
-    task) or `finish` (seconds of a job). It may also be `in_time`: the chance that the job keeps its deadline;
-    `actual` is 1 if it did. `source` says where the figure is from. A run that was cut short is `censored`: its value
-    would have been larger.
+    `kind` is `turnaround` (seconds of a shard), `finish` (seconds of a job), `cost` (dollars of a job), or `output`
+    (mean tokens of a task's answer). It may also be `in_time`: the chance that the job keeps its deadline; `actual`
+    is 1 if it did. `source` says where the figure is from. A run that was cut short is `censored`: its value would
+    have been larger.
     """
 
     job_id: JobId

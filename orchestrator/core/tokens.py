@@ -28,7 +28,7 @@ def of_picture(data: bytes) -> int:
     """Return the tokens of a JPEG or PNG picture, from its first bytes: one for 750 pixels.
 
     That is Anthropic's rule for pictures that it does not scale down. OpenAI's patches (32 x 32 pixels, at most
-    1,536) and tiles, and the patches of Qwen-VL in vLLM (28 x 28), give no more for a page.
+    1,536) and tiles give no more for a page. Nor do the patches of Qwen-VL in vLLM (28 x 28).
     """
     width, height = _dimensions(data)
     return -(-width * height // PIXELS_PER_TOKEN)

@@ -245,7 +245,7 @@ class Scheduler:
         return [f"job {intake.job.id}, {intake.reason}"]
 
     def _unbuilt(self, night: Night) -> list[Job]:
-        """Return the unbuilt jobs of a night, including those whose builder died."""
+        """Return the unbuilt jobs of a night, including jobs whose builder died."""
         unfinished = self._store.jobs.unfinished(self._home.identity())
         return [job for job in unfinished if job.options.get(NIGHT) == night.id and job.built_at is None]
 

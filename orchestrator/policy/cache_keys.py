@@ -20,8 +20,8 @@ def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
 
     The key covers the endpoint and the body without its model. The order of the body's own fields does not count; the
     order within them does, since a schema's properties are answered in their order. A body that samples, with a
-    temperature above 0 and no seed, needs its own answer; so does a body with tools, or one that continues a
-    conversation stored by the provider.
+    temperature above 0 and no seed, needs its own answer; so does a body with tools, or a continued conversation that
+    the provider stores.
     """
     temperature = body.get("temperature")
     samples = isinstance(temperature, int | float) and temperature > 0 and body.get("seed") is None

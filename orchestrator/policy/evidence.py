@@ -17,7 +17,7 @@ from orchestrator.core.wire import BatchStatus
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 DENIALS = 4
-"""How often a backend must deny that it knows a batch, or show a list without it."""
+"""Number of times that a backend must deny that it knows a batch, or show a list without it."""
 DENIED_FOR = 30 * MINUTE
 UNLISTED_FOR = 6 * HOUR
 """How long denials must last instead if the backend's list cannot be read."""
@@ -59,7 +59,7 @@ class EvidenceVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """How often a backend has denied that it knows a batch, and since when.
+    """A backend's denials that it knows a batch: their number, and the time of the first.
 
     `is_unlisted` says that its whole list lacks the batch; None if the list could not be read.
     """

@@ -121,9 +121,9 @@ def refused(
 ) -> Learned:
     """Return what is known after a backend had no room for a shard, beside what was in flight without it.
 
-    `limit` is the one that it stated. If that explains the refusal, together with what was there, `hold` respects it
-    and no pause is needed. Otherwise others use the quota, or the backend counts more than we do: pauses grow. If it
-    stated none and something of ours is there, the limit is below the sum, but not below what was accepted.
+    `limit` is the stated limit. If that explains the refusal, together with what was there, `hold` respects it and no
+    pause is needed. Otherwise others use the quota, or the backend counts more than we do: pauses grow. If it stated
+    none and something of ours is there, the limit is below the sum, but not below what was accepted.
     """
     total = in_flight_tokens + shard_tokens
     if limit is not None:

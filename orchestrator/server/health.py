@@ -83,7 +83,7 @@ def _seconds(upstream: Upstream) -> float:
 def not_ready(service: Service, *, is_known: bool) -> list[str]:
     """Return the reasons why batches cannot be accepted or processed; empty if ready."""
     reasons: dict[str, str] = {}
-    # If upstreams join on demand, there may be none: rows wait for theirs.
+    # If upstreams join on demand, there may be no upstream: rows wait for one.
     is_down = bool(service.upstreams) or not service.settings.expected_models
     if is_down and all(upstream.problem is not None for upstream in service.upstreams):
         problems = "; ".join(str(upstream.problem) for upstream in service.upstreams)

@@ -1,9 +1,9 @@
 """Failed rows: since when a document fails for the same reason, and acknowledgements by people.
 
-A failure is known if its document and task failed with the same code in an earlier run of the job file, without
-another outcome since. An acknowledgement lasts as long as the failure: a failure that returns later is new.
-`failed_since` is the creation time of the first run with the failure. The row stores it, because that run may be
-removed before the failure ends.
+A failure is known if its document and task failed with the same code in an earlier run, without another outcome
+since. An acknowledgement lasts as long as the failure: a failure that returns later is new. `failed_since` is the
+creation time of the first run with the failure. The row stores it, because that run may be removed before the failure
+ends.
 """
 
 from __future__ import annotations

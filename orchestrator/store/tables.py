@@ -186,8 +186,8 @@ requests = Table(
     Column("why", String(24)),
     Column("content", String(32)),
     Column("wording", String(12)),
-    # Checked answers: whether the row is in the canary, when its failure was released from quarantine, how often its
-    # model was shown its fault, and the place of its first line if it has another.
+    # Checked answers: whether the row is in the canary, and when its failure was released from quarantine. Then how
+    # often its model was shown its fault, and the place of its first line if it has another.
     Column("canary", Boolean),
     Column("released_at", Instant),
     # Since when a failed row's document and task fail for this reason.

@@ -1,7 +1,7 @@
 """Fields that models of providers do not take as requested, a line each, with its source. Pure data.
 
-Sources: providers' pages and SDKs as of 2026-11, what pydantic-ai 2026-11 verified, and refusals that users posted or
-that were recorded (a name like `owner/repo#1` is an issue on GitHub). Rules apply in this order.
+Sources: providers' pages and SDKs as of 2026-11, findings of pydantic-ai 2026-11, and refusals, posted by users or
+recorded. A name like `owner/repo#1` is an issue on GitHub. Rules apply in this order.
 """
 
 from __future__ import annotations
