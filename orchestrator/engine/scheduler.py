@@ -217,7 +217,7 @@ class Scheduler:
         )
 
     def _is_held(self, job: Job) -> bool:
-        """True if a job's rows were refused, and nothing of it is at a backend: somebody has to mend its file."""
+        """True if a job's rows were refused and it has no rows at a backend: somebody has to mend its file."""
         shards = self._store.shards.of_job(job.id)
         return bool(self._store.holds.of(job.id)) and not any(shard.state in AT_BACKEND for shard in shards)
 

@@ -278,7 +278,7 @@ class NightReport:
 
     @property
     def last_runs(self) -> list[JobReport]:
-        """The jobs without those that a later run of the night replaced."""
+        """The jobs, without jobs that a later run of the night replaced."""
         last = last_runs(job.facts.job for job in self.jobs)
         return [job for job in self.jobs if job.facts.job.id in last]
 

@@ -102,7 +102,8 @@ class Jobs:
         return None if row is None else job_of(row)
 
     def newest(self, limit: int | None = None, *, skip: int = 0, text: str = "") -> list[Job]:
-        """Return jobs, newest first, after the first `skip`; with `text`, those whose name or id has it."""
+        """Return jobs, newest first, after the first `skip`; `text` limits them to jobs with it in their name or
+        id."""
         query = select(jobs).order_by(desc(jobs.c.created_at), jobs.c.id).limit(limit).offset(skip)
         if text:
             query = query.where(or_(*(one.icontains(text, autoescape=True) for one in (jobs.c.name, jobs.c.id))))

@@ -18,7 +18,7 @@ from orchestrator.core.sanitize import escape_controls
 NOTHING = "—"
 _SAME_ZONE = "%H:%M %Z"
 _SEAM = re.compile(r"(?<=[/\\_@=:&?+])(?=\w)|(?<=\.)(?=\w{5})")
-"""Where a name may go on in the next line; an ending such as `.json` stays with it."""
+"""Places where a name may continue in the next line; an ending such as `.json` stays with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class BatchListing:
     def _listed(
         self, store: Store, home: Home, handle: BackendHandle, since: datetime, now: datetime
     ) -> tuple[list[RemoteBatch], list[RemoteBatch]]:
-        """Return the batches that carry a shard's id, and those of which nothing says whose they are."""
+        """Return the batches that carry a shard's id, and the batches without a known owner."""
         try:
             if handle.profile.tells_shards:
                 return handle.api.tagged(since) or [], []

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 CHUNK = 500
 NEWEST = 100
-"""Newest jobs searched for the newest one that was sent."""
+"""Number of newest jobs searched for the last job that was sent."""
 
 
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
@@ -66,8 +66,8 @@ class EarlierBatches:
         """Adopt a job's unknown batches at a backend that contain waiting rows; return what was done, for people.
 
         `shard` is about to be sent, and `model` is its model's name there. `dissolve` gives up an unsent shard.
-        Raises BackendError if it cannot be known yet, and RefusedError if the answers of such a batch are gone and
-        no user has agreed to pay for them again.
+        Raises BackendError if the unknown batches cannot be listed yet. Raises RefusedError if the answers of such a
+        batch are gone and no user has agreed to pay for them again.
         """
         if job.created_at > self._began and (handle.is_own or self._last_known is None):
             return []
@@ -158,13 +158,13 @@ class EarlierBatches:
         return batch
 
     def _undecided(self, listing: BatchListing) -> list[RemoteBatch]:
-        """Return the batches of which nothing is known yet."""
+        """Return the batches that are still unknown."""
         return [
             one for one in listing.untold if not one.problems and self._theirs.get(one.id, (one, None))[1] is None
         ]
 
     def _left_behind(self, job: Job, listing: BatchListing) -> list[list[RemoteBatch]]:
-        """The unknown batches of other jobs that send nothing any more, and so adopt none of them."""
+        """Return the unknown batches of other jobs that no longer send anything, and so adopt no batches."""
         others = ((self._store.jobs.find(name), batches) for name, batches in list((listing.unknown or {}).items()))
         return [
             batches
@@ -263,7 +263,7 @@ class EarlierBatches:
         """Take over the batch of a forgotten or ended job, and say so; None if it has no row of this job.
 
         Rows with the same lines are this job's. If the lines can no longer be read, a job of the same name needs
-        consent to pay again, unless the store knows that the ended job has none of its rows.
+        consent to pay again. It needs none if the store knows that the ended job has none of its rows.
         """
         if batch.id not in self._theirs:
             self._theirs[batch.id] = (batch := handle.api.retrieve(batch.id) or batch), handle.api.input_lines(batch)

@@ -26,11 +26,11 @@ NOTHING = Payload(b"")
 
 
 class ExchangeError(Exception):
-    """A request without an answer; the text says why and contains nothing of the request."""
+    """A request without an answer; the text says why, without the request."""
 
 
 class NotConnectedError(ExchangeError):
-    """No connection: nothing of the request has left."""
+    """No connection: the request has not left."""
 
 
 class ConnectTimeoutError(NotConnectedError):
@@ -99,7 +99,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def waits_for_room(self) -> bool:
-        """True while reading is paused because there is no room for the answer."""
+        """True while reading is paused for lack of room for the answer."""
         return self._asked is not None
 
     def send(self, waiter: asyncio.Future[HttpAnswer], head: bytes, payload: Payload) -> None:
@@ -207,7 +207,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _need(self, size: int) -> None:
         """Reserve room for an answer of this size; pause reading until there is room."""
         self._counted = size
-        # A waiter for a large place may hold a small one, never the other way round: so there is no deadlock.
+        # A waiter for a large place may hold a small place, never the other way round. That prevents a deadlock.
         if self._asked is not None or (asked := self._payload.ask(size)) is None:
             return
         if asked.done():

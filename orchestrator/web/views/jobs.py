@@ -59,7 +59,7 @@ class JobPage:
 
 
 def job_list(reader: HomeReader, address: PageAddress) -> View:
-    """Show all jobs, newest first, or those whose name or id has a text."""
+    """Show all jobs, newest first, or the jobs with a text in their name or id."""
     text, page = address.query.get("q", "").strip(), address.number("page") or 0
     found = reader.store.jobs.newest(PAGE + 1, skip=page * PAGE, text=text)
     lines = status.lines(reader.store, found[:PAGE], now(), reader.running_cost)

@@ -152,7 +152,7 @@ class Layout:
             answers += named
         self._answers = len(answers)
         self.answers = slice(len(IDENTITY) - 1, len(IDENTITY) + len(answers))
-        """Where the columns of answers stand: `answer` and those of fields."""
+        """Places of the columns of answers: `answer` and the fields' columns."""
         every = (*IDENTITY, *answers, *PROVENANCE)
         names = unique(name for name, _ in every)
         self.columns = tuple(OutputColumn(name, kind) for name, (_, kind) in zip(names, every, strict=True))
