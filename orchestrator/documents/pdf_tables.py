@@ -29,7 +29,7 @@ _FAR = 3.5
 """Multiples of a line's height: white between two cells, and a gap too large between two lines of a table."""
 _SHORT = 18
 _NUMBERS = 0.3
-"""A table's usual cell has at most so many characters, or this share of its cells are numbers."""
+"""A table's usual cell has at most this many characters, or this share of its cells are numbers."""
 _ALIGNED, _SLACK = 0.5, 6.0
 """The share of a column's cells that must be aligned, within this many points."""
 _FILLED = 0.4
@@ -93,7 +93,7 @@ def with_tables(page: Any, layer: Any, text: str) -> str:
 
 
 def _with_table(texts: _Texts, block: list[Line], lines: list[str]) -> list[str]:
-    """The lines of a page with rows in place of a block's, or as they are if the block is not a table."""
+    """Return a page's lines with rows in place of a block; unchanged if the block is not a table."""
     columns = _columns(_spans(block))
     if len(columns) < 2 or not _are_aligned(block, columns):
         return lines
@@ -218,7 +218,7 @@ def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:
 
 
 def _replaced(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str]) -> list[str]:
-    """Return the lines with the rows in place of lines with the same characters; unchanged if there are none."""
+    """Return the lines with the rows in place of lines with the same characters; unchanged without such lines."""
     wanted = Counter(_solid("".join(cell for line in cells for cell in line)))
     size, begins = wanted.total(), {_solid(line[0])[:4] for line in cells}
     lengths = [len(_solid(line)) for line in lines]

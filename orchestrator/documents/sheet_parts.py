@@ -1,4 +1,4 @@
-"""What stands on the sheets of a workbook (.xlsx) beside their cells: comments, text boxes, charts and SmartArt."""
+"""Contents of a workbook's sheets (.xlsx) besides cells: comments, text boxes, charts and SmartArt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.documents.office_package import Package, Relation
 from orchestrator.documents.shapes_text import drawn_lines, shape_lines
 
 _KINDS = re.compile(b"drawing|omment|oleObject|relationships/package")
-"""What relations of a sheet are called that have words or are lost; others are printers' settings and links."""
+"""Kinds of a sheet's relations that have words or are lost; others are printers' settings and links."""
 
 
 def _is_about_sheet(part: str) -> bool:
@@ -19,7 +19,7 @@ def _is_about_sheet(part: str) -> bool:
 
 
 class SheetParts:
-    """A workbook's parts beside its cells. Raises what the package raises."""
+    """A workbook's parts besides its cells. Raises the package's errors."""
 
     def __init__(self, data: bytes, most: int) -> None:
         self.losses = Losses()
@@ -29,13 +29,13 @@ class SheetParts:
         self._people: dict[str, str] = {}
 
     def lines(self, sheet: str) -> list[str]:
-        """The lines for a sheet of this name."""
+        """Return the lines for a sheet of this name."""
         part = self._sheets.get(sheet)
         relations = [] if part is None else self._package.relations(part)
         return [*self._drawings(relations), *self._comments(relations)] if relations else []
 
     def _parts(self) -> dict[str, str]:
-        """The part of each sheet, by its name."""
+        """Return the part of each sheet, by its name."""
         beside = filter(_is_about_sheet, self._package.parts())
         if not any(_KINDS.search(self._package.whole(part)) for part in beside):
             return {}
@@ -61,7 +61,7 @@ class SheetParts:
                 self.losses["embedded file"] += 1
 
     def _comments(self, relations: list[Relation]) -> Iterator[str]:
-        """A line for each comment; threads stand twice in a workbook, the second time as old comments."""
+        """Yield a line for each comment. A workbook stores threads twice, the second time as old comments."""
         kinds = {relation.kind: relation.target for relation in relations}
         target = kinds.get("threadedComment") or kinds.get("comments", "")
         if not self._package.holds(target):
@@ -72,7 +72,7 @@ class SheetParts:
             yield f"[comment {place}]: " + (f"{author}: " if author and not text.startswith(author) else "") + text
 
     def _persons(self) -> dict[str, str]:
-        """The names of those who wrote in threads."""
+        """Return the names of the authors of threads, by id."""
         if not self._people:
 
             def start(tag: str, attributes: dict[str, str]) -> None:

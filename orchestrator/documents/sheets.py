@@ -56,7 +56,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 def _parts(data: bytes, most: int) -> SheetParts | None:
-    """What stands beside the cells; None if that is nothing, or cannot be had."""
+    """Return the parts besides the cells; None without any, or if they cannot be read."""
     if not data.startswith(b"PK") or data.count(_RELATIONS) <= _OWN_RELATIONS:
         return None
     try:
@@ -109,7 +109,7 @@ def _header(rows: list[list[str]], expected: tuple[str, ...]) -> tuple[list[list
 
 
 def _sheets(data: bytes) -> Iterator[tuple[str, bool, list[list[str]]]]:
-    """The sheets in their order: name, whether it is hidden, cells as text. Raises ExtractionError."""
+    """Yield the sheets in order: name, whether it is hidden, cells as text. Raises ExtractionError."""
     calamine = require("python_calamine", "spreadsheets", "office")
     try:
         if data.startswith(OLE):
