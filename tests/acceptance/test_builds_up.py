@@ -139,7 +139,7 @@ def test_a_document_that_takes_long_holds_up_no_other_job(night: Night) -> None:
     assert night.jobs()["slow"] == ("completed", 1)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(4, 1)
 @pytest.mark.parametrize("who", ["builder", "engine", "both", "SIGTERM"])
 def test_a_kill_costs_no_row_and_no_second_job(night: Night, who: str) -> None:
     night.answers.clear()
