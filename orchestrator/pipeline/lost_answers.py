@@ -87,16 +87,19 @@ class LostAnswers:
         used = Usage(input_tokens=batch.input_tokens, output_tokens=batch.output_tokens)
         return cls(batch.id, batch.shard or shard.id, rows, batch.created_at, used)
 
-    def repay(self, store: Store, job: Job, shard: Shard, handle: BackendHandle, now: datetime) -> str:
-        """Book the batch, so that its rows may be sent again; return what was done, for people.
+    def repay(
+        self, store: Store, job: Job, shard: Shard, handle: BackendHandle, now: datetime, *, sends: bool = True
+    ) -> str:
+        """Book the batch, so that its rows may be sent again or end; return what was done, for people.
 
-        `shard` has its rows, and its model's name there. Raises RefusedError without consent to pay again.
+        `shard` has its rows, and its model's name there. Raises RefusedError without consent to pay again, unless
+        nobody `sends` the rows any more.
         """
         price, used = self._price(shard, handle)
         cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"
         rows = f"{number_of(self.rows, 'row')} of batch {self.batch}"
         told = f"{handle.name} was paid {cost} for {rows}, and their answers are gone"
-        if not is_agreed(job, self.made_at):
+        if sends and not is_agreed(job, self.made_at):
             raise RefusedError(
                 f"{told}: they were collected after the state in this home was saved",
                 hint=f"put a newer backup back, or pay for these rows again: orch retry {job.id} --repay --wait",
@@ -104,7 +107,7 @@ class LostAnswers:
         if price is not None:
             first = next(store.rows.of_shard(shard.id)).seq
             store.ledger.book(replace(shard, id=ShardId(self.shard)), LOST, {first: price}, now, {first: used})
-        return f"{told}; they are sent again, as agreed"
+        return f"{told}; they are {'sent again, as agreed' if sends else 'cancelled'}"
 
     def _price(self, shard: Shard, handle: BackendHandle) -> tuple[Price | None, Usage]:
         """Return the most that the batch has cost, by its own count of tokens or else our estimate."""

@@ -251,6 +251,27 @@ def test_answers_of_a_superseded_job_that_are_gone_are_paid_again_only_if_somebo
 
 
 @pytest.mark.thinned(2)
+@pytest.mark.parametrize("told", [False, True], ids=["at once", "once it was told"])
+def test_a_cancelled_job_ends_though_its_answers_are_gone(backups: Backups, *, told: bool) -> None:
+    desk = backups.desk
+    job = desk.submit(plain(8))
+    desk.until(job, lambda: len(desk.batches()) == 1)
+    backups.save("monday")
+    desk.finish(job)
+    desk.provider.clock.advance(2 * HOUR)
+    assert not desk.files()
+    backups.put_back("monday")
+    if told:
+        desk.settle(job)
+        assert "their answers are gone" in desk.said[-1]
+    desk.cancel(job)
+    desk.finish(job)
+    assert set(desk.ends(job).values()) == {"cancelled: cancelled"}
+    assert set(desk.billed().values()) == {1}
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+@pytest.mark.thinned(2)
 def test_a_batch_that_has_answered_nothing_has_lost_nothing(backups: Backups) -> None:
     desk = backups.desk
     job = desk.submit(plain(8))

@@ -19,6 +19,7 @@ from orchestrator.pipeline.collect.unanswered import EndedShard
 from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.submit.admission import CallKind
+from orchestrator.pipeline.succession import open_jobs
 from orchestrator.policy import evidence
 
 LATEST_FILES = timedelta(hours=1)
@@ -36,7 +37,8 @@ class Gather:
     def collect(self, job: Job, shard: Shard) -> bool:
         """Fetch the files, which is the provider's time, then settle the rows, which is ours."""
         handle, now = self._work.handle(shard), self._work.now()
-        if (lost := self._lost.get(shard.id)) is not None and not lost_answers.is_agreed(job, shard.submitted_at):
+        lost = self._lost.get(shard.id)
+        if lost is not None and not lost_answers.is_agreed(job, shard.submitted_at) and self._sends(job, shard):
             raise lost
         if not self._work.is_asking(shard):
             if not self._work.polls.is_due(shard, handle, now):
@@ -111,12 +113,17 @@ class Gather:
         lost = lost_answers.LostAnswers(shard.batch_id, shard.id, shard.rows, made, used)
         priced = replace(shard, model=self._work.model(job, shard))
         try:
-            told = lost.repay(self._work.store, job, priced, handle, self._work.now())
+            told = lost.repay(self._work.store, job, priced, handle, self._work.now(), sends=self._sends(job, shard))
         except RefusedError as refusal:
             self._lost[shard.id] = refusal
             raise
         self._work.note(job, EventKind.HELD, told, shard)
         return True
+
+    def _sends(self, job: Job, shard: Shard) -> bool:
+        """True if rows of a shard that have no answer are sent again, by their job or by one that awaits them."""
+        store = self._work.store
+        return job.cancel_requested_at is None or store.awaited.is_awaited(open_jobs(store, job.home), shard.id)
 
     def _files_until(self, job: Job, shard: Shard) -> datetime:
         """Return until when to wait for a batch's files; files named late get some more time to appear."""
