@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -62,7 +62,7 @@ class _Used(msgspec.Struct, frozen=True, gc=False):
 
 
 class _End(msgspec.Struct, frozen=True, gc=False):
-    finish_reason: str | None = None
+    finish_reason: Literal["stop", "length", "tool_calls"]
     error: None = None
 
 
@@ -73,7 +73,7 @@ class _Whole(msgspec.Struct, frozen=True, gc=False):
     choices: list[_End] | None = None
     error: None = None
     object: str | None = None
-    status: str | None = None
+    status: Literal["completed"] | None = None
     base_resp: None = None
 
 
@@ -111,7 +111,6 @@ class _Parts(msgspec.Struct, frozen=True):
 
 _decode_used = msgspec.json.Decoder(_Used).decode
 _decode_whole = msgspec.json.Decoder(_Whole).decode
-_USUAL_ENDS = frozenset({"stop", "length", "tool_calls"})
 _COMPLETE_ENDS = ("stop", "tool_calls")
 _decode_usage = msgspec.json.Decoder(_AnswerUsage | None, strict=False).decode
 _decode_parts = msgspec.json.Decoder(_Parts).decode
@@ -191,13 +190,9 @@ def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
         answer = _decode_whole(body)
     except msgspec.ValidationError:
         return None
-    if answer.status not in (None, "completed") or answer.object == "error":
+    if answer.object == "error":
         return None
-    if answer.choices:
-        for choice in answer.choices:
-            if choice.finish_reason not in _USUAL_ENDS:
-                return None
-    elif answer.status is None and answer.object != "list":
+    if not answer.choices and answer.status is None and answer.object != "list":
         return None  # perhaps the words of an error
     return NO_TOKENS if answer.usage is None else _counted(answer.usage)
 

@@ -87,10 +87,8 @@ class Room:
     def hold(self, owner: str, size: int) -> RoomRefusal | None:
         """Take `min(size, most)` bytes now, to be given back by `free`, or return why not."""
         size = min(size, self.most)
-        refusal = RoomRefusal.ROOM if self.is_crowded else self._refusal(owner, size)
-        if refusal is None:
-            self._take(owner, size)
-        else:
+        refusal = RoomRefusal.ROOM if self.is_crowded else self._take(owner, size)
+        if refusal is not None:
             self._has_refused = True
         return refusal
 
@@ -130,15 +128,16 @@ class Room:
             self._has_refused = False
             self.on_free()
 
-    def _refusal(self, owner: str, size: int) -> RoomRefusal | None:
+    def _take(self, owner: str, size: int) -> RoomRefusal | None:
+        """Take bytes if there is room, or return why not."""
         held = self._held.get(owner, 0)
         if held and held + size > self._share:
             return RoomRefusal.SHARE
-        return RoomRefusal.ROOM if self.taken + size > self.most else None
-
-    def _take(self, owner: str, size: int) -> None:
+        if self.taken + size > self.most:
+            return RoomRefusal.ROOM
         self.taken += size
-        self._held[owner] = self._held.get(owner, 0) + size
+        self._held[owner] = held + size
+        return None
 
     def _left(self, granted: asyncio.Future[RoomShare]) -> None:
         if granted.cancelled():
@@ -154,9 +153,8 @@ class Room:
             owner, size, granted = self._waiting.popleft()
             if granted.done():
                 continue
-            refusal = RoomRefusal.SHARE if owner in full else self._refusal(owner, size)
+            refusal = RoomRefusal.SHARE if owner in full else self._take(owner, size)
             if refusal is None:
-                self._take(owner, size)
                 granted.set_result(RoomShare(self, owner, size))
                 continue
             left.append((owner, size, granted))

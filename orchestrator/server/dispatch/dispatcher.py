@@ -306,7 +306,8 @@ class Dispatcher:
             self.refused.forget(work)
             source.refuse(work, INTERNAL)
         finally:
-            reply.drop()
+            if reply.place is not None:
+                reply.drop()
 
     def _prepared(self, upstream: Upstream, work: Work) -> RowPayload | None:
         """Return the body to send; None if the row has ended without being sent, or is retried later."""
@@ -331,8 +332,7 @@ class Dispatcher:
         if work.tries is not NO_TRIES:
             self.refused.forget(work)
         has_room = upstream.answered(now, now - sent_at)
-        is_success = reply.end is End.ANSWERED and reply.status < 300
-        if verdict.action is Action.KEEP and upstream.well(sent_at, is_success=is_success):
+        if verdict.action is Action.KEEP and upstream.well(sent_at, is_success=verdict is ANSWERED):
             self.top_up()
         elif has_room:
             self.top_up(upstream)

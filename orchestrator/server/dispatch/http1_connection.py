@@ -6,6 +6,7 @@ A caller must know whether a request may have reached the other side, so each fa
 from __future__ import annotations
 
 import asyncio
+import sys
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple, cast
@@ -178,10 +179,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._in_body = True
         named = dict(self._headers)
         if length := named.get(b"content-length"):
-            if len(length) > MOST_DIGITS or int(length) > self._max_body:
+            size = int(length) if len(length) <= MOST_DIGITS else sys.maxsize
+            if size > self._max_body:
                 self.give_up(TooLongError(status))
-            elif int(length) > UNCOUNTED and b"content-encoding" not in named:
-                self._need(int(length))
+            elif size > UNCOUNTED and b"content-encoding" not in named:
+                self._need(size)
         elif b"transfer-encoding" not in named and status not in (204, 304):
             self._until_close = True
 
