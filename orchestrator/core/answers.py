@@ -325,11 +325,12 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
         answer = _read_parts(_decode_parts(body))
     tokens = NO_TOKENS if answer.usage is None else _counted(answer.usage)
     has_answer = bool(answer.choices) or answer.status == "completed" or answer.object == "list"
+    is_plain = has_answer and answer.error is None and answer.base_resp is None
     return AnswerHead(
         tokens,
         answer.model if isinstance(answer.model, str) else None,
         _tier(answer),
-        error_of(body, answer.error, answer.base_resp, is_answer=has_answer),
+        None if is_plain else error_of(body, answer.error, answer.base_resp, is_answer=has_answer),
         why_unfinished(answer.choices, answer.object, answer.status, answer.incomplete_details),
         _is_complete(answer),
         None if answer.usage is None else _billed(answer.usage, tokens),
@@ -339,8 +340,10 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
 
 def _tier(answer: _Answer) -> str | None:
     """Return the tier; Mistral states it in the usage."""
-    told = (answer.service_tier, answer.usage and answer.usage.service_tier)
-    return next((tier for tier in told if isinstance(tier, str)), None)
+    told = answer.service_tier
+    if not isinstance(told, str):
+        told = None if answer.usage is None else answer.usage.service_tier
+    return told if isinstance(told, str) else None
 
 
 def _time(answer: _Answer) -> float | None:
@@ -352,8 +355,9 @@ def _time(answer: _Answer) -> float | None:
 
 def _is_complete(answer: _Answer) -> bool:
     """True if the first choice or the response ended normally; embeddings are a list without an end."""
-    if answer.choices:
-        return first_choice(answer.choices).finish_reason in _COMPLETE_ENDS
+    if choices := answer.choices:
+        choice = choices[0] if len(choices) == 1 else first_choice(choices)
+        return choice.finish_reason in _COMPLETE_ENDS
     return bool(answer.status == "completed" or answer.object == "list")
 
 

@@ -136,8 +136,6 @@ def _words(error: Any) -> str:
 
 def first_choice(choices: Sequence[_Choice]) -> _Choice:
     """Return the choice with index 0, or the first if none has it: servers list several choices in any order."""
-    if len(choices) == 1:
-        return choices[0]
     return next((choice for choice in choices if choice.index == 0), choices[0])
 
 

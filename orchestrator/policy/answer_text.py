@@ -104,7 +104,8 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def answer_of(body: msgspec.Raw) -> Answer:
     """Return the answer in a body of chat completions, completions, responses, embeddings or any other kind."""
     try:
-        choice = unfinished.first_choice(_decode_usual(body).choices)
+        choices = _decode_usual(body).choices
+        choice = choices[0] if len(choices) == 1 else unfinished.first_choice(choices)
     except (*wire.JSON_ERRORS, IndexError):
         return _response(body) or _odd_answer(body)
     said = choice.message
