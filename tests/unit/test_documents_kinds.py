@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msoffcrypto.format.ooxml
 import pytest
 
 from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument, confined
@@ -285,6 +287,12 @@ def matryoshka(depth: int) -> bytes:
 P = DocumentProblem
 
 
+def locked_office(data: bytes) -> bytes:
+    out = io.BytesIO()
+    msoffcrypto.format.ooxml.OOXMLFile(io.BytesIO(data)).encrypt("secret", out)
+    return out.getvalue()
+
+
 def test_an_archive_that_unpacks_to_far_more_than_it_is_ends_there(tmp_path: Path) -> None:
     inner = zipped({"a.txt": "x" * 1_000_000})
     (tmp_path / "p.zip").write_bytes(zipped({f"{n}.zip": inner for n in range(20)} | {"z.txt": "last"}))
@@ -324,6 +332,10 @@ def test_an_archive_that_unpacks_to_far_more_than_it_is_ends_there(tmp_path: Pat
         ("a.odt", lambda: office.open_document("<text:p/>"), [P.EMPTY]),
         ("a.odt", lambda: office.open_document("<text:s text:c='999999999'/>" * 3), [P.EMPTY]),
         ("a.pptx", lambda: office.letter(), [P.UNREADABLE]),
+        ("a.docx", lambda: locked_office(office.word_report()), [P.ENCRYPTED]),
+        ("a.pptx", lambda: locked_office(office.presentation()), [P.ENCRYPTED]),
+        ("a.ods", lambda: zipped({"META-INF/manifest.xml": "<m:encryption-data/>"}), [P.ENCRYPTED]),
+        ("a.odp", lambda: zipped({"META-INF/manifest.xml": "<m:encryption-data/>"}), [P.ENCRYPTED]),
         ("a.xlsx", lambda: b"PK\x03\x04 nothing", [P.UNREADABLE]),
         ("a.xlsx", lambda: workbook({"A": []}), [P.EMPTY]),
         ("a.xlsx", lambda: zipped({"xl/workbook.xml": " " * 60_000_000}), [P.TOO_LARGE]),
