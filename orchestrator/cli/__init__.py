@@ -19,7 +19,7 @@ from orchestrator import __version__
 from orchestrator.cli import failures
 from orchestrator.cli.terminal import make_output_safe, safe_output
 from orchestrator.core import permissions
-from orchestrator.core.errors import OrchError, StorageError
+from orchestrator.core.errors import OrchError, StorageError, UsageError
 
 # Imports create 100,000 objects that live to the end. Garbage collection among them takes a tenth of a quick
 # command's time. `root` turns it on again before a command does its work.
@@ -74,6 +74,16 @@ class _Lazy(click.Group):
         command: click.Command = getattr(module, OTHERWISE.get(cmd_name, cmd_name))
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if (name := args[0]) not in COMMANDS:
+            from difflib import get_close_matches
+
+            if near := get_close_matches(name, COMMANDS, 1):
+                raise UsageError(f"there is no command {name!r}", hint=f"did you mean `orch {near[0]}`?")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         # Caught here: click would exit with 1 for the first and print an empty line for the second.
         try:
@@ -91,10 +101,17 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Lazy,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="orch")
-def root() -> None:
+@click.pass_context
+def root(context: click.Context) -> None:
     """Run batch LLM jobs over documents: finished by the hour you name, for the least money."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
     if not collector.isenabled():  # once per process
         collector.freeze()  # leaves out the objects made so far
         collector.enable()

@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 from orchestrator.core.patterns import PatternProblem, searcher
-from orchestrator.core.schema_keywords import LIST, NAMED, ONE
+from orchestrator.core.schema_keywords import ANNOTATIONS, CHECKING, LIST, NAMED, ONE
 from orchestrator.core.schema_nulls import NullRemover
 
 MAX_DEPTH = 100
@@ -39,6 +39,15 @@ _UNCOUNTED = frozenset(("unevaluatedItems", "unevaluatedProperties", "$dynamicRe
 
 class TooCostly(Exception):
     """A check used up its budget."""
+
+
+def checking(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the schema that a mapping without any keyword was probably meant to be; None for a schema."""
+    unknown = [key for key in schema if key not in ANNOTATIONS and not key.startswith("x-")]
+    if not unknown or any(key in CHECKING or key.startswith("$") for key in schema):
+        return None
+    names = {name: {"type": kind} if isinstance(kind, str) else kind for name, kind in schema.items()}
+    return {"type": "object", "properties": names, "required": list(names)}
 
 
 def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:

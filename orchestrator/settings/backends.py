@@ -22,7 +22,7 @@ from orchestrator.core.hours import Hours
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings.amounts import engine_counts, gpu_numbers, hours_of, length, memory_bytes
 from orchestrator.settings.dialect_rules import DialectRule, StructuredOutput
-from orchestrator.settings.strict import Strict
+from orchestrator.settings.strict import Strict, VariableName
 
 # Larger values are typing errors, and would later overflow a clock, a socket or a database.
 Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
@@ -101,7 +101,7 @@ class LocalBackend(TimedBackend):
 
     kind: Literal["local"] = "local"
     upstreams: tuple[str, ...] = Field(min_length=1)
-    api_key_env: str | None = None
+    api_key_env: VariableName | None = None
     idle: bool = False
 
     @field_validator("upstreams")
@@ -285,7 +285,7 @@ class SyncBackend(OwnServer):
 
     kind: Literal["sync"]
     base_url: str
-    api_key_env: str
+    api_key_env: VariableName
     provider: str | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     requests_per_minute: Count | None = None
@@ -300,7 +300,7 @@ class SyncBackend(OwnServer):
 class _Provider(_AnyBackend):
     """A provider's Batch API. While a call waits up to `request_timeout` seconds, no other job continues."""
 
-    api_key_env: str
+    api_key_env: VariableName
     request_timeout: Wait = 120.0
     preflight: bool = Field(True, description="ask one row first where a model has never answered such requests")
 
@@ -319,7 +319,7 @@ class HostedBackend(_Provider):
     project: str | None = None
     windows: tuple[str, ...] | None = None
     discount: Decimal | None = Field(None, ge=0, lt=1, description="0.5 is half price; where the table has none")
-    webhook_secret_env: str | None = None
+    webhook_secret_env: VariableName | None = None
 
     @field_validator("base_url")
     @classmethod

@@ -33,7 +33,7 @@ from orchestrator.settings.backends import (
 )
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.source_lines import load_toml, read_text, validated
-from orchestrator.settings.strict import Strict
+from orchestrator.settings.strict import Strict, VariableName
 from orchestrator.settings.telemetry import Telemetry
 
 
@@ -158,8 +158,8 @@ class Smtp(Strict):
     host: str = Field(min_length=1)
     port: int = Field(587, ge=1, le=65535)
     sender: str = Field(alias="from", pattern=r"^[^@\s<>]+@[^@\s<>]+$")
-    user_env: str | None = None
-    password_env: str | None = None
+    user_env: VariableName | None = None
+    password_env: VariableName | None = None
     tls: Literal["starttls", "tls", "none"] = "starttls"
 
     @model_validator(mode="after")
@@ -174,7 +174,7 @@ class Smtp(Strict):
 class Reports(Strict):
     """Channels of reports and alerts; all named ones are used. `webhook_env` names the variable with the URL."""
 
-    webhook_env: str | None = None
+    webhook_env: VariableName | None = None
     email_to: tuple[Annotated[str, Field(pattern=r"^[^@\s<>]+@[^@\s<>]+$")], ...] = ()
     smtp: Smtp | None = None
     folder: str | None = Field(None, min_length=1, description="a relative one is beside orch.toml")

@@ -5,6 +5,7 @@ Each mistake is reported with file, line and field. The fields of a job file are
 
 from __future__ import annotations
 
+import json
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -100,6 +101,11 @@ def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
 
     found: list[InputError] = []
     for index, task in enumerate(spec.tasks):
+        if (cure := schemas.checking(task.output_schema or {})) is not None:
+            place: tuple[str | int, ...] = ("tasks", index, "schema")
+            told = "checks nothing: none of its keys is a keyword of JSON Schema"
+            hint = f"write  schema: {json.dumps(cure, ensure_ascii=False)}"
+            found.append(InputError(told, file=path, line=line_of(place, lines), field=spell(place), hint=hint))
         for inner, message in schemas.faults(task.output_schema or {}):
             place = ("tasks", index, "schema", *inner)
             found.append(InputError(message, file=path, line=line_of(place, lines), field=spell(place)))

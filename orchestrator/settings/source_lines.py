@@ -19,6 +19,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from yaml.reader import ReaderError
 
 from orchestrator.core.errors import InputError
+from orchestrator.settings.syntax_hints import toml_hint, yaml_hint
 
 Place = tuple[str | int, ...]
 Lines = Mapping[Place, int]
@@ -38,6 +39,7 @@ MAX_KEY = 1000
 _LONGEST_HEADER = 1000
 MAX_DIGITS = 4300
 """Python's limit for a number: conversion time grows with the square of its digits."""
+_AMOUNT = re.compile(r"\s*(?:\$|USD)\s*(\d+(?:\.\d+)?)\s*|\s*(\d+(?:\.\d+)?)\s*(?:\$|USD|dollars)\s*", re.IGNORECASE)
 _LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
@@ -125,8 +127,9 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        hint = None if mark is None else yaml_hint(_line(text, mark.line + 1))
         raise InputError(
-            f"is not valid YAML: {error.problem}", file=path, line=mark.line + 1 if mark else None
+            f"is not valid YAML: {error.problem}", file=path, line=mark.line + 1 if mark else None, hint=hint
         ) from None
     except ReaderError as error:
         line = text[: error.position].count("\n") + 1
@@ -138,6 +141,11 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
     _refuse_long_keys(data, text, path)
     _refuse_no_text(data, (), lines, path)
     return data, lines
+
+
+def _line(text: str, number: int) -> str:
+    lines = text.splitlines()
+    return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
 def _too_deep(path: Path, line: int | None = None) -> InputError:
@@ -217,7 +225,8 @@ def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Line
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
         line = int(found[1]) if found else len(text.splitlines())
         problem = re.sub(r"\s*\(at .*\)$", "", str(error))
-        raise InputError(f"is not valid TOML: {problem}", file=path, line=line) from None
+        hint = toml_hint(_line(text, line))
+        raise InputError(f"is not valid TOML: {problem}", file=path, line=line, hint=hint) from None
     except (ValueError, RecursionError) as error:
         _refuse_long_number(text, path)
         raise InputError(f"is not valid TOML: {error}", file=path) from None
@@ -286,6 +295,8 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
             message = "must be a list (`- item`)"
         case "too_short":
             message = "must not be empty"
+        case "decimal_parsing" | "decimal_type" if amount := _AMOUNT.fullmatch(str(problem["input"])):
+            hint = f"write {amount[1] or amount[2]}: amounts are in dollars"
     return InputError(message, file=file, line=line_of(place, lines), field=spell(place) or None, hint=hint)
 
 

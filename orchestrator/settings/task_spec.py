@@ -254,7 +254,10 @@ class Task(JobFilePart):
                 Draft202012Validator.check_schema(value)
             except SchemaError as error:
                 place = ".".join(map(str, error.path))
-                raise ValueError(f"is not a JSON Schema: {place + ': ' if place else ''}{error.message}") from None
+                meant = JSON_TYPES.get(str(error.instance)) if place.endswith("type") else None
+                hint = f"; did you mean {meant!r}?" if meant else ""
+                told = f"{place + ': ' if place else ''}{error.message}{hint}"
+                raise ValueError(f"is not a JSON Schema: {told}") from None
             _check_references(value)
             unmarked(value)
         return value
@@ -297,6 +300,13 @@ def labels_schema(labels: Any) -> dict[str, Any]:
         "required": ["label"],
         "additionalProperties": False,
     }
+
+
+JSON_TYPES = {
+    "str": "string", "text": "string", "date": "string", "datetime": "string", "int": "integer", "float": "number",
+    "decimal": "number", "bool": "boolean", "list": "array", "dict": "object", "map": "object", "none": "null",
+}  # fmt: skip
+"""What names of types in other languages are called in JSON Schema."""
 
 
 def _only(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None:

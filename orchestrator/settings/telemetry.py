@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from orchestrator.settings.backends import url_of
-from orchestrator.settings.strict import Strict
+from orchestrator.settings.strict import Strict, VariableName
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 
@@ -24,7 +24,7 @@ class Telemetry(Strict):
     """
 
     endpoint: str
-    headers_env: dict[str, str] = Field(default_factory=dict)
+    headers_env: dict[str, VariableName] = Field(default_factory=dict)
     sample: Annotated[float, Field(ge=0, le=1)] = 0.0
     content: bool = False
     metrics: bool = True

@@ -153,3 +153,19 @@ def test_a_command_that_is_stopped_says_so(home: Path, in_a_class: bool) -> None
     assert (process.returncode, error["code"], error["exit_code"]) == (130, "interrupted", 130)
     assert error["message"].startswith("stopped")
     assert error["message"] in err.decode()
+
+
+def test_a_misspelt_command_is_answered_with_the_one_that_is_near(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["statsu", "--json"]) == 2
+    told = capsys.readouterr()
+    assert "there is no command 'statsu'" in told.err
+    assert json.loads(told.out)["error"]["hint"] == "did you mean `orch status`?"
+    assert run(["zzz"]) == 2
+    assert "No such command 'zzz'" in capsys.readouterr().err
+
+
+def test_orch_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("Usage: orch")
+    assert told.err == ""

@@ -314,6 +314,18 @@ BAD = {
     ),
     "a fleet without models": (FLEET, ":1: backends.gpu.models: is required"),
     "broken": ("a = 1\nb = = 2\n", ":2: is not valid TOML: Invalid value"),
+    "a text without quotes": (
+        "home = /data\n",
+        ':1: is not valid TOML: Invalid value\n  hint: write  home = "/data"',
+    ),
+    "as YAML writes it": (
+        "home: /data\n",
+        ":1: is not valid TOML: Expected '=' after a key in a key/value pair\n  hint: TOML writes  home = \"/data\"",
+    ),
+    "Python's truth": (
+        "[backends.g]\nidle = True\n",
+        ":2: is not valid TOML: Invalid value\n  hint: write  idle = true",
+    ),
 }
 
 
@@ -355,3 +367,13 @@ def test_a_key_without_end_is_told_in_a_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError) as caught:
         config.load(Place(path, tmp_path, "sqlite:///x.db", 1.0))
     assert (caught.value.line, len(str(caught.value)) < 500) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "table", ["[backends.o]\nkind = 'openai'\napi_key_env = '{}'", "[reports]\nwebhook_env = '{}'"]
+)
+def test_a_secret_in_the_place_of_a_name_is_not_repeated(tmp_path: Path, table: str) -> None:
+    for secret in ("sk-proj-0123456789abcdef", "https://hooks.example/T0/B1/x", "Z" * 150, "a b", ""):
+        with pytest.raises(InputError, match="is not the name of an environment variable") as raised:
+            loaded(tmp_path, table.format(secret))
+        assert not secret or secret not in str(raised.value)

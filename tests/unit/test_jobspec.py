@@ -106,6 +106,40 @@ BAD = {
         ":1: name: String should match pattern '^[A-Za-z0-9][A-Za-z0-9_-]*$'",
     ),
     "a name that is a number": (GOOD.replace("contracts", "5"), ":1: name: Input should be a valid string"),
+    "a budget with its sign": (
+        GOOD + "budget: $5\n",
+        ":9: budget: Input should be a valid decimal\n  hint: write 5: amounts are in dollars",
+    ),
+    "a budget with its currency": (
+        GOOD + "budget: 7.50 USD\n",
+        ":9: budget: Input should be a valid decimal\n  hint: write 7.50: amounts are in dollars",
+    ),
+    "a question with a colon": (
+        GOOD.replace("Who signs?", "Question: who signs?"),
+        ":5: is not valid YAML: mapping values are not allowed here\n"
+        '  hint: quote the text:  prompt: "Question: who signs?"',
+    ),
+    "a tab": (
+        GOOD.replace("    prompt", "\tprompt"),
+        ":5: is not valid YAML: found character '\\t' that cannot start any token\n"
+        "  hint: indent with spaces: YAML allows no tabs there",
+    ),
+    "a template that is not quoted": (
+        GOOD.replace("Who signs?", "%s and who?"),
+        ":5: is not valid YAML: found character '%' that cannot start any token\n"
+        '  hint: quote the text:  prompt: "%s and who?"',
+    ),
+    "a type of Python's": (
+        GOOD.replace(TASK, f"{TASK}    schema: {{properties: {{end: {{type: str}}}}}}\n"),
+        ":7: tasks[0].schema: is not a JSON Schema: properties.end.type: 'str' is not valid under any of the given "
+        "schemas; did you mean 'string'?",
+    ),
+    "a schema that checks nothing": (
+        GOOD.replace(TASK, f"{TASK}    schema: {{end_date: string, title: string}}\n"),
+        ":7: tasks[0].schema: checks nothing: none of its keys is a keyword of JSON Schema\n"
+        '  hint: write  schema: {"type": "object", "properties": {"end_date": {"type": "string"}, '
+        '"title": {"type": "string"}}, "required": ["end_date", "title"]}',
+    ),
     "a field misspelt": (GOOD + "deadlin: 8h\n", f":9: deadlin: {UNKNOWN}\n  hint: did you mean 'deadline'?"),
     "a field of nothing": (
         GOOD + "output: {path: x, xyzzy: 1}\n",

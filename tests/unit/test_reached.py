@@ -16,7 +16,7 @@ OTHERS = {
     # Called by libraries, under names that these choose.
     "reducer_override", "find_class", "list_commands", "get_command", "format_commands", "on_broken_pipe",
     "process_bind_param", "process_result_value", "readinto", "writable", "capture_signals", "connect_tcp",
-    "connect_unix_socket", "start_tls", "invoke", "get_response", "describe",
+    "connect_unix_socket", "start_tls", "invoke", "get_response", "describe", "resolve_command",
     "get_col_spec", "missing_host_key", "_decode_stat", "resume_writing",
     # What a worker process does, named in a text.
     "main",
