@@ -89,7 +89,7 @@ def test_trap_1_25_rows_that_never_arrive_are_counted_and_named(desk: Desk) -> N
     assert first.startswith(
         "4 succeeded, 2 continue in another batch, 2 for no result, up to 2 answers may exist there"
     )
-    assert [shard["reason"] for shard in desk.detail(job)["shards"]][1].endswith("; tried 1 times before")
+    assert [shard["reason"] for shard in desk.detail(job)["shards"]][1].endswith("; tried 1 time before")
     assert sum(desk.billed().values()) == 8, "the provider bills what it has not returned: only it can know"
 
 
