@@ -1,9 +1,9 @@
 """A pure reader of the reason in an error's body, however its server writes it.
 
 Known shapes: OpenAI's object, the same nested or flat (vLLM, SGLang), and an error that is a text (Ollama, TGI). Also
-`detail` as a text, a list or an object (FastAPI, Mistral), and `message` as an object (Mistral). Also `errors` as a
-list (Cloudflare), a provider's own words inside a router's (OpenRouter), a list of any of these (Gemini), text and
-HTML.
+`detail` as a text, a list or an object (FastAPI, Mistral), and `message` as an object (Mistral). Also `message` beside
+an `error` that names its kind (Spring, Nest, OAuth), and `errors` as a list of objects or texts (Cloudflare, Hugging
+Face). Also a provider's own words inside a router's (OpenRouter), a list of any of these (Gemini), text and HTML.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import html
 import re
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -68,10 +69,14 @@ _TAG = re.compile(r"<[^>]*>")
 _is_html = re.compile(r"\s*<(!doctype|html|head|body|!--|h\d|p|div|center|title)\b", re.IGNORECASE).match
 _is_status = re.compile(r"[1-9]\d\d").fullmatch
 _NAMES = (
-    "error", "errors", "detail", "message", "msg", "error_message", "error_msg", "errorMessage", "errmsg",
-    "base_resp", "status_msg", "title",
+    "error", "error_description", "errors", "detail", "message", "Message", "msg", "error_message", "error_msg",
+    "errorMessage", "errmsg", "description", "fault", "faultstring", "issues", "reason", "base_resp", "status_msg",
+    "title",
 )  # fmt: skip
 """Names of what holds a reason, the first one first."""
+_CODES = ("code", "error_code", "errorCode", "__type")
+_PHRASES = frozenset(status.phrase for status in HTTPStatus)
+_is_word = re.compile(r"\w+").fullmatch
 _STATUSES = ("status", "status_code", "statusCode", "http_code")
 _FIRST_ERROR, _LAST_ERROR, _DIGITS = 400, 600, 6
 _MINIMAX = {
@@ -163,15 +168,28 @@ def _read(value: Any, depth: int) -> ErrorWords:
 
 def _of_object(value: dict[str, Any], depth: int) -> ErrorWords:
     own = _own_words(value)
+    kind = ""
     for name in _NAMES:
-        inner = _read(value.get(name), depth + 1)
+        found = value.get(name)
+        if name == "error" and isinstance(found, str) and _is_name(found.strip()):
+            # Spring, Nest, OAuth: `error` names what another field explains.
+            kind = found.strip()
+            continue
+        inner = _read(found, depth + 1)
         if inner.message is not None or (name == "error" and (inner.code or inner.type)):
+            if "_" in kind:
+                own = replace(own, code=own.code or kind)
             return _routed(value, _merged(inner, own), depth)
-    return own
+    return _merged(ErrorWords(kind or None), own)
+
+
+def _is_name(text: str) -> bool:
+    return text in _PHRASES or _is_word(text) is not None
 
 
 def _own_words(value: dict[str, Any]) -> ErrorWords:
-    code, param = value.get("code"), value.get("param")
+    code = next((value[name] for name in _CODES if value.get(name) is not None), None)
+    param = value.get("param")
     kind = next((value[name] for name in ("type", "error_type") if isinstance(value.get(name), str)), None)
     number = _is_status(str(code)) if isinstance(code, str | int) and not isinstance(code, bool) else None
     status = int(number[0]) if number else next(filter(None, map(_status, map(value.get, _STATUSES))), None)
@@ -229,7 +247,7 @@ def _of_list(entries: list[Any], depth: int) -> ErrorWords:
 def _of_entry(entry: Any, depth: int) -> ErrorWords:
     # Only place and message of FastAPI's entries are read: `input` is the row's own text.
     if not (isinstance(entry, dict) and isinstance(entry.get("msg"), str)):
-        return _read(entry, depth + 1) if isinstance(entry, dict) else ErrorWords()
+        return _read(entry, depth + 1) if isinstance(entry, dict | str) else ErrorWords()
     place = entry.get("loc")
     names = [str(part) for part in place if part != "body"] if isinstance(place, list | tuple) else []
     where = ".".join(names)
