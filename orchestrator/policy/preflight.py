@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.core import wire
+from orchestrator.core.answers import read_answer
 from orchestrator.core.refused_fields import ProviderError, refused_field
 
 FEW_ROWS = 20
@@ -94,10 +95,19 @@ def is_about_model(answer: DirectAnswer) -> bool:
     return "model" in f"{error.code} {error.kind} {error.param} {error.message}".lower()
 
 
+def _is_whole(body: bytes) -> bool:
+    """True unless a body says that it is not an answer: such a 200 proves nothing."""
+    try:
+        head = read_answer(body)
+    except wire.JSON_ERRORS:
+        return False
+    return head.error is None and head.not_an_answer is None
+
+
 def judge(answer: DirectAnswer, sent: Mapping[str, Any], *, is_unlisted: bool) -> PreflightFinding:
     """Return what an answer to the body `sent` shows; `is_unlisted`: the provider does not list its model."""
-    if answer.is_answer:
-        return PreflightFinding.ANSWERED
+    if answer.is_answer and answer.body is not None:
+        return PreflightFinding.ANSWERED if _is_whole(answer.body) else PreflightFinding.UNCLEAR
     if answer.error is None:
         return PreflightFinding.UNCLEAR
     if is_about_model(answer):

@@ -53,6 +53,10 @@ def refusal(status: int | None, message: str, **more: str) -> DirectAnswer:
     [
         (DirectAnswer(200, b"{}"), False, PreflightFinding.ANSWERED),
         (DirectAnswer(200, None), False, PreflightFinding.UNCLEAR),
+        (DirectAnswer(200, b"[]"), False, PreflightFinding.UNCLEAR),
+        (DirectAnswer(200, b'{"error": {"message": "no"}}'), False, PreflightFinding.UNCLEAR),
+        (DirectAnswer(200, b'{"detail": "no worker"}'), False, PreflightFinding.UNCLEAR),
+        (DirectAnswer(200, b'{"choices": [{"finish_reason": "abort"}]}'), False, PreflightFinding.UNCLEAR),
         (DirectAnswer(None), False, PreflightFinding.UNCLEAR),
         (refusal(400, "Unsupported parameter: 'max_tokens'"), False, PreflightFinding.REFUSED),
         (refusal(422, "temperature: Extra inputs are not permitted"), False, PreflightFinding.REFUSED),
