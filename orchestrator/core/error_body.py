@@ -1,9 +1,9 @@
 """A pure reader of the reason in an error's body, however its server writes it.
 
 Known shapes: OpenAI's object, the same nested or flat (vLLM, SGLang), and an error that is a text (Ollama, TGI). Also
-`detail` as a text, a list or an object (FastAPI, Mistral), and `message` as an object (Mistral). Also `message` beside
-an `error` that names its kind (Spring, Nest, OAuth), and `errors` as a list of objects or texts (Cloudflare, Hugging
-Face). Also a provider's own words inside a router's (OpenRouter), a list of any of these (Gemini), text and HTML.
+`detail` as a text, a list or an object (FastAPI, Mistral), and `message` as an object (Mistral). Also `message`
+beside an `error` that names its kind (Spring, Nest, OAuth), and `errors` as a list (Cloudflare, Hugging Face). Also a
+provider's own words inside a router's (OpenRouter), a list of any of these (Gemini), text and HTML.
 """
 
 from __future__ import annotations
