@@ -258,12 +258,16 @@ def depth_of(value: Any) -> int:
         max_leaves=30,
     ),
     st.booleans(),
+    st.integers(1, 40),
 )
-def test_depth_is_found_without_recursion(value: Any, spread: bool) -> None:
+def test_depth_is_found_without_recursion(value: Any, spread: bool, block: int) -> None:
     raw = json.dumps(value, indent=1 if spread else None).encode()
     depth = depth_of(value)
-    assert not request_lines.is_too_deep(raw, depth)
-    assert depth == 0 or request_lines.is_too_deep(raw, depth - 1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(request_lines, "_BLOCK", block)
+        patched.setattr(request_lines, "_FEW_STEPS", 1 + block // 8)
+        assert not request_lines.is_too_deep(raw, depth)
+        assert depth == 0 or request_lines.is_too_deep(raw, depth - 1)
 
 
 @given(BYTES)
@@ -290,9 +294,9 @@ def test_an_id_is_found_as_it_is_written(custom_id: str, more: dict[str, Any], f
     "raw",
     [
         *(b'{"a":"' + b'\\"' * 10**6, b'{"a":' + b'"' * 999_999, b"[" * 10**6),
-        *(b'{"' + b"\\" * 999_999, b'"' * 10**6 + b"\\"),
+        *(b'{"' + b"\\" * 999_999, b'"' * 10**6 + b"\\", b"[" + b"[[]]," * 10**6),
     ],
-    ids=["quotes", "strings", "lists", "backslashes", "odd"],
+    ids=["quotes", "strings", "lists", "backslashes", "odd", "pairs"],
 )
 def test_damaged_lines_are_looked_at_once(raw: bytes) -> None:
     """In time that grows with the line: quadratic ones would take hours."""
