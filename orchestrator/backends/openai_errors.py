@@ -12,9 +12,9 @@ from orchestrator.core.errors import (
     BackendBusy,
     BackendError,
     BackendRefused,
+    NoRoom,
     NotSent,
     OrchError,
-    StorageError,
     Uncertain,
 )
 from orchestrator.core.refused_fields import ProviderError, names_request_field
@@ -27,7 +27,8 @@ UNREADABLE = (ValueError, TypeError, AttributeError)
 _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _COLLECTIONS = ("/files", "/batches", "/models")
 _LONGEST_DETAIL = 500
-_INSUFFICIENT_STORAGE = 507
+_OWN_DISK = (507, "storage")
+"""The refusal of our own server whose disk is full."""
 _TOO_LARGE = 413
 LONGEST_RETRY = 86_400.0
 """Longest pause, in seconds, that a provider may request: no quota is longer than a day."""
@@ -62,8 +63,8 @@ def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread:
 
 def _of_answer(error: ApiRefusal, message: str, *, creating: bool) -> OrchError:
     status, code, after = error.status, code_of(error), asked_pause(error.headers)
-    if status == _INSUFFICIENT_STORAGE:
-        return StorageError(message, hint="free disk space, then run the same command again")
+    if (status, code) == _OWN_DISK:
+        return NoRoom(message, hint="free disk space, then run the same command again")
     if is_account(status, code, error.kind, names_field=_names_field(error)):
         hint = "check the key and the account's credit; `orch doctor` tests it again"
         return AccountError(message, status=status, code=code, hint=hint)

@@ -239,7 +239,7 @@ class OutputError(JobFilesError):
 
 
 class NoRoom(JobFilesError):
-    """A job's requests exceed `[retention]`, the disk or the database. Other jobs continue."""
+    """A job's requests exceed `[retention]`, the disk or the database, or its server has no room. Others continue."""
 
     kind = "no_room"
 

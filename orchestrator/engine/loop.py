@@ -240,9 +240,10 @@ class Engine:
         except JobFilesError as error:
             if is_mine:
                 raise
-            if isinstance(error, NoRoom):
+            has_no_room = isinstance(error, NoRoom)
+            if has_no_room and job.built_at is None:
                 return self._caught(job, error, JobFault.NO_ROOM)
-            if fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
+            if has_no_room or fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
                 self._say(job, problem_code(error), str(error))  # it continues or ends by itself
                 return False
             return self._caught(job, error, JobFault.FILES)

@@ -12,9 +12,9 @@ from orchestrator.core.errors import (
     BackendBusy,
     BackendError,
     BackendRefused,
+    NoRoom,
     NotSent,
     OrchError,
-    StorageError,
     Uncertain,
 )
 from tests.support.hosted import KEY, ORDER, answering, batch, client, error, outcome
@@ -42,7 +42,8 @@ CREATE: dict[str, tuple[Answer, type[OrchError]]] = {
     "internal error": (error(500), Uncertain),
     "bad gateway": (error(502), Uncertain),
     "gateway timeout": (Answer(b"<html>", 504, {"Content-Type": "text/html"}), Uncertain),
-    "disk full at our own server": (error(507, "storage"), StorageError),
+    "disk full at our own server": (error(507, "storage"), NoRoom),
+    "disk full elsewhere": (error(507), Uncertain),
     "a page instead of a batch": (HTML, Uncertain),
     "no JSON": (Answer(b'{"id":'), Uncertain),
     "an array": (Answer([]), Uncertain),

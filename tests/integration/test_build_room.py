@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import resource
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,6 +40,21 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@contextmanager
+def disk_of(size: int, folder: Path) -> Iterator[None]:
+    """A disk of its own in this folder, which is really full once it has so many bytes; only root can make one."""
+    folder.mkdir(exist_ok=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "full", folder], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"no disk can be mounted here: {made.stderr.decode(errors='replace')}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
 def is_given_back(desk: Desk, job: JobId) -> bool:
     return not desk.home.requests(job).exists() and desk.store.jobs.counts([job])[job].total == 0
 
@@ -54,7 +72,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("how", ["disk", "max_bytes"])
+@pytest.mark.parametrize("how", ["disk", "max_bytes", "file size"])
 def test_one_that_fills_the_disk_fails_by_name_and_the_others_end_well(
     desk_on_each: Desk, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -62,23 +80,58 @@ def test_one_that_fills_the_disk_fails_by_name_and_the_others_end_well(
     if how == "max_bytes":
         monkeypatch.setattr(room, "ROOM_BYTES", 1_000_000)
         desk.backends({"openai": {}}, '[retention]\nmax_bytes = "6MB"\n')
-    good = desk.submit(plain(3))
+    full: dict[str, AbstractContextManager[None]] = {
+        "disk": disk_of(3_000_000, desk.home.root / "jobs"),
+        "file size": files_of_at_most(3_000_000),
+    }
     big = queued(desk)
-    with files_of_at_most(3_000_000 if how == "disk" else resource.RLIM_INFINITY):
+    with full.get(how, nullcontext()):
+        good = desk.submit(plain(3))
         rounds(desk, 1)
         assert is_given_back(desk, big.id)
         rounds(desk, 12)
-    ended = desk.store.jobs.get(big.id)
-    assert ended.error_code == JobFault.NO_ROOM
-    assert ended.error is not None
-    told = "cannot write" if how == "disk" else "the limit is 6.0 MB; the requests of this job take "
-    assert told in ended.error
-    assert is_given_back(desk, big.id)
-    desk.finish(good)
-    assert desk.ends(good) == all_are("succeeded", 3)
-    desk.start_anew()
-    rounds(desk, 3)
-    assert is_given_back(desk, big.id), "nor does another start begin it again"
+        ended = desk.store.jobs.get(big.id)
+        assert ended.error_code == JobFault.NO_ROOM
+        assert ended.error is not None
+        told = "the limit is 6.0 MB; the requests of this job take " if how == "max_bytes" else "cannot write"
+        assert told in ended.error
+        assert ("No space left on device" in ended.error) == (how == "disk")
+        assert is_given_back(desk, big.id)
+        desk.finish(good)
+        assert desk.ends(good) == all_are("succeeded", 3)
+        desk.start_anew()
+        rounds(desk, 3)
+        assert is_given_back(desk, big.id), "nor does another start begin it again"
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("verb", ["upload", "create"])
+def test_a_batch_that_its_server_has_no_room_for_waits_and_ends_no_engine(desk: Desk, verb: str) -> None:
+    fault = {"do": "status", "status": 507, "code": "storage", "message": "The server cannot write."}
+    desk.provider.script({"match": {"verb": verb}, "times": None, **fault})
+    job = desk.submit(plain(3))
+    rounds(desk, 12)
+    assert not desk.is_over(job)
+    assert desk.provider.bill()["lines"] == []
+    desk.provider.clear()
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert sum(line["rows"] for line in desk.provider.bill()["lines"]) == 3
+
+
+def test_a_nearly_full_disk_is_looked_at_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [40_000_000]
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
+    check = room.RoomCheck(lambda: "too little" if free[0] < 1_000_000 else None, tmp_path)
+
+    def write() -> None:
+        while free[0] > 0:
+            check.require(0, 100_000)
+            free[0] -= 100_000
+
+    with pytest.raises(NoRoom, match="too little"):
+        write()
+    assert free[0] > 800_000, "what the engine beside it writes has room"
 
 
 @pytest.mark.thinned(2, 1)

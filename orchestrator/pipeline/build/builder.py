@@ -220,7 +220,7 @@ def build(
         )
     else:
         lines = _from_batch_file(job, report)
-    room = RoomCheck(shortage)
+    room = RoomCheck(shortage, home.root)
 
     def write(file: BinaryIO) -> None:
         for chunk in made_chunks(lines):

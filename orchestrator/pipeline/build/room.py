@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ from orchestrator.store import Store
 
 ROOM_BYTES = 64_000_000
 """Bytes after which a build checks again for room; less than `min_free` leaves."""
+NEAR = 16
+"""A nearly full disk is checked after this part of its free space: the engine, which works beside, needs some."""
 ROW_BYTES = 1_000
 """Rough size of a row in the database."""
 
@@ -25,14 +28,17 @@ ROW_BYTES = 1_000
 class RoomCheck:
     """Checks from time to time if there is room for what a build writes."""
 
-    def __init__(self, shortage: Callable[[], str | None]) -> None:
+    def __init__(self, shortage: Callable[[], str | None], folder: Path) -> None:
+        """`folder` is on the disk that the build fills."""
         self._shortage = shortage
+        self._folder = folder
         self._written = self._look_at = 0
 
     def require(self, rows: int, size: int) -> None:
-        """Check before writing this many rows, whose lines have `size` bytes. Raises NoRoom."""
+        """Check before writing this many rows, whose lines have `size` bytes. Raises NoRoom, OSError."""
         if self._written >= self._look_at:
-            self._look_at = self._written + ROOM_BYTES
+            free = shutil.disk_usage(self._folder).free
+            self._look_at = self._written + min(ROOM_BYTES, free // NEAR)
             if (why := self._shortage()) is not None:
                 told = f"; the requests of this job take {words(self._written)} so far" if self._written else ""
                 raise NoRoom(why + told, hint=disk.ROOM_HINT)
