@@ -97,7 +97,7 @@ test-fast: install
 	$(PYTEST) tests/unit tests/contract -m "not slow and not soak and not vllm"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
-SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks far gateways vllm work
+SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks bodies far gateways vllm work
 SOAK := ORCH_NO_SKIPS=1 $(BIN)/python -m pytest -m soak --timeout 7200 -s
 
 soak: $(SOAKS:%=soak-%)
@@ -143,6 +143,9 @@ soak-standbys: install
 # Needs a C compiler.
 soak-disks: install
 	$(SOAK) tests/soak/test_faulty_disk.py
+
+soak-bodies: install
+	$(SOAK) tests/soak/test_bodies_in_memory.py
 
 soak-far: storages ray models
 	$(SOAK) tests/soak/test_far_storages.py tests/soak/test_ray.py tests/soak/test_ray_reading.py tests/acceptance/test_serve_on_ray.py

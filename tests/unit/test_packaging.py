@@ -18,3 +18,8 @@ def test_the_container_copies_the_files_that_the_metadata_names() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     copied = (ROOT / "deploy/Containerfile").read_text()
     assert [name for name in (project["readme"], *project["license-files"]) if f" {name} " not in copied] == []
+
+
+def test_every_long_run_is_in_a_part() -> None:
+    made = (ROOT / "Makefile").read_text()
+    assert [path.name for path in ROOT.glob("tests/soak/test_*.py") if f" tests/soak/{path.name}" not in made] == []
