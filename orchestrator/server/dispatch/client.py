@@ -106,6 +106,8 @@ def _good(path: str, answer: http1.HttpAnswer) -> Reply:
         return _unlike(answer)
     reply = Reply(End.ANSWERED, answer.status, body, tokens=head.tokens)
     words = read_error(body) if head.error else ErrorWords()
+    if words.is_page:
+        words = ErrorWords()  # an object that cannot be read in full: no server reports an error like this
     if (status := words.stated_status) is not None:
         return reply._replace(status=status, tokens=None)
     problem = words.message or head.not_an_answer
