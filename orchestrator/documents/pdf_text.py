@@ -109,7 +109,9 @@ class OpenPdf:
         try:
             layer = page.get_textpage()
             try:
-                text = _BROKEN_WORD.sub("", clean(layer.get_text_range())).replace("\ufffe", "-").strip()
+                text = clean(layer.get_text_range()).strip()
+                if "\ufffe" in text:
+                    text = _BROKEN_WORD.sub("", text).replace("\ufffe", "-").strip()
                 is_whole, told = True, text
                 if loses_text(page, layer, len(text)):
                     found = clean(self._lost.page(index)).strip()
