@@ -62,6 +62,8 @@ UNREADABLE = r"""(async () => {
   }
   return found;
 })()"""
+PATIENCE = 60.0
+"""Seconds for an answer on a busy machine."""
 ENGINE = "document.querySelector('#engine')?.innerText.trim()"
 
 
@@ -122,7 +124,7 @@ def view(home: WebHome) -> Iterator[Shown]:
 @pytest.fixture(scope="module")
 def client(view: Shown) -> Iterator[httpx2.Client]:
     """Somebody who came by the link."""
-    with httpx2.Client(base_url=view.url, timeout=20) as made:
+    with httpx2.Client(base_url=view.url, timeout=PATIENCE) as made:
         assert made.get(view.links[-1]).status_code == 200
         view.link()
         yield made
@@ -202,7 +204,7 @@ def _document(words: list[str]) -> list[str]:
 
 
 def test_a_page_needs_a_cookie_our_name_and_our_own_origin(view: Shown, client: httpx2.Client) -> None:
-    with httpx2.Client(base_url=view.url) as stranger:
+    with httpx2.Client(base_url=view.url, timeout=PATIENCE) as stranger:
         for path in ("/", "/jobs/x", "/live?page=/", "/metrics", "/jobs/x/rows/0/picture/0"):
             assert stranger.get(path).status_code == 401, path
         assert stranger.get("/enter", params={"token": "x" * 43}).status_code == 401
@@ -223,7 +225,7 @@ def test_a_page_needs_a_cookie_our_name_and_our_own_origin(view: Shown, client: 
 
 
 def test_what_every_answer_carries(client: httpx2.Client, view: Shown, home: WebHome) -> None:
-    with httpx2.Client(base_url=view.url) as other:
+    with httpx2.Client(base_url=view.url, timeout=PATIENCE) as other:
         entered = other.get(view.links[-1])
     view.link()
     cookie = entered.headers["set-cookie"].lower()
@@ -261,7 +263,7 @@ def test_beyond_loopback_only_keys_open_the_pages(home: WebHome, capsys: pytest.
         opened() as context,
         serve_pages(bound("0.0.0.0", 0), context, PagesOptions("0.0.0.0", ("orch.example",)), lambda: context) as url,
         httpx2.Client(
-            base_url=f"http://127.0.0.1:{url.rpartition(':')[2]}", headers={"host": "orch.example"}
+            base_url=f"http://127.0.0.1:{url.rpartition(':')[2]}", headers={"host": "orch.example"}, timeout=PATIENCE
         ) as reader,
     ):
         assert "token" not in capsys.readouterr().err
