@@ -76,7 +76,7 @@ class _Table:
 
 class _Jobs(_Table):
     def newest(self, limit: int | None = None) -> list[Job]:
-        rows = self.rows("SELECT * FROM jobs ORDER BY created_at DESC LIMIT ?", -1 if limit is None else limit)
+        rows = self.rows("SELECT * FROM jobs ORDER BY created_at DESC, id LIMIT ?", -1 if limit is None else limit)
         return [Job(**{**row, "kind": JobKind(row["kind"])}) for row in rows]
 
     def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:

@@ -99,7 +99,7 @@ def test_trap_1_19_token_limit_exceeded_is_waited_out_and_burns_no_attempt(desk:
     desk.later(2 * MINUTE, job)
     [held] = desk.held(job)
     assert re.fullmatch(
-        r"queued behind quota: the backend has no room for more of this model now \(nothing of ours there\); "
+        r"queued behind quota: the backend has no room for more of this model now \(nothing enqueued by us\); "
         r"retried after 00:\d\d UTC",
         held,
     )
