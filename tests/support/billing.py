@@ -55,8 +55,9 @@ class Books:
             ids = [json.loads(line)["custom_id"] for line in merged]
         folder = home.job(job.id)
         paths = (path for path in folder.rglob("*") if path.is_file())
-        # Those of shards whose late answers are looked for are needed still.
-        owed = tuple(f"{home.shard_input(one.id).name}" for one in store.shards.of_job(job.id) if one.owed)
+        # Those of shards whose late answers are looked for are needed still; a look may be under way.
+        late = [one.id for one in store.shards.of_job(job.id) if one.owed]
+        owed = tuple(path.name for one in late for path in (home.shard_input(one), home.results(one, "late")))
         paths = [path for path in paths if not (owed and path.name.startswith(owed))]
         return cls(
             jobs=len(store.jobs.newest()),
