@@ -169,6 +169,11 @@ class AnswerHead(NamedTuple):
     billed: TokenCounts | None = None
     answered_at: float | None = None
 
+    @property
+    def is_answer(self) -> bool:
+        """True unless the body says itself that it is no answer."""
+        return self.error is None and self.not_an_answer is None
+
 
 def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
     """Return the tokens that an answer's body states. Raises msgspec.DecodeError if it is not a JSON object."""

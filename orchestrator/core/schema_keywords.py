@@ -10,7 +10,7 @@ NAMED = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs
 CHECKING = ONE | LIST | NAMED | {
     "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength",
     "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxContains", "minContains", "maxProperties",
-    "minProperties", "required", "dependentRequired", "items", "dependencies",
+    "minProperties", "required", "dependentRequired", "dependencies",
 }  # fmt: skip
 """Keywords by which an answer is checked."""
 ANNOTATIONS = frozenset(

@@ -41,7 +41,7 @@ class TooCostly(Exception):
     """A check used up its budget."""
 
 
-def checking(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+def meant_by(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the schema that a mapping without any keyword was probably meant to be; None for a schema."""
     unknown = [key for key in schema if key not in ANNOTATIONS and not key.startswith("x-")]
     if not unknown or any(key in CHECKING or key.startswith("$") for key in schema):

@@ -132,11 +132,12 @@ class Pipeline:
                 continue
             try:
                 moved |= self._advance_shard(job, shard)
-            except Exception as error:
-                is_room = isinstance(error, NoRoom)
-                if isinstance(error, StorageError | StateConflict | InputError) and not is_room:
-                    raise
-                refused.append(error)  # raised below: what is at other backends goes on all the same
+            except NoRoom as error:
+                refused.append(error)
+            except (StorageError, StateConflict, InputError):
+                raise
+            except Exception as error:  # noqa: BLE001  (raised below: what is at other backends goes on all the same)
+                refused.append(error)
         if (lost := self._batches.awaited_in_vain(job)) is not None:
             refused.append(lost)
         if newer is not None:

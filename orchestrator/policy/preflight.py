@@ -98,10 +98,9 @@ def is_about_model(answer: DirectAnswer) -> bool:
 def _is_whole(body: bytes) -> bool:
     """True unless a body says that it is not an answer: such a 200 proves nothing."""
     try:
-        head = read_answer(body)
+        return read_answer(body).is_answer
     except wire.JSON_ERRORS:
         return False
-    return head.error is None and head.not_an_answer is None
 
 
 def judge(answer: DirectAnswer, sent: Mapping[str, Any], *, is_unlisted: bool) -> PreflightFinding:

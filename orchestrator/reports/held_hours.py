@@ -27,7 +27,7 @@ class HeldHours:
     @property
     def words(self) -> str:
         """The hours as a sentence for people."""
-        starts = f"{number_of(self.starts, 'start')}"
+        starts = number_of(self.starts, "start")
         return (
             f"{self.backend} held GPUs for {self.model}: {duration(self.gpu_hours * HOUR)} of one GPU, "
             f"{duration(self.starting_hours * HOUR)} of it in {starts}: {money(self.cost)}"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.core.clock import day
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
-from orchestrator.core.model import Forecast, Job, JobId, JobState
+from orchestrator.core.model import Forecast, Job, JobState
 from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
 from orchestrator.documents.types import DocumentProblem
@@ -34,6 +34,7 @@ from orchestrator.policy.night_figures import (
 MOST = 20
 """Most documents, rows and reroutes that are named; all are counted."""
 NOON = time(12)
+R = TypeVar("R")
 
 
 class DocumentFate(StrEnum):
@@ -112,15 +113,11 @@ def fates(runs: Iterable[DocumentRun], removed: Iterable[str], most: int = MOST)
     """Sort the documents of a run by fate; `removed` are the documents only the run before had."""
     found = Fates()
     for run in runs:
-        found.add(*_named(run), most)
+        fate, reason = fate_of(run)
+        found.add(fate, run.name, reason, most)
     for name in removed:
         found.add(DocumentFate.REMOVED, name, "", most)
     return found
-
-
-def _named(run: DocumentRun) -> tuple[DocumentFate, str, str]:
-    fate, reason = fate_of(run)
-    return fate, run.name, reason
 
 
 class NeedKind(StrEnum):
@@ -279,8 +276,7 @@ class NightReport:
     @property
     def last_runs(self) -> list[JobReport]:
         """The jobs, without jobs that a later run of the night replaced."""
-        last = last_runs(job.facts.job for job in self.jobs)
-        return [job for job in self.jobs if job.facts.job.id in last]
+        return last_runs(self.jobs, lambda job: job.facts.job)
 
     @property
     def needs(self) -> list[tuple[str, Need]]:
@@ -317,10 +313,11 @@ def night_of(at: datetime, zone: tzinfo | None = None) -> date:
     return here.date() if here.time() >= NOON else here.date() - timedelta(days=1)
 
 
-def last_runs(jobs: Iterable[Job]) -> frozenset[JobId]:
-    """Return the newest run of each job file among `jobs`, and every run that was limited to some documents."""
-    oldest_first = sorted(jobs, key=lambda job: (job.created_at, job.id))
-    return frozenset({job.id if job.is_limited else job.series: job.id for job in oldest_first}.values())
+def last_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
+    """Return the newest run of each job file, and every run that was limited to some documents, in their order."""
+    oldest_first = sorted(map(job_of, runs), key=lambda job: (job.created_at, job.id))
+    last = {job.id if job.is_limited else job.series: job.id for job in oldest_first}.values()
+    return [run for run in runs if job_of(run).id in last]
 
 
 def job_report(facts: NightFacts, now: datetime) -> JobReport:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -94,25 +93,6 @@ def exchange_at(store: Store, home: Home, job: Job, seq: int) -> Exchange | None
     check = merging_checks(store, home, job).get(found.row.task)
     with closing(ResultLines(home.results)) as lines:
         return _exchange(store, home, job, found, lines, check)
-
-
-def merged_lines(
-    store: Store, home: Home, job: Job, rows: Iterable[FinishedRow], *, tolerant: bool = False
-) -> Iterator[bytes]:
-    """Yield rows as `orch fetch` writes them.
-
-    Raises StorageError if a result file is gone; `tolerant` leaves out its answers instead.
-    """
-    checks = merging_checks(store, home, job)
-    with closing(ResultLines(home.results)) as lines:
-        for row in rows:
-            try:
-                line = lines.read(row)
-            except StorageError:
-                if not tolerant:
-                    raise
-                line = None
-            yield merged_row(row, line, checks.get(row.task))
 
 
 def _rows(store: Store, job: Job, document: str) -> list[FoundRow]:

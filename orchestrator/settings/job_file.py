@@ -101,7 +101,7 @@ def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
 
     found: list[InputError] = []
     for index, task in enumerate(spec.tasks):
-        if (cure := schemas.checking(task.output_schema or {})) is not None:
+        if (cure := schemas.meant_by(task.output_schema or {})) is not None:
             place: tuple[str | int, ...] = ("tasks", index, "schema")
             told = "checks nothing: none of its keys is a keyword of JSON Schema"
             hint = f"write  schema: {json.dumps(cure, ensure_ascii=False)}"

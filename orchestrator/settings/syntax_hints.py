@@ -8,6 +8,7 @@ import re
 _YAML_PAIR = re.compile(r"(\s*(?:- +)?)([A-Za-z_][\w-]*): +(\S.*?)\s*")
 _TOML_PAIR = re.compile(r"(\s*[A-Za-z0-9_.-]+)\s*=\s*([A-Za-z/.~$<%][^#\"']*?)\s*(?:#.*)?")
 _TOML_WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
+_STARTS = "\"'[{0123456789"
 MOST = 200
 """Longest line that is shown again."""
 
@@ -34,9 +35,6 @@ def toml_hint(line: str) -> str | None:
     if found := _YAML_PAIR.fullmatch(line):
         return f"TOML writes  {found[2]} = {found[3] if found[3][0] in _STARTS else _quoted(found[3])}"
     return None
-
-
-_STARTS = "\"'[{0123456789"
 
 
 def _quoted(text: str) -> str:

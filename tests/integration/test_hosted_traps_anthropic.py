@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import anthropic
 import pytest
 
-from tests.support.hostedjob import DAY, HOUR, KEY, MINUTE, Desk, all_are, cost_of, plain, row, script
+from tests.support.hostedjob import DAY, HOUR, MINUTE, Desk, all_are, cost_of, foreign_batch, plain, row, script
 
 
 @pytest.fixture(autouse=True)
 def claude(desk: Desk) -> None:
     desk.backend("claude")
-
-
-def foreign_batch(desk: Desk, rows: int) -> str:
-    """Another program's batch in the same account."""
-    with anthropic.Anthropic(
-        api_key=KEY, base_url=desk.provider.url_anthropic, max_retries=0, default_headers={"x-api-key": KEY}
-    ) as other:
-        params = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "theirs"}]}
-        requests = [{"custom_id": f"theirs-{number}", "params": params} for number in range(rows)]
-        return other.messages.batches.create(requests=requests).id  # type: ignore[arg-type]
 
 
 def test_trap_c_a_custom_id_that_anthropic_would_refuse_comes_back_as_it_was(desk: Desk) -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import anthropic
 import pytest
 
 from orchestrator.core.clock import now
@@ -15,42 +14,22 @@ from orchestrator.core.model import REPAY
 from tests.emulator.answers import CHAT, decode_body, read
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
-from tests.support.databases import new_sqlite
-from tests.support.hostedjob import DAY, HOUR, KEY, Desk, cost_of, desk_of, plain, row
-from tests.support.restoring import Backups
+from tests.support.hostedjob import DAY, HOUR, Desk, cost_of, foreign_batch, plain, row
+from tests.support.restoring import Backups, backed_up, lists
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def backups(
     request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Backups]:
-    home = tmp_path / "home"
-    home.mkdir()
-    is_postgres = request.param == "postgres"
-    url = request.getfixturevalue("migrated_url") if is_postgres else new_sqlite(home / "orch.db")
-    with desk_of(emulator, tmp_path, monkeypatch, url) as desk:
-        desk.backend("claude", limits={"max_rows": 8})
-        yield Backups(desk, tmp_path / "backups", url)
-
-
-def lists(desk: Desk) -> int:
-    """How often batches were listed."""
-    return sum(one["count"] for one in desk.provider.state()["requests"] if one["verb"] == "list")
+    with backed_up(request, emulator, tmp_path, monkeypatch) as found:
+        found.desk.backend("claude", limits={"max_rows": 8})
+        yield found
 
 
 def asked(desk: Desk) -> Counter[str]:
     """How often each request was paid; its id there says nothing of the request."""
     return Counter(desk.provider.bill(rows=True)["asked"])
-
-
-def foreign_batch(desk: Desk, rows: int) -> None:
-    """Another program's batch in the same account."""
-    with anthropic.Anthropic(
-        api_key=KEY, base_url=desk.provider.url_anthropic, max_retries=0, default_headers={"x-api-key": KEY}
-    ) as other:
-        params = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "theirs"}]}
-        requests = [{"custom_id": f"theirs-{number}", "params": params} for number in range(rows)]
-        other.messages.batches.create(requests=requests)  # type: ignore[arg-type]
 
 
 @pytest.mark.thinned(3)

@@ -11,26 +11,16 @@ from orchestrator.core.clock import now
 from orchestrator.core.model import REPAY, CancelCode, Job
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
-from tests.support.databases import new_sqlite
-from tests.support.hostedjob import HOUR, Desk, cost_of, desk_of, plain, row, script
-from tests.support.restoring import Backups
+from tests.support.hostedjob import HOUR, Desk, cost_of, plain, row, script
+from tests.support.restoring import Backups, backed_up, lists
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def backups(
     request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Backups]:
-    home = tmp_path / "home"
-    home.mkdir()
-    is_postgres = request.param == "postgres"
-    url = request.getfixturevalue("migrated_url") if is_postgres else new_sqlite(home / "orch.db")
-    with desk_of(emulator, tmp_path, monkeypatch, url) as desk:
-        yield Backups(desk, tmp_path / "backups", url)
-
-
-def lists(desk: Desk) -> int:
-    """How often batches were listed."""
-    return sum(one["count"] for one in desk.provider.state()["requests"] if one["verb"] == "list")
+    with backed_up(request, emulator, tmp_path, monkeypatch) as found:
+        yield found
 
 
 def all_paid_once(desk: Desk, job: Job, rows: int = 20) -> None:

@@ -323,3 +323,15 @@ def desk_of(
         yield desk
     finally:
         desk.close()
+
+
+def foreign_batch(desk: Desk, rows: int) -> str:
+    """Another program's batch in the same account, at Anthropic; its id."""
+    import anthropic
+
+    with anthropic.Anthropic(
+        api_key=KEY, base_url=desk.provider.url_anthropic, max_retries=0, default_headers={"x-api-key": KEY}
+    ) as other:
+        params = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "theirs"}]}
+        requests = [{"custom_id": f"theirs-{number}", "params": params} for number in range(rows)]
+        return other.messages.batches.create(requests=requests).id  # type: ignore[arg-type]

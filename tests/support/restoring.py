@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from sqlalchemy import make_url
 
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from tests.support.hostedjob import HOUR, Desk
+from tests.emulator.client import Emulator
+from tests.support.databases import new_sqlite
+from tests.support.hostedjob import HOUR, Desk, desk_of
 from tests.support.postgres import copy_database
 
 
@@ -69,3 +74,21 @@ class Backups:
 
     def _database_of(self, name: str) -> str | None:
         return None if self._database is None else f"{self._database}_{name}"
+
+
+@contextmanager
+def backed_up(
+    request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Backups]:
+    """Backups of a desk whose database is of the kind that the fixture's parameter names."""
+    home = tmp_path / "home"
+    home.mkdir()
+    is_postgres = request.param == "postgres"
+    url = request.getfixturevalue("migrated_url") if is_postgres else new_sqlite(home / "orch.db")
+    with desk_of(emulator, tmp_path, monkeypatch, url) as desk:
+        yield Backups(desk, tmp_path / "backups", url)
+
+
+def lists(desk: Desk) -> int:
+    """How often batches were listed."""
+    return sum(one["count"] for one in desk.provider.state()["requests"] if one["verb"] == "list")

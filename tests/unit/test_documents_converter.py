@@ -109,7 +109,7 @@ def test_the_converter_sees_its_file_and_nothing_else(tmp_path: Path, monkeypatc
         port = server.getsockname()[1]
         script = f"""
         cd /conversion
-        seen="$(echo *) home:$(cat {tmp_path}/other.txt /etc/passwd /root/.profile 2>/dev/null | wc -c)"
+        seen="$(echo *) home:$(cat {tmp_path}/other.txt /etc/passwd {Path.home()}/.profile 2>/dev/null | wc -c)"
         seen="$seen keys:$(cat /proc/*/environ 2>/dev/null | grep -c sk-secret)"
         seen="$seen net:$(bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}' 2>/dev/null && echo yes || echo no)"
         seen="$seen write:$(touch /usr/x /bin/x {tmp_path}/office/x 2>/dev/null && echo yes || echo no)"

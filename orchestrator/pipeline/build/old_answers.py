@@ -40,9 +40,7 @@ def _holds(home: Home, known: Earlier) -> bool:
     with suppress(OSError, *wire.JSON_ERRORS), path.open("rb") as file:
         file.seek(facts["result_offset"])
         response = _decode_line(file.read(facts["result_length"])).response
-        if response is not None:
-            head = answers.read_answer(response_json(response))
-            if head.error is not None or head.not_an_answer is not None:
-                return False
+        if response is not None and not answers.read_answer(response_json(response)).is_answer:
+            return False
         facts["repaired"] = False
     return True

@@ -64,17 +64,24 @@ def lines(
     *,
     style: str,
     partial: bool = False,
+    tolerant: bool = False,
 ) -> Iterator[bytes]:
     """Yield the merged lines, without newlines; with `partial`, only of rows that have an outcome.
 
-    `locate(shard, kind)` returns the path of a result file.
+    `locate(shard, kind)` returns the path of a result file. Raises StorageError if one is gone or cut; `tolerant`
+    leaves out its answers instead.
     """
     reader = ResultLines(locate)
     try:
         for row in rows:
             if not row.state.is_final and partial:
                 continue
-            line = reader.read(row)
+            try:
+                line = reader.read(row)
+            except StorageError:
+                if not tolerant:
+                    raise
+                line = None
             yield (batch_row(row, line) if style == "batch" else merged_row(row, line, checks.get(row.task)))
     finally:
         reader.close()

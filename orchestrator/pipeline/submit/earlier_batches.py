@@ -131,16 +131,15 @@ class EarlierBatches:
         dissolve: Callable[[Shard, str], None],
     ) -> list[str]:
         """Adopt batches without an id that have rows of a job, and say so."""
-        now, done = self._now(), list[str]()
-        is_due = listing.look_at is None or now >= listing.look_at
-        if is_due:
+        done: list[str] = []
+        if self.is_due(handle):
             listing.untold = [self._current(handle, batch) for batch in listing.untold]
-            listing.look_at = now + listing.pause
+            listing.look_at = self._now() + listing.pause
         for batch in list(listing.untold):
             if any(problem.code == BATCH_GONE for problem in batch.problems):
                 is_like = batch.rows == shard.rows and self._is_newer(batch)
                 told = self._repaid(job, shard, model, handle, batch) if is_like else None
-            elif self._theirs.get(batch.id, (batch, None))[1] is None:
+            elif self._lines_of(batch) is None:
                 continue
             else:
                 told = self._taken_over(job, shard, model, handle, batch, dissolve)
@@ -153,15 +152,17 @@ class EarlierBatches:
         """Return the current state of a batch, and read its lines once it has ended."""
         if not batch.status.is_final:
             batch = handle.api.retrieve(batch.id) or batch
-        if batch.status.is_final and not batch.problems and self._theirs.get(batch.id, (batch, None))[1] is None:
+        if batch.status.is_final and not batch.problems and self._lines_of(batch) is None:
             self._theirs[batch.id] = batch, handle.api.input_lines(batch)
         return batch
 
     def _undecided(self, listing: BatchListing) -> list[RemoteBatch]:
         """Return the batches that are still unknown."""
-        return [
-            one for one in listing.untold if not one.problems and self._theirs.get(one.id, (one, None))[1] is None
-        ]
+        return [one for one in listing.untold if not one.problems and self._lines_of(one) is None]
+
+    def _lines_of(self, batch: RemoteBatch) -> frozenset[bytes] | None:
+        """Return the digests of a batch's lines, or None if they were not read or are gone."""
+        return self._theirs.get(batch.id, (batch, None))[1]
 
     def _left_behind(self, job: Job, listing: BatchListing) -> list[list[RemoteBatch]]:
         """Return the unknown batches of other jobs that no longer send anything, and so adopt no batches."""

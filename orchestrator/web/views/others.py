@@ -102,8 +102,7 @@ def schedules(reader: HomeReader, address: PageAddress) -> View:
 
 
 def _cell(day: date, lines: Sequence[status.JobLine], tonight: date) -> dict[str, Any]:
-    last = last_runs(line.job for line in lines)
-    final = [line for line in lines if line.job.id in last]
+    final = last_runs(lines, lambda line: line.job)
     rows, answered = sum(line.counts.total for line in final), sum(line.counts.succeeded for line in final)
     bad = any(line.job.error is not None or line.counts.expired for line in final)
     going = any(not line.state.is_final for line in final)

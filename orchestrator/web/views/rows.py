@@ -13,13 +13,15 @@ from urllib.parse import urlencode
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState
 from orchestrator.core.sanitize import shortened
+from orchestrator.pipeline.finish import merge
+from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.outputs import schemas_of
 from orchestrator.pipeline.finish.outputs.formats import csv_lines
 from orchestrator.pipeline.finish.outputs.layout import Layout
 from orchestrator.policy.advice import advice_for
 from orchestrator.policy.sent_text import question_text
 from orchestrator.reports.quote_words import place_words
-from orchestrator.reports.requests_and_answers import Exchange, exchange_at, merged_lines
+from orchestrator.reports.requests_and_answers import Exchange, exchange_at
 from orchestrator.store.lookups import FoundRow, RowFilter
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.marked_text import MarkedText, abridged, marked_texts
@@ -103,7 +105,8 @@ def _answers(
     task = query.stated["task"] or (tasks[0] if len(tasks) == 1 else "")
     layout = Layout(job.id, {name: kind for name, kind in schemas_of(job).items() if name == task}, flat=True)
     answers = layout.answers
-    lines = merged_lines(reader.store, reader.home, job, found, tolerant=True)
+    checks = merging_checks(reader.store, reader.home, job)
+    lines = merge.lines(reader.home.results, found, checks, style="jsonl", tolerant=True)
     cells = [[_cell(one) for one in layout.cells(line)[answers]] for line in lines]
     fields = [column.name.removeprefix(f"{task}.") for column in layout.columns[answers]]
     if len(fields) > 1 and not any(row[0] for row in cells):
@@ -125,18 +128,19 @@ def download(reader: HomeReader, address: PageAddress) -> Iterator[bytes]:
     job, query, form = found_job(reader, address), RowQuery.of(address), address.path["form"]
     if form not in ("csv", "jsonl"):
         raise UsageError(f"rows are downloaded as csv or jsonl, not as {shortened(str(form), 20)}")
-    lines = merged_lines(reader.store, reader.home, job, _filtered(reader, job, query.wanted))
+    checks, rows = merging_checks(reader.store, reader.home, job), _filtered(reader, job, query.wanted)
+    lines = merge.lines(reader.home.results, rows, checks, style="jsonl", partial=True)
     if form == "csv":
         return csv_lines(lines, Layout(job.id, schemas_of(job), flat=True))
     return (line + b"\n" for line in lines)
 
 
 def _filtered(reader: HomeReader, job: Job, wanted: RowFilter) -> Iterator[FinishedRow]:
-    """Yield the rows with an outcome under a filter, a chunk in memory at a time."""
+    """Yield the rows under a filter, a chunk in memory at a time."""
     after = -1
     while found := reader.store.lookups.page(job.id, wanted, CHUNK, after=after):
         after = found[-1].row.seq
-        yield from (one.row for one in found if one.row.state.is_final)
+        yield from (one.row for one in found)
 
 
 def row(reader: HomeReader, address: PageAddress) -> View:

@@ -85,8 +85,7 @@ def _jobs(reader: HomeReader, at: datetime) -> list[Job]:
 
 
 def _sums(lines: Sequence[status.JobLine]) -> dict[str, Any]:
-    last = last_runs(line.job for line in lines)
-    final = [line for line in lines if line.job.id in last]
+    final = last_runs(lines, lambda line: line.job)
     return {
         "total": sum(line.counts.total for line in final),
         "done": sum(line.done for line in final),
