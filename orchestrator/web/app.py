@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -157,7 +158,9 @@ class Pages:
             here=view.nav,
             live=here if view.live else "",
             engine=None if holder is None else str(holder),
-            has_work=holder is None and bool(reader.store.jobs.unfinished(reader.home.identity())),
+            # A page of an error of ours must not ask the database again.
+            has_work=view.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            or (holder is None and bool(reader.store.jobs.unfinished(reader.home.identity()))),
             home=str(reader.home.root),
             version=__version__,
             visitor=visitor,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -73,6 +75,18 @@ def test_a_job_is_cancelled_once(desk: Desk) -> None:
     assert desk.events(job, EventKind.CANCEL) == ["asked for by the user"]
     assert desk.store.jobs.get(job).cancel_requested_at is not None
     assert "has already ended" in desk.do("cancel", job=desk.home.new.id).text
+
+
+def test_a_page_that_cannot_be_made_says_so(desk: Desk) -> None:
+    """Nor may the page that says so ask the database again."""
+    with closing(sqlite3.connect(desk.home.root / "orch.db")) as database:
+        database.execute("ALTER TABLE jobs RENAME TO gone")
+        told = desk.client.get("/")
+        database.execute("ALTER TABLE gone RENAME TO jobs")
+    assert told.status_code == 503
+    assert "<h1>Not shown</h1>" in told.text
+    assert "engine down" in told.text
+    assert desk.client.get("/").status_code == 200
 
 
 def test_failed_rows_are_retried_once(desk: Desk) -> None:
