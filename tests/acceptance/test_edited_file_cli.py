@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -102,12 +101,9 @@ def test_rows_in_flight_at_a_local_server_are_asked_once(
     run_orch.start("up", "-q")
     first = submitted(run_orch, path)
     wait_until(lambda: len(asked(upstream)) > SLOTS, 60.0)
-    os.kill(upstream.pid, signal.SIGSTOP)
-    try:
+    with upstream.held():
         second = submitted(run_orch, write(path, "two"))
         wait_until(lambda: state_of(run_orch, second) not in ("waiting", "building"), 60.0)
-    finally:
-        os.kill(upstream.pid, signal.SIGCONT)
     assert run_orch("run", str(path), "-q").returncode == 0
     ended = json.loads(run_orch("status", second, "--json").stdout)
     assert (ended["state"], ended["requests"]["succeeded"]) == ("completed", ROWS)

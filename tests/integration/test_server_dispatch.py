@@ -155,8 +155,9 @@ def neighbours(order: Sequence[str]) -> int:
 def test_rows_that_share_a_document_go_out_side_by_side(tmp_path: Path, make_upstream: MakeUpstream) -> None:
     upstream = make_upstream(log_bodies=True, cache_blocks=64)
     with served(tmp_path, upstream.base_url, max_concurrency=1) as sdk:
-        batch = create(sdk, scattered())
-        told = wait_until(lambda: getattr(retrieve(sdk, batch.id), "row_order", None))
+        with upstream.held():  # the order is told of a batch that runs
+            batch = create(sdk, scattered())
+            told = wait_until(lambda: getattr(retrieve(sdk, batch.id), "row_order", None))
         ended(sdk, batch.id).check([line["custom_id"] for line in scattered()])
     assert neighbours(order_of(upstream)) == 24
     assert "share" in told

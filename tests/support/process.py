@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -105,6 +107,15 @@ class Upstream:
     def kill(self) -> None:
         """SIGKILL, as the kernel does it to an engine out of memory."""
         self._end(lambda process: process.kill())
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing is answered meanwhile: what only work under way tells can be looked at for as long as it takes."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> None:
         """Kill it and start it on the same port, its log and the state of its scripts kept."""
