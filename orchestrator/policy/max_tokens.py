@@ -17,8 +17,11 @@ def written_bound(task: Task, prompt_version: str) -> int:
 
 def most_tokens(task: Task, bound: int) -> int:
     """Return the most tokens of an answer to a task; a bound under `extra` overrides the task's own."""
-    own = task.extra.get("max_completion_tokens")
-    return own if isinstance(own, int) and not isinstance(own, bool) and own > 0 and bound else bound
+    for name in ("max_completion_tokens", "max_output_tokens"):
+        own = task.extra.get(name)
+        if isinstance(own, int) and not isinstance(own, bool) and own > 0 and bound:
+            return own
+    return bound
 
 
 ENOUGH_ANSWERS = 200

@@ -22,6 +22,8 @@ from orchestrator.policy.dialect import (
     provider_at,
 )
 from orchestrator.policy.dialect.strict_schemas import strict_schema
+from orchestrator.policy.max_tokens import most_tokens
+from orchestrator.settings.task_spec import Task
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
@@ -126,6 +128,13 @@ LOST = [
     ("anthropic", "claude-haiku-4-5", CHAT, {"stop": ["\n"]}, "stop"),
     ("anthropic", "claude-fable-5", CHAT, {"tool_choice": "required"}, "tool_choice"),
     ("anthropic", "claude-sonnet-5-5", CHAT, {"tool_choice": "required"}, "tool_choice"),
+    (
+        "anthropic",
+        "claude-opus-4-6",
+        CHAT,
+        {"thinking": {"type": "adaptive"}, "tool_choice": "required"},
+        "tool_choice",
+    ),
     ("anthropic", "claude-opus-5-5", CHAT, {"reasoning_effort": "none"}, "reasoning_effort"),
     ("anthropic", "claude-haiku-4-5", CHAT, {"seed": 7}, "seed"),
     ("anthropic", "claude-haiku-4-5", CHAT, {"logprobs": True}, "logprobs"),
@@ -196,6 +205,43 @@ def test_the_bound_keeps_its_name_elsewhere(model: str) -> None:
 def test_a_bound_of_extra_stands_in_place_of_ours(provider: str, model: str) -> None:
     found = sent(at(provider, model), max_tokens=512, max_completion_tokens=4096)
     assert found == {"messages": ASKED, "max_completion_tokens": 4096}
+
+
+BOUNDS = [
+    # provider, model, asked at, the name in `extra`, the name that is sent
+    ("openai", "gpt-4o", CHAT, "max_output_tokens", "max_tokens"),
+    ("openai", "gpt-5", CHAT, "max_output_tokens", "max_completion_tokens"),
+    ("openai", "gpt-5-pro", CHAT, "max_output_tokens", "max_output_tokens"),
+    ("openai", "gpt-5-pro", CHAT, "max_completion_tokens", "max_output_tokens"),
+    ("openai", "gpt-4.1", RESPONSES, "max_completion_tokens", "max_output_tokens"),
+    ("azure", "our-deployment", RESPONSES, "max_completion_tokens", "max_output_tokens"),
+    ("other", "qwen3-32b", RESPONSES, "max_completion_tokens", "max_output_tokens"),
+    ("local", "qwen3", RESPONSES, "max_completion_tokens", "max_output_tokens"),
+    ("local", "qwen3", CHAT, "max_output_tokens", "max_tokens"),
+    ("mistral", "mistral-small-latest", CHAT, "max_completion_tokens", "max_tokens"),
+    ("deepseek", "deepseek-chat", CHAT, "max_completion_tokens", "max_tokens"),
+    ("anthropic", "claude-haiku-4-5", CHAT, "max_output_tokens", "max_tokens"),
+]
+
+
+@pytest.mark.parametrize(("provider", "model", "endpoint", "field", "name"), BOUNDS)
+def test_a_bound_of_extra_has_a_name_that_bounds_there(
+    provider: str, model: str, endpoint: str, field: str, name: str
+) -> None:
+    ours, asked = ("max_output_tokens", "input") if endpoint == RESPONSES else ("max_tokens", "messages")
+    dialect = at(provider, model, endpoint)
+    body = {"model": model, asked: ASKED, ours: 512, field: 4096}
+    line = {"custom_id": "a", "method": "POST", "url": endpoint, "body": body}
+    written = json.loads(dialect.line(json.dumps(line).encode()))["body"]
+    assert {key: value for key, value in written.items() if key.startswith("max_")} == {name: 4096}
+    assert dialect.losses({ours: 512, field: 4096}) == ()
+    task = Task(id="a", prompt="{{ text }}", model="a", extra={field: 4096}, endpoint=endpoint[4:].split("/")[0])
+    assert most_tokens(task, 512) == 4096, "the bound that is reserved is the bound that is sent"
+
+
+def test_a_bound_that_says_nothing_leaves_ours() -> None:
+    for provider, model in (("openai", "gpt-4o"), ("local", "qwen3")):
+        assert sent(at(provider, model), max_tokens=512, max_completion_tokens=None)["max_tokens"] == 512
 
 
 @pytest.mark.parametrize("field", ["structured_outputs", "grammar", "json_schema", "regex", "ebnf"])

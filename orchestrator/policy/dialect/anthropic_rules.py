@@ -149,7 +149,7 @@ def check_tool_choice(draft: Draft) -> None:
     is_forced = choice == "required" or isinstance(choice, dict)
     if not is_forced or model is None:
         return
-    thinks = named(draft.fields.get("thinking"), "type") == "enabled"
+    thinks = named(draft.fields.get("thinking"), "type") in ("enabled", "adaptive")
     if thinks or _always_thinks(model):
         draft.lose("tool_choice", "takes no tool_choice that forces a tool")
 

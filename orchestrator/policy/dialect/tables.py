@@ -332,6 +332,13 @@ _OTHER_RULES = (
     TableRule(
         ("deepseek",),
         _ANY,
+        Renamed("max_completion_tokens", "max_tokens"),
+        "earendil-works/pi#8018: this name is ignored, and the answer has no bound",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        ("deepseek",),
+        _ANY,
         By(ask_for_an_object),
         "UKGovernmentBEIS/inspect_ai#4916: This response_format type is unavailable now",
         endpoints=_CHAT,

@@ -23,6 +23,8 @@ from orchestrator.policy.dialect.tables import RULES
 
 _ASKED = ("messages", "input", "prompt")
 _BOUNDS = frozenset({"max_completion_tokens", "max_output_tokens"})
+_CHAT_BOUNDS = ("max_tokens", "max_completion_tokens")
+_RESPONSES_BOUNDS = ("max_output_tokens",)
 _GRAMMARS = frozenset({"structured_outputs", "grammar", "json_schema", "regex", "ebnf"})
 """How vLLM, llama.cpp and SGLang are asked for a form. They refuse a second one, or let it win."""
 _REPLACING = _BOUNDS | _GRAMMARS
@@ -119,8 +121,12 @@ class Dialect:
 
     def _is_as_sent(self, body: _PlainBody) -> bool:
         """True if a body needs no change where no rule holds: most lines, decided without all of their fields."""
-        has_other_bound = body.max_completion_tokens is not NO_BODY or body.max_output_tokens is not NO_BODY
-        return body.model == self._model and (body.max_tokens is NO_BODY or not has_other_bound)
+        old, new = body.max_tokens is not NO_BODY, body.max_completion_tokens is not NO_BODY
+        if self.asked_at == RESPONSES:
+            is_bound_changed = old or new
+        else:
+            is_bound_changed = (old and new) or body.max_output_tokens is not NO_BODY
+        return body.model == self._model and not is_bound_changed
 
     def _with_name(self, line: bytes, parsed: _Line) -> bytes:
         """Return the line with the model's own name; unchanged if it has that name already."""
@@ -155,7 +161,7 @@ class Dialect:
         fields = {name: value for name, value in body.items() if name != "model"}
         draft = Draft(fields, self._like, self.recipient, self.asked_at, self.name, drop)
         if not _BOUNDS.isdisjoint(fields):
-            fields.pop("max_tokens", None)  # a bound in `extra` replaces ours
+            _take_own_bound(fields, self.asked_at, is_ready)
         if is_ready:
             for rule in self._rules:
                 if isinstance(rule.change, Renamed):
@@ -170,6 +176,22 @@ class Dialect:
             rule.apply(draft)
         _leave_out_refused(draft, self._refused)
         return draft
+
+
+def _take_own_bound(fields: dict[str, Any], endpoint: str, is_ready: bool) -> None:
+    """Let a bound in `extra` replace ours, under a name of the endpoint: another name would bound nothing there."""
+    if is_ready:
+        fields.pop("max_tokens", None)
+        return
+    ours, own = ("max_output_tokens", _CHAT_BOUNDS) if endpoint == RESPONSES else ("max_tokens", _RESPONSES_BOUNDS)
+    for name in own:
+        value = fields.pop(name, None)
+        if value is not None:
+            fields[ours] = value
+    if fields.get("max_completion_tokens") is not None:
+        fields.pop("max_tokens", None)
+    else:
+        fields.pop("max_completion_tokens", None)
 
 
 def _leave_out_schema(fields: dict[str, Any]) -> None:
