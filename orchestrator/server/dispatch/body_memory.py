@@ -9,6 +9,9 @@ from orchestrator.server.dispatch.in_flight import Work
 from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.memory_limits import Room, RoomRefusal, Rooms, RoomShare
 
+UNCOUNTED_ROW = 4096
+"""A row up to this size takes no room: it costs less memory than the request around it."""
+
 
 class BodyMemory:
     """The rooms of a server, as its dispatcher uses them."""
@@ -23,6 +26,8 @@ class BodyMemory:
 
         `full` are the rooms that rows of this turn wait for.
         """
+        if work.size <= UNCOUNTED_ROW:
+            return True
         room = self._rooms.for_body(work.size)
         if room in full:
             return False

@@ -255,7 +255,6 @@ class Dispatcher:
                     self._count(upstream, work)
         finally:
             upstream.workers -= 1
-            self._memory.release(first)
             if alone:
                 self._alone = None
             if upstream is self._emptied:
@@ -293,7 +292,8 @@ class Dispatcher:
             self._again(work)  # no longer wanted, or left to another upstream
             return
         work.attempts += 1
-        self._memory.release(work)
+        if work.held is not None:
+            self._memory.release(work)
         try:
             upstream.heard(work.ticket, reply, sent_at)
             if reply.end is End.ANSWERED and reply.status < 300:

@@ -244,7 +244,8 @@ class UpstreamConnection(asyncio.Protocol):
                 asked.result().give_back()
             if self.is_open:
                 self._transport.resume_reading()
-        self._give_back()
+        if self._place is not None:
+            self._give_back()
 
     def _complete(self) -> None:
         waiter, self._waiter = self._waiter, None
