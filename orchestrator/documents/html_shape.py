@@ -28,10 +28,10 @@ _BLOCKS = _WALLS | frozenset(
     "ul".split()
 )
 _RAW = frozenset("script style title textarea xmp iframe noembed noframes".split())
-_START = re.compile(r"<(?:!--|/?[A-Za-z])")
-# A tag with its attributes: a quote can hide an end only after an equals sign.
+# A tag with its attributes, or the start of a comment or of a tag without an end: a quote can hide an end only after
+# an equals sign.
 _TAG = re.compile(
-    r"<(?P<close>/?)(?P<name>[^\s/>]++)(?P<rest>(?:[^>=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+'|(?![\"'])))*+)>"
+    r"<(?:(?P<close>/?)(?P<name>[A-Za-z][^\s/>]*+)(?:[^>=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+'|(?![\"'])))*+>|!--|/?[A-Za-z])"
 )
 
 
@@ -54,28 +54,29 @@ class _Tamer:
 
     def tamed(self) -> str:
         page, at = self._page, 0
-        while at >= 0 and (start := _START.search(page, at)) is not None:
-            if start[0] == "<!--":
-                at = page.find("-->", start.end())
-            elif (found := _TAG.match(page, start.start())) is not None:
-                at = self._tag(found)
+        while at >= 0 and (found := _TAG.search(page, at)) is not None:
+            close, name = found.group("close", "name")
+            if name is not None:
+                at = self._tag(found, name.lower(), is_end=bool(close))
+            elif found[0] == "<!--":
+                at = page.find("-->", found.end())
             else:
                 break  # the tag never ends, and a parser finds no other after it
         return "".join([*self._kept, page[self._copied :]]) if self._kept else page
 
-    def _tag(self, found: re.Match[str]) -> int:
+    def _tag(self, found: re.Match[str], name: str, *, is_end: bool) -> int:
         """Process a tag and return where to look for the next; below zero at the last."""
-        name = found["name"].lower()
-        if name in _RAW and not found["close"]:
-            end = re.compile(rf"</{name}[\s/>]", re.IGNORECASE).search(self._page, found.end())
-            return -1 if end is None else end.start()
+        begin, end = found.span()
+        if name in _RAW and not is_end:
+            raw_end = re.compile(rf"</{name}[\s/>]", re.IGNORECASE).search(self._page, end)
+            return -1 if raw_end is None else raw_end.start()
         if name == "plaintext":
             return -1
-        if len(found["rest"]) > MAX_TAG:
-            self._replace(found, f"<{found['close']}{name}>")
+        if end - begin > MAX_TAG:
+            self._replace(found, f"<{'/' if is_end else ''}{name}>")
         if name not in _NO_DEPTH:
-            self._end(name) if found["close"] else self._begin(found, name)
-        return found.end()
+            self._end(name) if is_end else self._begin(found, name)
+        return end
 
     def _begin(self, found: re.Match[str], name: str) -> None:
         if len(self._open) >= MAX_DEPTH or (name in _FORMATTING and self._formatting >= MAX_FORMATTING):
@@ -85,6 +86,10 @@ class _Tamer:
         self._formatting += name in _FORMATTING
 
     def _end(self, name: str) -> None:
+        if self._open and self._open[-1] == name:
+            self._open.pop()
+            self._formatting -= name in _FORMATTING
+            return
         walls = _WALLS if name in _BLOCKS or name in _FORMATTING else _BLOCKS
         for at in range(len(self._open) - 1, -1, -1):
             one = self._open[at]
