@@ -49,6 +49,7 @@ class Losses(Counter[str]):
 _MANY = {
     "attached file": "attached files",
     "chart as a picture only": "charts as pictures only",
+    "damaged part": "damaged parts",
     "embedded file": "embedded files",
     "part in another format": "parts in other formats",
     "picture": "pictures",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import posixpath
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from xml.parsers import expat
@@ -18,7 +19,11 @@ MAX_PARTS = 10_000
 PIECE = 1 << 16
 Start = Callable[[str, dict[str, str]], None]
 End = Callable[[str], None]
+MOST_DEFLATED = 1032
+"""The most bytes that a byte of DEFLATE can unpack to."""
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+DAMAGE = (KeyError, ValueError, EOFError, NotImplementedError, expat.ExpatError, zipfile.BadZipFile, zlib.error)
+"""Errors of parts that are missing or damaged."""
 
 
 class Relation(NamedTuple):
@@ -46,6 +51,8 @@ class Package:
         self._names = {entry.filename.lower(): entry for entry in entries}
         self._left = min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * len(data)))
         self._most = self._left
+        self._entries = entries
+        self._read: set[zipfile.ZipInfo] = set()
 
     def main_part(self) -> str:
         """Return the name of the document itself."""
@@ -87,17 +94,38 @@ class Package:
         """Read a part's XML from front to back, calling these handlers."""
         parse(self.pieces(part), start, end, characters)
 
+    def check_unread(self) -> None:
+        """Unpack the parts not read yet, as far as they could exceed the limit together."""
+        unread = sorted(
+            (entry for entry in self._entries if entry not in self._read), key=lambda one: one.compress_size
+        )
+        if any(entry.compress_type not in _PACKINGS for entry in unread):
+            raise _odd_packing()
+        most = MOST_DEFLATED * sum(entry.compress_size for entry in unread)
+        while unread and most > self._left:
+            entry = unread.pop()
+            most -= MOST_DEFLATED * entry.compress_size
+            for _ in self._pieces(entry):
+                pass
+
     def pieces(self, part: str) -> Iterator[bytes]:
         """Yield a part's bytes, counted against the whole document's limit."""
-        entry = self._names[part.lower()]
+        return self._pieces(self._names[part.lower()])
+
+    def _pieces(self, entry: zipfile.ZipInfo) -> Iterator[bytes]:
         if entry.compress_type not in _PACKINGS:
-            raise zipfile.BadZipFile("a compression method that office documents do not use")
+            raise _odd_packing()
+        self._read.add(entry)
         with self._zip.open(entry) as stream:
             while piece := stream.read(PIECE):
                 self._left -= len(piece)
                 if self._left < 0:
                     raise _too_large(f"more than {self._most:,} bytes when it is unpacked")
                 yield piece
+
+
+def _odd_packing() -> zipfile.BadZipFile:
+    return zipfile.BadZipFile("a compression method that office documents do not use")
 
 
 def parse(pieces: Iterable[bytes], start: Start, end: End | None = None, characters: End | None = None) -> None:

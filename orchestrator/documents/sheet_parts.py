@@ -4,39 +4,46 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 from orchestrator.documents.office import Losses, TextLimit
-from orchestrator.documents.office_package import Package, Relation
+from orchestrator.documents.office_package import DAMAGE, Package, Relation
 from orchestrator.documents.shapes_text import drawn_lines, shape_lines
 
 _KINDS = re.compile(b"drawing|omment|oleObject|relationships/package")
 """Kinds of a sheet's relations that have words or are lost; others are printers' settings and links."""
 
 
-def _is_about_sheet(part: str) -> bool:
+def is_about_sheet(part: str) -> bool:
     """True for the relations of a part other than the package and the workbook."""
     return part.endswith(".rels") and not part.endswith(("/workbook.xml.rels", "_rels/.rels"))
 
 
 class SheetParts:
-    """A workbook's parts besides its cells. Raises the package's errors."""
+    """A workbook's parts besides its cells. Raises the package's errors if the workbook itself is damaged."""
 
-    def __init__(self, data: bytes, most: int) -> None:
+    def __init__(self, package: Package, most: int) -> None:
         self.losses = Losses()
         self._limit = TextLimit(most)
-        self._package = Package(data)
+        self._package = package
         self._sheets = self._parts()
         self._people: dict[str, str] = {}
 
     def lines(self, sheet: str) -> list[str]:
-        """Return the lines for a sheet of this name."""
-        part = self._sheets.get(sheet)
-        relations = [] if part is None else self._package.relations(part)
-        return [*self._drawings(relations), *self._comments(relations)] if relations else []
+        """Return the lines for a sheet of this name. A damaged part counts as lost."""
+        found: list[str] = []
+        try:
+            part = self._sheets.get(sheet)
+            relations = [] if part is None else self._package.relations(part)
+            for line in chain(self._drawings(relations), self._comments(relations)):
+                found.append(line)  # noqa: PERF402 (the lines before the damage stay)
+        except DAMAGE:
+            self.losses["damaged part"] += 1
+        return found
 
     def _parts(self) -> dict[str, str]:
         """Return the part of each sheet, by its name."""
-        beside = filter(_is_about_sheet, self._package.parts())
+        beside = filter(is_about_sheet, self._package.parts())
         if not any(_KINDS.search(self._package.whole(part)) for part in beside):
             return {}
         main = self._package.main_part()

@@ -9,27 +9,22 @@ from __future__ import annotations
 import datetime
 import io
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from xml.parsers.expat import ExpatError
+from contextlib import contextmanager, suppress
 
 from orchestrator.documents.content import Content, too_large_inside
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.extras import require
 from orchestrator.documents.files import text_too_large
 from orchestrator.documents.office import OLE, damaged, encrypted, is_locked
+from orchestrator.documents.office_package import DAMAGE, Package
 from orchestrator.documents.old_workbook_repair import repaired as repaired_old
 from orchestrator.documents.rows import TableRow, bad_row
-from orchestrator.documents.sheet_parts import SheetParts
+from orchestrator.documents.sheet_parts import SheetParts, is_about_sheet
 from orchestrator.documents.types import ExtractionError
 from orchestrator.documents.workbook_repair import repaired
 
 _DEFAULT_PASSWORD = "VelvetSweatshop"
 """The password that Excel tries first; workbooks protected only against changes are locked with it."""
-_RELATIONS, _OWN_RELATIONS = b".rels", 4
-"""The end of a relations part's name, and its count in a package whose sheets have none.
-
-Package and workbook have one each, named before its content and in the directory.
-"""
 MOST_HEADER = 50
 """Number of first rows that may hold the columns' names."""
 
@@ -40,10 +35,9 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     lines: list[str] = []
     names: list[str] = []
     left = most
-    parts = None
-    for name, is_hidden, rows in _sheets(data):
-        if parts is None:
-            parts = _parts(data, most)
+    book = _Workbook(data)
+    parts = book.parts(most)
+    for name, is_hidden, rows in book.sheets():
         names.append(name)
         block = [line for row in rows if (line := " | ".join(_trimmed(row)))]
         block += parts.lines(name) if parts else []
@@ -55,16 +49,6 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     return clean("\n".join(lines)).strip(), {"sheets": names, **(parts.losses.notes() if parts else {})}
 
 
-def _parts(data: bytes, most: int) -> SheetParts | None:
-    """Return the parts besides the cells; None without any, or if they cannot be read."""
-    if not data.startswith(b"PK") or data.count(_RELATIONS) <= _OWN_RELATIONS:
-        return None
-    try:
-        return SheetParts(data, most)
-    except (KeyError, ExpatError):  # of another format, or damaged where the cells are not
-        return None
-
-
 class SheetTable:
     """A document per row of every sheet that has the columns; a row is named by sheet and row, as `Prices!3`."""
 
@@ -73,7 +57,7 @@ class SheetTable:
             data = handle.read(content.limit + 1)
         if len(data) > content.limit:
             raise too_large_inside(content.limit)
-        self._sheets = [(name, *_header(rows, expected)) for name, _, rows in _sheets(data)]
+        self._sheets = [(name, *_header(rows, expected)) for name, _, rows in _Workbook(data).sheets()]
         fitting = [sheet for sheet in self._sheets if set(expected) <= set(sheet[2])]
         self._fitting = fitting
         best = max(self._sheets, key=lambda sheet: len(sheet[2]), default=("", [], (), 0))
@@ -108,31 +92,53 @@ def _header(rows: list[list[str]], expected: tuple[str, ...]) -> tuple[list[list
     return rows, tuple(cell.strip() for cell in first), len(rows)
 
 
-def _sheets(data: bytes) -> Iterator[tuple[str, bool, list[list[str]]]]:
-    """Yield the sheets in order: name, whether it is hidden, cells as text. Raises ExtractionError."""
-    calamine = require("python_calamine", "spreadsheets", "office")
-    try:
-        if data.startswith(OLE):
-            data = _opened(data)
-        data = repaired(data) if data.startswith(b"PK") else repaired_old(data)
-        book = calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
-        cells = calamine.SheetTypeEnum.WorkSheet
-        seen = calamine.SheetVisibleEnum.Visible
-        about = {one.name: (one.typ, one.visible) for one in book.sheets_metadata}  # made anew at each call
-        for name in book.sheet_names:
-            kind, visible = about.get(name, (cells, seen))
-            if kind == cells:
-                rows = book.get_sheet_by_name(name).to_python(skip_empty_area=False)
-                yield name, visible != seen, [[_shown(cell) for cell in row] for row in rows]
-    except (ExtractionError, MemoryError, GeneratorExit):
-        raise
-    except calamine.PasswordError as error:
-        raise encrypted() from error
-    except BaseException as error:
-        # calamine raises a type per format; its panics are not of type Exception.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+class _Workbook:
+    """A workbook as the library can read it. All methods raise ExtractionError."""
+
+    def __init__(self, data: bytes) -> None:
+        self._library = require("python_calamine", "spreadsheets", "office")
+        with self._errors():
+            if data.startswith(OLE):
+                data = _opened(data)
+            self._package = Package(data) if data.startswith(b"PK") else None
+            data = repaired_old(data) if self._package is None else repaired(data, self._package)
+            self._book = self._library.CalamineWorkbook.from_filelike(io.BytesIO(data))
+
+    def sheets(self) -> Iterator[tuple[str, bool, list[list[str]]]]:
+        """Yield the sheets in order: name, whether it is hidden, cells as text."""
+        cells = self._library.SheetTypeEnum.WorkSheet
+        seen = self._library.SheetVisibleEnum.Visible
+        with self._errors():
+            about = {one.name: (one.typ, one.visible) for one in self._book.sheets_metadata}  # made anew at each call
+            for name in self._book.sheet_names:
+                kind, visible = about.get(name, (cells, seen))
+                if kind == cells:
+                    rows = self._book.get_sheet_by_name(name).to_python(skip_empty_area=False)
+                    shown = [[cell if isinstance(cell, str) else _shown(cell) for cell in row] for row in rows]
+                    yield name, visible != seen, shown
+
+    def parts(self, most: int) -> SheetParts | None:
+        """Return the parts besides the cells; None without any, or if they cannot be read."""
+        if self._package is None or not any(map(is_about_sheet, self._package.parts())):
+            return None
+        try:
+            return SheetParts(self._package, most)
+        except DAMAGE:  # of another format, or damaged where the cells are not
+            return None
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (ExtractionError, MemoryError, GeneratorExit):
             raise
-        raise damaged("spreadsheet") from error
+        except self._library.PasswordError as error:
+            raise encrypted() from error
+        except BaseException as error:
+            # calamine raises a type per format; its panics are not of type Exception.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise damaged("spreadsheet") from error
 
 
 def _opened(data: bytes) -> bytes:
@@ -176,7 +182,7 @@ def _duration(length: datetime.timedelta) -> str:
 
 
 def _trimmed(row: list[str]) -> list[str]:
-    cells = [" ".join(cell.split()) for cell in row]
+    cells = [cell and " ".join(cell.split()) for cell in row]
     while cells and not cells[-1]:
         cells.pop()
     return cells

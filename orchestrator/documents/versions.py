@@ -27,7 +27,7 @@ READERS: Mapping[str, int] = {
     "pdf": 5,
     "pptx": 4,
     "rtf": 4,
-    "sheets": 4,
+    "sheets": 5,
     "svg": 3,
     "text": 3,
     "xml": 3,

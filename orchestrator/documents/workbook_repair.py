@@ -20,6 +20,7 @@ MOST_CELLS = 5_000_000
 """Cells of a sheet's rectangle. A cell takes 32 bytes in the library, and as many again as a Python object."""
 _SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.xml", re.IGNORECASE)
 _RELATIONS = "xl/_rels/workbook.xml.rels"
+_MANIFEST = "meta-inf/manifest.xml"
 _MACRO_SHEET = b"http://schemas.microsoft.com/office/2006/relationships/xlMacrosheet"
 _SHEET = b"http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet"
 _ROOT = re.compile(rb"(</?)(?:\w+:)?macrosheet\b")
@@ -30,13 +31,12 @@ _CELL = re.compile(rb"""(<(?:\w+:)?c\b[^>]*?\sr=["'])([A-Z]{1,3})(\d{1,7})""")
 _EMPTY_ROW = re.compile(rb"<(?:\w+:)?row\b[^>]*/>")
 
 
-def repaired(data: bytes) -> bytes:
+def repaired(data: bytes, package: Package) -> bytes:
     """Return the workbook in a form that the library can read; unchanged if it already is.
 
-    Every part is unpacked once within the limits of a package, as the library has no limits. Raises ExtractionError,
-    and what `zipfile` raises for damage.
+    The library has no limits on unpacking, so a package that could exceed its limits is unpacked once here. Raises
+    ExtractionError, and what `zipfile` raises for damage.
     """
-    package = Package(data)
     changed: dict[str, bytes] = {}
     for part in package.parts():
         if _SHEETS.fullmatch(part):
@@ -47,10 +47,9 @@ def repaired(data: bytes) -> bytes:
             relations = package.whole(part)
             if _MACRO_SHEET in relations:
                 changed[part] = relations.replace(_MACRO_SHEET, _SHEET)
-        else:
-            for piece in package.pieces(part):
-                if part.lower() == "meta-inf/manifest.xml" and b"encryption-data" in piece:
-                    raise encrypted()
+        elif part.lower() == _MANIFEST and b"encryption-data" in package.whole(part):
+            raise encrypted()
+    package.check_unread()
     return _rewritten(data, changed) if changed else data
 
 

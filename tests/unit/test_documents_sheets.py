@@ -13,7 +13,15 @@ import msoffcrypto.format.ooxml
 import pytest
 import xlsxwriter
 
-from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, sheets, workbook_repair
+from orchestrator.documents import (
+    Document,
+    DocumentProblem,
+    UnreadableDocument,
+    office_package,
+    sheets,
+    workbook_repair,
+)
+from orchestrator.documents.office_package import Package
 from orchestrator.documents.types import ExtractionError
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import read
@@ -127,10 +135,42 @@ def macros() -> bytes:
     return out.getvalue()
 
 
-def locked(password: str) -> bytes:
+def locked(password: str, data: bytes | None = None) -> bytes:
     out = io.BytesIO()
-    msoffcrypto.format.ooxml.OOXMLFile(io.BytesIO(workbook({"A": [["inside"]]}))).encrypt(password, out)
+    plain = workbook({"A": [["inside"]]}) if data is None else data
+    msoffcrypto.format.ooxml.OOXMLFile(io.BytesIO(plain)).encrypt(password, out)
     return out.getvalue()
+
+
+def with_parts(data: bytes, **parts: bytes) -> bytes:
+    """Return a workbook with other contents of the parts whose names end so."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            stem = entry.filename.rpartition("/")[2].partition(".")[0]
+            new.writestr(entry.filename, parts.get(stem, old.read(entry)))
+    return out.getvalue()
+
+
+def test_what_stands_beside_the_cells_of_a_workbook_without_a_real_lock() -> None:
+    text, _ = sheets.extract(locked("VelvetSweatshop", book(beside)), None)
+    assert "[comment B1]: Ines: Checked twice" in text
+
+
+@pytest.mark.parametrize("part", ["drawing1", "comments1", "chart1"])
+def test_cells_are_read_if_what_stands_beside_them_is_damaged(part: str) -> None:
+    text, fields = sheets.extract(with_parts(book(beside), **{part: b"<open"}), None)
+    assert text.startswith("## S\nNorth | 0.164")
+    assert fields["notes"] == "1 damaged part"
+
+
+def test_a_part_that_nothing_reads_is_unpacked_only_if_it_may_be_a_bomb() -> None:
+    limit = office_package.RATIO_FROM
+    small = with_parts(book(beside), theme1=bytes(limit // 2))
+    assert text_of(small).startswith("## S")
+    with pytest.raises(ExtractionError) as raised:
+        text_of(with_parts(book(beside), theme1=bytes(limit + 1)))
+    assert raised.value.code is DocumentProblem.TOO_LARGE
 
 
 def old_workbook(cells: dict[tuple[int, int], float], more: bytes = b"") -> bytes:
@@ -206,7 +246,7 @@ def test_a_lock_is_told_as_one() -> None:
 
 def test_a_workbook_that_needs_no_repair_is_left_alone() -> None:
     data = workbook({"A": [[f"cell {row}"] * 20 for row in range(2000)]})
-    assert workbook_repair.repaired(data) is data
+    assert workbook_repair.repaired(data, Package(data)) is data
 
 
 def test_sheets_that_are_full_far_and_wide_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
