@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -65,13 +67,14 @@ class _Texts(dict[Box, str]):
 
     def __init__(self, layer: Any, characters: int) -> None:
         self._layer = layer
-        self._buffer = (ctypes.c_ushort * (2 * characters + 2))()
+        self._buffer = array("H", bytes(4 * characters + 4))
+        self._first = ctypes.c_ushort.from_buffer(self._buffer)  # a type for each length of a buffer takes long
 
     def __missing__(self, box: Box) -> str:
         size = raw.FPDFText_GetBoundedText(
-            self._layer, box.left - 0.5, box.top, box.right + 0.5, box.bottom, self._buffer, len(self._buffer)
+            self._layer, box.left - 0.5, box.top, box.right + 0.5, box.bottom, self._first, len(self._buffer)
         )
-        found = bytes(memoryview(self._buffer)[: max(size - 1, 0)]).decode("utf-16-le", "ignore")  # a NUL ends it
+        found = self._buffer[: max(size - 1, 0)].tobytes().decode("utf-16-le", "ignore")  # a NUL ends it
         self[box] = " ".join(found.replace("\ufffe", "-").split())
         return self[box]
 
@@ -133,15 +136,15 @@ def _lines(boxes: list[Box]) -> list[Line]:
 
 
 def _cells(line: Line) -> Line:
-    cells = [line[0]]
-    for box in line[1:]:
-        last = cells[-1]
-        if box.left - last.right < _GAP * min(last.height, box.height):
-            bottom, top = min(last.bottom, box.bottom), max(last.top, box.top)
-            cells[-1] = Box(last.left, bottom, max(last.right, box.right), top)
+    cells: Line = []
+    begin, low, end, high = line[0]
+    for left, bottom, right, top in line[1:]:
+        if left - end < _GAP * max(min(high - low, top - bottom), 1.0):
+            low, end, high = min(low, bottom), max(end, right), max(high, top)
         else:
-            cells.append(box)
-    return cells
+            cells.append(Box(begin, low, end, high))
+            begin, low, end, high = left, bottom, right, top
+    return [*cells, Box(begin, low, end, high)]
 
 
 def _blocks(lines: list[Line]) -> Iterator[list[Line]]:
@@ -166,19 +169,23 @@ def _blocks(lines: list[Line]) -> Iterator[list[Line]]:
         columns = _columns(_spans(block))
 
 
-def _spans(lines: list[Line]) -> list[_Column]:
-    return [_Column(box.left, box.right) for line in lines for box in line]
+def _spans(lines: list[Line]) -> list[tuple[float, float]]:
+    return [(left, right) for line in lines for left, _, right, _ in line]
 
 
-def _columns(spans: list[_Column]) -> list[_Column]:
+def _columns(spans: Sequence[tuple[float, float]]) -> list[_Column]:
     """Return the spans with overlaps merged; white runs down between the results."""
+    if not spans:
+        return []
     columns: list[_Column] = []
-    for span in sorted(spans):
-        if columns and span.left <= columns[-1].right:
-            columns[-1] = _Column(columns[-1].left, max(columns[-1].right, span.right))
-        else:
-            columns.append(span)
-    return columns
+    (begin, end), *others = sorted(spans)
+    for left, right in others:
+        if left > end:
+            columns.append(_Column(begin, end))
+            begin, end = left, right
+        elif right > end:
+            end = right
+    return [*columns, _Column(begin, end)]
 
 
 def _is_table(cells: Sequence[Sequence[str]]) -> bool:
@@ -194,25 +201,34 @@ def _are_aligned(block: list[Line], columns: list[_Column]) -> bool:
 
     At least two columns must have as many cells as a table has lines.
     """
-    lengths = []
-    for column in columns:
-        boxes = [box for line in block for box in line if column.left <= box.left <= column.right]
-        places = ([box.left for box in boxes], [box.right for box in boxes], [box.left + box.right for box in boxes])
-        most = max(max(Counter(round(at / _SLACK) for at in each).values()) for each in places)
-        if len(boxes) >= MIN_LINES and most < _ALIGNED * len(boxes):
-            return False
-        lengths.append(len(boxes))
+    spans: list[list[tuple[float, float]]] = [[] for _ in columns]
+    begins = [column.left for column in columns]
+    for left, right in _spans(block):
+        spans[bisect_right(begins, left) - 1].append((left, right))
+    if not all(len(of_one) < MIN_LINES or _is_aligned(of_one) for of_one in spans):
+        return False
+    lengths = list(map(len, spans))
     is_full = sum(lengths) >= _FILLED * len(block) * len(columns)
     return (
         is_full and sorted(lengths)[-2] >= MIN_LINES and sum(len(one) > 1 for one in block) >= _ALIGNED * len(block)
     )
 
 
+def _is_aligned(spans: Sequence[tuple[float, float]]) -> bool:
+    fewest = _ALIGNED * len(spans)
+    return (
+        max(Counter([round(left / _SLACK) for left, _ in spans]).values()) >= fewest
+        or max(Counter([round(right / _SLACK) for _, right in spans]).values()) >= fewest
+        or max(Counter([round((left + right) / _SLACK) for left, right in spans]).values()) >= fewest
+    )
+
+
 def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:
     """Return the cells of a line in their columns; a column without a cell stays empty."""
     cells = [""] * len(columns)
+    begins = [column.left for column in columns]
     for box, text in zip(line, texts, strict=True):
-        at = next(index for index, column in enumerate(columns) if column.left <= box.left <= column.right)
+        at = bisect_right(begins, box.left) - 1
         cells[at] = f"{cells[at]} {text}".strip()
     return SEPARATOR.join(cells).rstrip()
 

@@ -36,7 +36,7 @@ class SheetParts:
             part = self._sheets.get(sheet)
             relations = [] if part is None else self._package.relations(part)
             for line in chain(self._drawings(relations), self._comments(relations)):
-                found.append(line)  # noqa: PERF402 (the lines before the damage stay)
+                found.append(line)
         except DAMAGE:
             self.losses["damaged part"] += 1
         return found
