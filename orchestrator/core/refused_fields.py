@@ -202,6 +202,11 @@ def names_request_field(error: ProviderError) -> bool:
     return refused_field(error, _ANY) is not None
 
 
+def says_it_passes(message: str) -> bool:
+    """True if a message is about a state that passes: a load, a restart, maintenance."""
+    return _PASSING.search(message[:MOST_READ]) is not None
+
+
 def _may_refuse(error: ProviderError, text: str) -> bool:
     status = error.status
     words = f"{error.code or ''} {error.kind or ''}"

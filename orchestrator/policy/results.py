@@ -24,7 +24,7 @@ from orchestrator.policy import answer_ends
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.answer_text import Answer, answer_of, response_json
 from orchestrator.policy.grounding import SentDocument, check_quotes
-from orchestrator.policy.row_errors import BAD_ANSWERS, is_passing
+from orchestrator.policy.row_errors import BAD_ANSWERS, is_passing, status_meant
 from orchestrator.policy.row_matching import Recognised
 from orchestrator.policy.unpriced import unpriced
 
@@ -146,8 +146,18 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
 
 
 def is_success(line: wire.ResultLine) -> bool:
-    """True if a result line has an answer, good or bad."""
+    """True if a result line has the status of an answer, good or bad."""
     return line.response is not None and 200 <= line.response.status_code < 300
+
+
+def is_refused(line: wire.ResultLine) -> bool:
+    """True if a result line has no answer, by its status or by the words of its body."""
+    if not is_success(line) or line.response is None:
+        return True
+    try:
+        return answers.read_answer(response_json(line.response)).error is not None
+    except wire.JSON_ERRORS:
+        return False
 
 
 def _has_run(line: wire.ResultLine) -> bool:
@@ -317,7 +327,8 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
     """Return why a line has no answer; empty if it has one."""
     response = line.response
     status = response.status_code if response else None
-    if status is not None and 200 <= status < 300:
+    is_good = status is not None and 200 <= status < 300
+    if is_good:
         status = None  # it says that there is an answer
     body = _decoded(response_json(response)) if response else None
     # `vllm run-batch` puts it beside the response.
@@ -330,6 +341,8 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
     code = words.code
     if code is None and status is None and words.status is not None:
         code = str(words.status)
+    if is_good:
+        status = status_meant(words)
     return RowRefusal(status, code, words.type, words.message, words.param)
 
 

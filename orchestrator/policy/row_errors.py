@@ -11,9 +11,22 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.core.error_body import BAD_KEY, CONTEXT_TOO_LONG, CONTEXT_WORDS, NO_CREDIT, NO_CREDIT_WORDS
+from orchestrator.core.error_body import (
+    BAD_KEY,
+    CONTEXT_TOO_LONG,
+    CONTEXT_WORDS,
+    NO_CREDIT,
+    NO_CREDIT_WORDS,
+    ErrorWords,
+)
 from orchestrator.core.model import CancelCode, Job
-from orchestrator.core.refused_fields import FieldFault, RefusedField
+from orchestrator.core.refused_fields import (
+    FieldFault,
+    ProviderError,
+    RefusedField,
+    names_request_field,
+    says_it_passes,
+)
 
 MOST_READ = 2000
 """Characters of a message that are examined."""
@@ -243,6 +256,8 @@ _MATCHERS = tuple(
 _UNSUPPORTED, _INVALID = (
     next(rule for rule in RULES if rule.code == code) for code in ("unsupported_parameter", "invalid_request")
 )
+_BY_CODE = {rule.code: rule for rule in RULES}
+_BAD_REQUEST, _NOT_FOUND = 400, 404
 _BY_STATUS = {status: rule for rule in RULES for status in rule.statuses}
 # Types that say no more than a status does: Anthropic's, vLLM's, OpenAI's.
 _STATUS_OF_TYPE = {
@@ -331,6 +346,25 @@ def classify(
     if status is None:
         return _verdict(FAILED, code or "error")
     return _verdict(_rule_of(status), f"http_{status}")
+
+
+def status_meant(words: ErrorWords) -> int | None:
+    """Return the HTTP status of an error that came with a good one; None if its words do not refuse the request.
+
+    Words about a state that passes, and words that nobody knows, refuse nothing: the row is tried again.
+    """
+    if (status := words.stated_status) is not None or words.message is None:
+        return status
+    if says_it_passes(words.message):
+        return None
+    verdict = classify(None, words.code, words.type, words.message)
+    match verdict.disposition:
+        case Disposition.STOP:
+            return next(iter(_BY_CODE[verdict.rule].statuses))
+        case Disposition.NEVER | Disposition.ELSEWHERE:
+            return _NOT_FOUND if verdict.rule == "model_not_found" else _BAD_REQUEST
+    error = ProviderError(_BAD_REQUEST, words.code, words.type, words.param, words.message)
+    return _BAD_REQUEST if names_request_field(error) else None
 
 
 def _verdict(rule: Rule, code: str) -> RowVerdict:

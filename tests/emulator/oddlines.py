@@ -64,6 +64,16 @@ def _no_body(line: Json) -> None:
         place[name] = None
 
 
+def _instead(body: Json) -> Change:
+    """A body in place of the answer, with the status of one."""
+
+    def apply(line: Json) -> None:
+        if _body(line) is not None and "response" in line:
+            line["response"]["body"] = dict(body)
+
+    return apply
+
+
 def _error(change: Callable[[Any], object]) -> Change:
     """For lines of rows that have failed."""
 
@@ -106,6 +116,11 @@ ODD_LINES: dict[str, Change] = {
     "error_as_text": _error(lambda told: str(told)),
     "error_as_list": _error(lambda told: [told]),
     "error_as_number": _error(lambda _: 17),
+    "model_in_detail": _instead({"detail": "model does not exist"}),
+    "model_in_errors": _instead({"errors": [{"message": "The model `m` does not exist"}], "success": False}),
+    "params_in_base": _instead({"base_resp": {"status_code": 2013, "status_msg": "invalid params"}, "choices": None}),
+    "stop_in_detail": _instead({"detail": [{"loc": ["body", "stop"], "msg": "field not allowed", "type": "x"}]}),
+    "worker_in_detail": _instead({"detail": "no worker is left"}),
     "odd_orch": lambda line: line.update(
         orch={"upstream": None, "latency_ms": HUGE, "upstream_seconds": NAN, "attempts": -1, "uncertain": HUGE}
     ),

@@ -88,3 +88,33 @@ def test_rows_that_all_errored_alike_wait_and_one_bad_row_does_not(desk: Desk) -
     assert [code for code, _ in holds(desk, job)] != []
     other = desk.run([*plain(ROWS), row("odd", "status:422")])
     assert desk.ends(other)["odd"].startswith("failed")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "message"),
+    [
+        ("model_in_detail", "model_not_found", "model does not exist"),
+        ("model_in_errors", "model_not_found", "The model `m` does not exist"),
+        ("params_in_base", "400", "invalid params"),
+        ("stop_in_detail", "unsupported_parameter", "stop: field not allowed"),
+    ],
+)
+def test_rows_that_a_200_refuses_alike_wait_in_the_providers_words(
+    desk: Desk, fault: str, code: str, message: str
+) -> None:
+    desk.backend()
+    job = desk.submit([row(f"r{number}", fault, stop=["."]) for number in range(ROWS)])
+    rest(desk, job, 20 * MINUTE)
+    assert desk.ends(job) == all_are("pending", ROWS)
+    assert holds(desk, job) == [(code, message)]
+    assert len(desk.batches()) == 1, "nothing is sent again"
+
+
+def test_words_of_an_outage_with_status_200_are_tried_again_and_end(desk: Desk) -> None:
+    desk.backend()
+    job = desk.run([row("r0", "worker_in_detail:1"), row("r1", "worker_in_detail"), row("r2")])
+    ends = desk.ends(job)
+    assert (ends["r0"], ends["r2"]) == ("succeeded", "succeeded")
+    assert ends["r1"].startswith("failed")
+    assert desk.rows(job)["r1"]["error"]["message"] == "no worker is left"
+    assert desk.attempts(job) == {"r0": 2, "r1": 3, "r2": 1}

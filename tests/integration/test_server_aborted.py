@@ -109,3 +109,63 @@ def test_an_aborted_answer_of_an_upstream_that_bills_is_in_doubt(tmp_path: Path)
         upstream.body = chat()
         end = ended(sdk, batch.id)
     assert end.output[0]["orch"]["uncertain"] == len(upstream.bodies) - 1, "each aborted answer may have been billed"
+
+
+# body, status and code of the rows' errors
+REFUSALS = {
+    "fastapi's words for a model": (b'{"detail":"model does not exist"}', 404, "model does not exist"),
+    "openai's words for a model": (
+        b'{"error":{"message":"The model `m` does not exist","type":"invalid_request_error","code":"model_not_found"}}',
+        404,
+        "The model `m` does not exist",
+    ),
+    "a list of errors": (b'{"errors":[{"message":"Unrecognized request argument supplied: seed"}]}', 400, "Unrecog"),
+    "a kind of errors": (
+        b'{"error":{"type":"invalid_request_error","message":"messages: roles must alternate"}}',
+        400,
+        "messages: roles must alternate",
+    ),
+    "a word and a message": (b'{"code":"InvalidParameter","message":"top_k must be positive"}', 400, "top_k must"),
+    "a list of fastapi's": (
+        b'{"detail":[{"loc":["body","seed"],"msg":"Extra inputs are not permitted","type":"extra_forbidden"}]}',
+        400,
+        "seed: Extra inputs are not permitted",
+    ),
+    "minimax's parameters": (
+        b'{"base_resp":{"status_code":2013,"status_msg":"invalid params"},"choices":null}',
+        400,
+        "invalid params",
+    ),
+    "a content filter": (
+        b'{"error":{"code":"content_policy_violation","message":"flagged as potentially violating"}}',
+        400,
+        "flagged",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_with_status_200_fails_its_row_at_once_in_its_servers_words(tmp_path: Path, name: str) -> None:
+    body, status, message = REFUSALS[name]
+    with canned(body) as upstream, served(tmp_path, upstream.base_url) as sdk:
+        end = run_batch(sdk, [row("a"), row("b")])
+        assert len(upstream.bodies) == 2, "nothing is asked again"
+    assert end.counts == (2, 0, 2)
+    assert {line["response"]["status_code"] for line in end.errors} == {status}
+    assert all(line["response"]["body"]["error"]["message"].startswith(message) for line in end.errors)
+
+
+PASSING = {
+    "a model that is loading": b'{"detail":"model m is not available yet, it is starting up"}',
+    "an overload": b'{"error":{"message":"The model is currently overloaded. Please try again later."}}',
+    "a worker": b'{"detail":"no worker is left"}',
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_words_about_a_state_that_passes_with_status_200_wait_for_its_end(tmp_path: Path, name: str) -> None:
+    with canned(PASSING[name]) as upstream, served(tmp_path, upstream.base_url) as sdk:
+        batch = create(sdk, [row(f"{number}") for number in range(20)])
+        wait_until(lambda: len(upstream.bodies) >= 5)
+        upstream.body = chat()
+        assert ended(sdk, batch.id).counts == (20, 20, 0)

@@ -72,7 +72,7 @@ def in_files(paths: Iterable[Path], rows: Mapping[str, InShard], field_of: Field
             if row is None or one.line is None or row.task in mixed:
                 continue
             common = None
-            if not results.is_success(one.line):
+            if results.is_refused(one.line):
                 refusal = results.refusal(one.line)
                 if refusal.code in NOT_EXECUTED:
                     continue

@@ -16,6 +16,7 @@ from orchestrator.core.error_body import ErrorWords, read_error
 from orchestrator.core.request_lines import is_too_deep
 from orchestrator.core.retry_after import retry_after
 from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.policy.row_errors import status_meant
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import LONGEST_TEXT, Standings, read_standings
@@ -108,7 +109,7 @@ def _good(path: str, answer: http1.HttpAnswer) -> Reply:
     words = read_error(body) if head.error else ErrorWords()
     if words.is_page:
         words = ErrorWords()  # an object that cannot be read in full: no server reports an error like this
-    if (status := words.stated_status) is not None:
+    if (status := status_meant(words)) is not None:
         return reply._replace(status=status, tokens=None)
     problem = words.message or head.not_an_answer
     return reply if problem is None else reply._replace(end=End.ABORTED, detail=problem, tokens=None)
