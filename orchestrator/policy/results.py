@@ -20,11 +20,12 @@ from msgspec.structs import replace
 from orchestrator.core import answers, request_lines, wire
 from orchestrator.core.error_body import ErrorWords, read_error_value
 from orchestrator.core.model import Outcome, RequestState, Span, Usage
+from orchestrator.core.refusal_words import status_meant
 from orchestrator.policy import answer_ends
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.answer_text import Answer, answer_of, response_json
 from orchestrator.policy.grounding import SentDocument, check_quotes
-from orchestrator.policy.row_errors import BAD_ANSWERS, is_passing, status_meant
+from orchestrator.policy.row_errors import BAD_ANSWERS, is_passing
 from orchestrator.policy.row_matching import Recognised
 from orchestrator.policy.unpriced import unpriced
 

@@ -11,22 +11,20 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.core.error_body import (
-    BAD_KEY,
-    CONTEXT_TOO_LONG,
-    CONTEXT_WORDS,
-    NO_CREDIT,
-    NO_CREDIT_WORDS,
-    ErrorWords,
-)
+from orchestrator.core.error_body import BAD_KEY, CONTEXT_TOO_LONG, CONTEXT_WORDS, NO_CREDIT, NO_CREDIT_WORDS
 from orchestrator.core.model import CancelCode, Job
-from orchestrator.core.refused_fields import (
-    FieldFault,
-    ProviderError,
-    RefusedField,
-    names_request_field,
-    says_it_passes,
+from orchestrator.core.refusal_words import (
+    FIELD_SAYS,
+    FIELD_WORDS,
+    FILTER_SAYS,
+    FILTER_WORDS,
+    IMAGE_SAYS,
+    IMAGE_WORDS,
+    INVALID_WORDS,
+    MODEL_SAYS,
+    MODEL_WORDS,
 )
+from orchestrator.core.refused_fields import FieldFault, RefusedField
 
 MOST_READ = 2000
 """Characters of a message that are examined."""
@@ -89,9 +87,8 @@ RULES = (
     Rule(
         "content_filter", Disposition.NEVER, "the provider's content filter refused the text or the answer",
         "check the document; another provider may judge it differently",
-        ("content_policy_violation", "responsible_ai_policy_violation", "moderation_blocked", "invalid_prompt",
-         "image_content_policy_violation", "bio_policy", "misalignment_policy_violation", "data_inspection_failed"),
-        r"content (management|filter)|content polic|usage (polic|guidelines)|flagged as potentially",
+        FILTER_WORDS,
+        FILTER_SAYS,
     ),
     Rule(
         "unsupported_region", Disposition.ELSEWHERE, "the provider does not serve this model or account from here",
@@ -108,28 +105,22 @@ RULES = (
     Rule(
         "model_not_found", Disposition.ELSEWHERE, "the backend does not have the model, or not for this account",
         "correct its name under `models` in orch.toml (at Azure it is the deployment's), or use another backend",
-        ("model_not_available", "model_not_supported", "unsupported_model", "unknown_model", "invalid_model",
-         "model_decommissioned", "model_not_active", "deployment_not_found"),
-        r"\binvalid model\b|\b(no such|unknown) model\b"
-        r"|\bmodel\b.{0,120}\b(does not exist|not found|is not supported|not available|decommissioned)"
-        r"|deployment\b.{0,80}does not exist|must be verified to use",
+        MODEL_WORDS,
+        MODEL_SAYS,
         (404, 405),
     ),
     Rule(
         "unsupported_parameter", Disposition.ELSEWHERE, "the backend does not accept a field of the request",
         "remove the field, or use a backend that supports it",
-        ("unsupported_value", "unknown_parameter", "unsupported_field", "unsupported_endpoint",
-         "unsupported_operation", "operation_not_supported", "not_implemented"),
-        r"\bunsupported (parameter|value|field)|unrecognized request argument|extra inputs are not permitted",
+        FIELD_WORDS,
+        FIELD_SAYS,
         (501,),
     ),
     Rule(
         "invalid_image", Disposition.NEVER, "an image of the request cannot be read",
         "check the image: its format, its size, whether it is complete",
-        ("invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small",
-         "image_parse_error", "invalid_image_mode", "image_file_too_large", "unsupported_image_media_type",
-         "empty_image_file", "image_file_not_found"),
-        r"(could not|failed to|unable to) (process|decode|parse|read) (the |this )?image|invalid image",
+        IMAGE_WORDS,
+        IMAGE_SAYS,
     ),
     Rule(
         "bad_generation", Disposition.RETRY, "the model's answer did not have the requested form",
@@ -179,9 +170,7 @@ RULES = (
     Rule(
         "invalid_request", Disposition.NEVER, "the API rejects the request",
         "fix what the message names",
-        ("bad_request", "invalid_value", "invalid_type", "invalid_parameter", "missing_required_parameter",
-         "invalid_json_line", "duplicate_custom_id", "mismatched_model", "model_mismatch", "invalid_url",
-         "url_mismatch", "streaming_unsupported"),
+        INVALID_WORDS,
     ),
 )  # fmt: skip
 
@@ -256,8 +245,6 @@ _MATCHERS = tuple(
 _UNSUPPORTED, _INVALID = (
     next(rule for rule in RULES if rule.code == code) for code in ("unsupported_parameter", "invalid_request")
 )
-_BY_CODE = {rule.code: rule for rule in RULES}
-_BAD_REQUEST, _NOT_FOUND = 400, 404
 _BY_STATUS = {status: rule for rule in RULES for status in rule.statuses}
 # Types that say no more than a status does: Anthropic's, vLLM's, OpenAI's.
 _STATUS_OF_TYPE = {
@@ -346,25 +333,6 @@ def classify(
     if status is None:
         return _verdict(FAILED, code or "error")
     return _verdict(_rule_of(status), f"http_{status}")
-
-
-def status_meant(words: ErrorWords) -> int | None:
-    """Return the HTTP status of an error that came with a good one; None if its words do not refuse the request.
-
-    Words about a state that passes, and words that nobody knows, refuse nothing: the row is tried again.
-    """
-    if (status := words.stated_status) is not None or words.message is None:
-        return status
-    if says_it_passes(words.message):
-        return None
-    verdict = classify(None, words.code, words.type, words.message)
-    match verdict.disposition:
-        case Disposition.STOP:
-            return next(iter(_BY_CODE[verdict.rule].statuses))
-        case Disposition.NEVER | Disposition.ELSEWHERE:
-            return _NOT_FOUND if verdict.rule == "model_not_found" else _BAD_REQUEST
-    error = ProviderError(_BAD_REQUEST, words.code, words.type, words.param, words.message)
-    return _BAD_REQUEST if names_request_field(error) else None
 
 
 def _verdict(rule: Rule, code: str) -> RowVerdict:

@@ -115,7 +115,7 @@ def test_an_aborted_answer_of_an_upstream_that_bills_is_in_doubt(tmp_path: Path)
 REFUSALS = {
     "fastapi's words for a model": (b'{"detail":"model does not exist"}', 404, "model does not exist"),
     "openai's words for a model": (
-        b'{"error":{"message":"The model `m` does not exist","type":"invalid_request_error","code":"model_not_found"}}',
+        b'{"error":{"message":"The model `m` does not exist","type":"x","code":"model_not_found"}}',
         404,
         "The model `m` does not exist",
     ),

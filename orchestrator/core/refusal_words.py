@@ -1,0 +1,82 @@
+"""Words in which providers refuse a request, and the HTTP status that such words mean. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from orchestrator.core.error_body import ErrorWords
+from orchestrator.core.refused_fields import MOST_READ, ProviderError, names_request_field, says_it_passes
+
+MODEL_WORDS = (
+    "model_not_available", "model_not_supported", "unsupported_model", "unknown_model", "invalid_model",
+    "model_decommissioned", "model_not_active", "deployment_not_found",
+)  # fmt: skip
+"""Codes and types for a model that a provider does not have."""
+MODEL_SAYS = (
+    r"\binvalid model\b|\b(no such|unknown) model\b"
+    r"|\bmodel\b.{0,120}\b(does not exist|not found|is not supported|not available|decommissioned)"
+    r"|deployment\b.{0,80}does not exist|must be verified to use"
+)
+"""Messages with the same meaning."""
+FIELD_WORDS = (
+    "unsupported_value", "unknown_parameter", "unsupported_field", "unsupported_endpoint", "unsupported_operation",
+    "operation_not_supported", "not_implemented",
+)  # fmt: skip
+"""Codes and types for a field that is not accepted."""
+FIELD_SAYS = r"\bunsupported (parameter|value|field)|unrecognized request argument|extra inputs are not permitted"
+"""Messages with the same meaning."""
+FILTER_WORDS = (
+    "content_policy_violation", "responsible_ai_policy_violation", "moderation_blocked", "invalid_prompt",
+    "image_content_policy_violation", "bio_policy", "misalignment_policy_violation", "data_inspection_failed",
+)  # fmt: skip
+"""Codes and types for a text that a content filter refused."""
+FILTER_SAYS = r"content (management|filter)|content polic|usage (polic|guidelines)|flagged as potentially"
+"""Messages with the same meaning."""
+IMAGE_WORDS = (
+    "invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small",
+    "image_parse_error", "invalid_image_mode", "image_file_too_large", "unsupported_image_media_type",
+    "empty_image_file", "image_file_not_found",
+)  # fmt: skip
+"""Codes and types for an image that cannot be read."""
+IMAGE_SAYS = r"(could not|failed to|unable to) (process|decode|parse|read) (the |this )?image|invalid image"
+"""Messages with the same meaning."""
+INVALID_WORDS = (
+    "bad_request", "invalid_value", "invalid_type", "invalid_parameter", "missing_required_parameter",
+    "invalid_json_line", "duplicate_custom_id", "mismatched_model", "model_mismatch", "invalid_url", "url_mismatch",
+    "streaming_unsupported",
+)  # fmt: skip
+"""Codes and types for any other request that is rejected."""
+_BAD_REQUEST, _NOT_FOUND = 400, 404
+_REJECTED = (
+    "model_not_found", "unsupported_parameter", "content_filter", "invalid_image", "invalid_request",
+    "invalid_request_error", "BadRequestError", "UnprocessableEntityError", *FIELD_WORDS, *FILTER_WORDS, *IMAGE_WORDS,
+    *INVALID_WORDS,
+)  # fmt: skip
+_rejects = re.compile(f"{FIELD_SAYS}|{FILTER_SAYS}|{IMAGE_SAYS}", re.IGNORECASE).search
+_lacks_model = re.compile(MODEL_SAYS, re.IGNORECASE | re.DOTALL).search
+
+
+def _plain(word: str | None) -> str:
+    return re.sub(r"[^a-z0-9]", "", (word or "").lower())
+
+
+_REJECTED_PLAIN = frozenset(map(_plain, _REJECTED))
+_MODEL_PLAIN = frozenset(map(_plain, ("model_not_found", "not_found_error", *MODEL_WORDS)))
+
+
+def status_meant(words: ErrorWords) -> int | None:
+    """Return the HTTP status of an error that came with a good one; None if its words do not refuse the request.
+
+    Words about a state that passes, and unknown words, refuse nothing: the row is tried again.
+    """
+    if (status := words.stated_status) is not None or words.message is None:
+        return status
+    text = words.message[:MOST_READ]
+    if says_it_passes(text):
+        return None
+    told = {_plain(words.code), _plain(words.type)}
+    if told & _MODEL_PLAIN or _lacks_model(text):
+        return _NOT_FOUND
+    error = ProviderError(_BAD_REQUEST, words.code, words.type, words.param, words.message)
+    is_rejected = told & _REJECTED_PLAIN or _rejects(text) or names_request_field(error)
+    return _BAD_REQUEST if is_rejected else None
