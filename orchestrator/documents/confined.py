@@ -62,6 +62,10 @@ def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | 
             if isinstance(found, Document | UnreadableDocument):
                 batch.append(_plain(found))
                 size += found.size or 0
+            elif isinstance(found, parts_of.Unconverted):
+                key, path, data, fields = found
+                batch.append((whole(key), whole(path), data, _whole_value(fields)))
+                size += len(data)
             else:
                 batch.append(tuple(found))
             if size > BATCH_BYTES or len(batch) >= BATCH_ROWS:
@@ -139,7 +143,7 @@ def _keys_of_parts(file: TableFile) -> Iterator[str]:
     from orchestrator.documents import parts as parts_of
 
     found = parts_of.documents(_with_plugins(file))
-    return (one.key for one in found if isinstance(one, Document | UnreadableDocument))
+    return (one.key for one in found if not isinstance(one, parts_of.Passed | parts_of.Begin))
 
 
 def columns(*about: object) -> Iterator[tuple[str, ...]]:

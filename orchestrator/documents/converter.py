@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,12 +25,13 @@ from orchestrator.documents.kinds import LEGACY, split_name
 from orchestrator.documents.lines import read_all
 from orchestrator.documents.office import OLE, encrypted, is_locked
 from orchestrator.documents.safe_open import open_file
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
 if TYPE_CHECKING:
     from orchestrator.core.bounded.process import WorkerLimits
     from orchestrator.documents.files import DocumentFile
 
+Found = Document | UnreadableDocument
 WAIT_SECONDS = 0.2
 _SHOWN = 300
 _FIB, _LOCKED = b"\xec\xa5", 0x01
@@ -95,13 +96,29 @@ class Converter:
         self._pool.shutdown(cancel_futures=True)
         self._folder.close()
 
-    def submit(self, file: DocumentFile) -> Future[Converted]:
-        """Start converting a file."""
+    def submit(self, file: DocumentFile, data: bytes | None = None) -> Future[Converted]:
+        """Start converting a file, or these bytes of it."""
         self._number += 1
-        return self._pool.submit(self._convert, file, self._folder.path / f"{self._number}")
+        return self._pool.submit(self._convert, file, data, self._folder.path / f"{self._number}")
+
+    def documents(
+        self, file: DocumentFile, begun: Future[Converted], read: Callable[[DocumentFile], Iterator[Found]]
+    ) -> Iterator[Found]:
+        """Yield what `read` returns for the converted file, as documents of the original one; or its problem."""
+        with self._result(begun) as made:
+            if isinstance(made, ExtractionError):
+                yield UnreadableDocument(
+                    file.key, file.relative.rpartition("/")[2], made.code, made.message, made.size
+                )
+                return
+            for found in read(file._replace(path=made.path, kind=made.kind, within=None)):
+                if isinstance(found, Document):
+                    fields = {**found.fields, "size": made.size}
+                    found = replace(found, digest=made.digest, size=made.size, fields=fields)
+                yield found
 
     @contextmanager
-    def result(self, begun: Future[Converted]) -> Iterator[Converted | ExtractionError]:
+    def _result(self, begun: Future[Converted]) -> Iterator[Converted | ExtractionError]:
         """Yield a file's conversion or its error; the converted file is removed afterwards."""
         while True:
             self._check()
@@ -120,11 +137,12 @@ class Converter:
             if isinstance(found, Converted):
                 shutil.rmtree(Path(found.path).parents[1], ignore_errors=True)
 
-    def _convert(self, file: DocumentFile, folder: Path) -> Converted:
+    def _convert(self, file: DocumentFile, data: bytes | None, folder: Path) -> Converted:
         """Convert a file. Raises ExtractionError, OSError."""
         if self._program is None:
             raise _unsupported(f"there is no program {self._called}")
-        data = read_all(open_file, file.path, file.within, file.max_bytes)
+        if data is None:
+            data = read_all(open_file, file.path, file.within, file.max_bytes)
         if _is_locked(data):
             raise encrypted()
         ending = split_name(file.relative)[1].lower()

@@ -46,8 +46,8 @@ LEGACY = {
     **dict.fromkeys((".doc", ".dot", ".pages", ".wpd", ".wps", ".hwp", ".lwp", ".abw"), ("docx", "docx")),
     **dict.fromkeys((".ppt", ".pps", ".pot"), ("pptx", "pptx")),
     **dict.fromkeys((".sxw", ".stw"), ("odf", "odt")),
-    ".sxi": ("odf", "odp"),
-    ".numbers": (SHEETS, "xlsx"),
+    **dict.fromkeys((".sxi", ".sti"), ("odf", "odp")),
+    **dict.fromkeys((".numbers", ".fods", ".sxc", ".stc"), (SHEETS, "xlsx")),
 }
 """LibreOffice's targets for older and single-program formats: the kind, and the file's ending."""
 JSON = "json"
@@ -125,16 +125,15 @@ def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
 
 def is_supported(name: str, plugins: Mapping[str, Plugin], *, pictures: bool, converts: bool) -> bool:
     """True if a file is read without a pattern of the user's that chooses it."""
-    kind = kind_of(name, plugins, as_rows=False)
-    return converts if kind.name == CONVERTED else is_read_unasked(kind, pictures=pictures)
+    return is_read_unasked(kind_of(name, plugins, as_rows=False), pictures=pictures, converts=converts)
 
 
-def is_read_unasked(kind: Kind, *, pictures: bool) -> bool:
+def is_read_unasked(kind: Kind, *, pictures: bool, converts: bool) -> bool:
     """True if files of a kind are read wherever they lie."""
-    return kind.name not in _ASKED_FOR and (pictures or kind.name != IMAGE)
+    return kind.name not in _ASKED_FOR and (pictures or kind.name != IMAGE) and (converts or kind.name != CONVERTED)
 
 
-_ASKED_FOR = frozenset((UNKNOWN, JSON, CONVERTED, *CHOSEN.values()))
+_ASKED_FOR = frozenset((UNKNOWN, JSON, *CHOSEN.values()))
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -20,19 +20,23 @@ MOST_TRIPS = 10
 Values = Iterator[list[tuple[Any, ...]]]
 Read = Callable[[int, int | None], Values]
 """Reads the parts from one index up to another, in a worker."""
+Convert = Callable[[str, str, bytes, dict[str, Any]], Iterator[Document | UnreadableDocument]]
+"""Reads a part by its key, path, bytes and fields, after LibreOffice has converted it."""
 
 
 class PartByPart:
-    """One file's parts. `keys` returns their keys, `told` the error after a worker died."""
+    """One file's parts. `keys` returns their keys, `told` the error after a worker died, `convert` the documents of a
+    part that LibreOffice converts."""
 
     def __init__(
         self, key: str, read: Read, keys: Callable[[], Iterator[str]], told: Callable[[Tripped], ExtractionError],
-        ignored: Ignored | None,
+        convert: Convert, ignored: Ignored | None,
     ) -> None:  # fmt: skip
         self._key = key
         self._read = read
         self._keys = keys
         self._told = told
+        self._convert = convert
         self._ignored = ignored
         self._at = 0  # the part being read
         self._since = 0  # how many of its values have arrived
@@ -85,6 +89,8 @@ class PartByPart:
                 self._since += 1
                 if len(value) == 3:
                     self._pass_over(*value)
+                elif len(value) == 4:
+                    yield from self._convert(*value)
                 else:
                     yield from_plain(value)
 

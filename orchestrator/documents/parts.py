@@ -5,7 +5,7 @@ A part's key is that of its file, `#`, and its name inside: `in/mail.zip#offer.e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from orchestrator.documents.archives import Member, tar_parts, zip_parts
 from orchestrator.documents.content import Content
 from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.keys import DistinctKeys, printable, shortened
-from orchestrator.documents.kinds import RENDERED, Holds, Kind, is_read_unasked, kind_of, split_name
+from orchestrator.documents.kinds import CONVERTED, RENDERED, Holds, Kind, is_read_unasked, kind_of, split_name
 from orchestrator.documents.mail import mail_parts, mbox_parts
 from orchestrator.documents.msg_mail import msg_parts
 from orchestrator.documents.tables import TableFile
@@ -40,7 +40,17 @@ class Begin(NamedTuple):
     number: int
 
 
-Found = Document | UnreadableDocument | Passed | Begin
+class Unconverted(NamedTuple):
+    """A part that LibreOffice has to convert before it is read: its path in the file, and its bytes."""
+
+    key: str
+    path: str
+    data: bytes
+    fields: Mapping[str, object]
+
+
+FromPart = Document | UnreadableDocument | Passed | Unconverted
+Found = FromPart | Begin
 
 
 def documents(
@@ -96,7 +106,7 @@ class _Walk:
         """Return the key of a part; the name of an earlier part is marked."""
         return self._keys.distinct(shortened(f"{outer}#{printable(part.name)}"))
 
-    def found(self, key: str, part: Member, depth: int) -> Iterator[Document | UnreadableDocument | Passed]:
+    def found(self, key: str, part: Member, depth: int) -> Iterator[FromPart]:
         """Yield the documents of a part, or its problem."""
         name = part.name.rpartition("/")[2]
         kind = part.kind or kind_of(name, self._plugins, as_rows=self._file.text_column is not None)
@@ -105,7 +115,7 @@ class _Walk:
         reason = part.passed or never_document(name)
         if reason is not None:
             yield Passed(key, reason, "")
-        elif part.kind is None and not is_read_unasked(kind, pictures=self._file.render is not None):
+        elif part.kind is None and not self._is_read(kind):
             yield Passed(key, IgnoredReason.KIND, split_name(name)[1])
         else:
             try:
@@ -114,11 +124,15 @@ class _Walk:
                 problem = error if isinstance(error, ExtractionError) else files.io_problem(error)
                 yield UnreadableDocument(key, name, problem.code, problem.message, problem.size)
 
-    def _documents(
-        self, key: str, part: Member, kind: Kind, depth: int
-    ) -> Iterator[Document | UnreadableDocument | Passed]:
+    def _is_read(self, kind: Kind) -> bool:
+        return is_read_unasked(kind, pictures=self._file.render is not None, converts=self._file.converts)
+
+    def _documents(self, key: str, part: Member, kind: Kind, depth: int) -> Iterator[FromPart]:
         file = self._file
         data = part.read()
+        if kind.name == CONVERTED:
+            yield Unconverted(key, part.name, data, {**part.fields, "inside": file.name})
+            return
         content = Content("", None, kind.packing, file.max_bytes, data, file.max_unpacked)
         if kind.holds is Holds.PARTS:
             if depth >= MAX_DEPTH:

@@ -197,12 +197,15 @@ class Readers:
                 yield one
 
     def _limited(self, order: LocalOrder) -> LocalOrder:
-        """Return the order with this machine's limit on unpacking."""
+        """Return the order with this machine's limit on unpacking, and with LibreOffice if it may be used."""
+        if isinstance(order, TableRows):
+            return replace(order, table=self._on_this_machine(order.table))
         if self._max_unpacked == LEAST_UNPACKED or isinstance(order, UnreadableDocument):
             return order
-        if isinstance(order, DocumentFile):
-            return order._replace(max_unpacked=self._max_unpacked)
-        return replace(order, table=order.table._replace(max_unpacked=self._max_unpacked))
+        return order._replace(max_unpacked=self._max_unpacked)
+
+    def _on_this_machine(self, table: TableFile) -> TableFile:
+        return table._replace(max_unpacked=self._max_unpacked, converts=self.converts)
 
     def _fetched(self, order: RemoteOrder) -> LocalOrder:
         return order.at(self._downloading.one(order.remote, order.limit))
@@ -237,7 +240,7 @@ class Readers:
             if isinstance(path, ExtractionError):
                 return
             table = table._replace(path=path)
-        table = table._replace(max_unpacked=self._max_unpacked)
+        table = self._on_this_machine(table)
         try:
             for some in self._pool.call(WorkerCall(_HERE + "keys", _plain(table))):
                 yield from some
@@ -247,8 +250,8 @@ class Readers:
     def _begun(self, order: LocalOrder) -> Task | None:
         if isinstance(order, UnreadableDocument):
             return None
-        if self._program is not None and isinstance(order, DocumentFile) and order.kind == CONVERTED:
-            return self._converting(self._program).submit(order)
+        if self.converts and isinstance(order, DocumentFile) and order.kind == CONVERTED:
+            return self._converting.submit(order)
         if isinstance(order, DocumentFile) and order.may_be_plain and self._odd < _MOST_ODD:
             return None
         if self._cluster is not None and isinstance(order, DocumentFile) and (call := _sent(order)) is not None:
@@ -260,7 +263,7 @@ class Readers:
             return iter((order,))
         if isinstance(task, Future):
             assert isinstance(order, DocumentFile)
-            return self._converted(order, task)
+            return self._converting.documents(order, task, self._now)
         if task is not None:
             return self._given(order, self._results(task))
         assert isinstance(order, DocumentFile)
@@ -268,25 +271,17 @@ class Readers:
         self._odd = self._odd + 1 if found is None else 0
         return iter((found,)) if found is not None else self._given(order, self._pool.call(_call(order)))
 
-    def _converting(self, program: str) -> Converter:
+    @property
+    def _converting(self) -> Converter:
         if self._converter is None:
             from orchestrator.documents.converter import Converter
 
-            self._converter = Converter(program, self._pool.most, self._limits, self._check)
+            assert self._program is not None, "it converts"
+            self._converter = Converter(self._program, self._pool.most, self._limits, self._check)
         return self._converter
 
-    def _converted(self, order: DocumentFile, begun: Future[Converted]) -> Documents:
-        assert self._converter is not None, "it has given the task"
-        with self._converter.result(begun) as made:
-            if isinstance(made, ExtractionError):
-                yield unreadable(order.key, made)
-                return
-            file = order._replace(path=made.path, kind=made.kind, within=None)
-            for found in self._given(file, self._pool.call(_call(file))):
-                if isinstance(found, Document):
-                    fields = {**found.fields, "size": made.size}
-                    found = replace(found, digest=made.digest, size=made.size, fields=fields)
-                yield found
+    def _now(self, file: DocumentFile) -> Documents:
+        return self._given(file, self._pool.call(_call(file)))
 
     def _results(self, task: WorkerTask | ClusterTask) -> Iterator[list[tuple[object, ...]]]:
         if isinstance(task, WorkerTask):
@@ -318,7 +313,12 @@ class Readers:
         def told(tripped: Tripped) -> ExtractionError:
             return problem_of(tripped, self._limits, is_table=False)
 
-        return PartByPart(order.table.key, read, keys, told, order.ignored)
+        def convert(key: str, path: str, data: bytes, fields: dict[str, object]) -> Documents:
+            file = DocumentFile("", path, key, CONVERTED, None, order.table.max_bytes)
+            for found in self._converting.documents(file, self._converting.submit(file, data), self._now):
+                yield replace(found, fields={**found.fields, **fields}) if isinstance(found, Document) else found
+
+        return PartByPart(order.table.key, read, keys, told, convert, order.ignored)
 
 
 def _cluster_pool(settings: ReadingSettings, python: str, limits: WorkerLimits) -> ClusterPool:

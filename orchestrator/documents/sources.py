@@ -221,7 +221,7 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
 
     @cache
     def way(kind: str, plugin: Plugin | None) -> str:
-        return unchanged_files.way_of(source, kind, plugin)
+        return unchanged_files.way_of(source, kind, plugin, converts=readers.converts)
 
     def stamp(found: FoundFile, kind: Kind) -> str | None:
         return _stamp(found, way(kind.name, kind.plugin), now_ns)

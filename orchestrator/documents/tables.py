@@ -41,6 +41,7 @@ class TableFile(NamedTuple):
     within: str | None = None
     packing: str = ""
     max_unpacked: int = LEAST_UNPACKED  # bytes, or a multiple of its own: see `unpacking`
+    converts: bool = False  # LibreOffice reads parts of its formats
     plugins: tuple[Plugin, ...] = ()  # that may read its contents
     render: Render | None = None
 

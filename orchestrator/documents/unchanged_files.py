@@ -17,10 +17,13 @@ RACY_NS = 2_000_000_000
 in steps of two seconds. Git does the same, and calls it racily clean."""
 
 
-def way_of(source: DocumentSource, kind: str, plugin: Plugin | None) -> str:
-    """Return a digest of how a source reads a kind: in another way, the same bytes may give another text, or none."""
+def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts: bool) -> str:
+    """Return a digest of how a source reads a kind: in another way, the same bytes may give another text, or none.
+
+    `converts` is that of `versions.reading_of`.
+    """
     way: tuple[object, ...] = (
-        *reading_of(kind, plugin, installed()),
+        *reading_of(kind, plugin, installed(), converts=converts),
         source.encoding,
         source.max_bytes,
         source.text_column,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.documents.kinds import CONTAINERS, PLUGIN
+from orchestrator.documents.kinds import CONTAINERS, CONVERTED, PLUGIN
 from orchestrator.documents.plugins import Plugin
 
 FIRST = 2
@@ -15,14 +15,14 @@ READERS: Mapping[str, int] = {
     "converted": 4,
     "csv": 3,
     "docx": 5,
-    "eml": 4,
+    "eml": 5,
     "epub": 4,
     "fb2": 3,
     "folded": 3,
     "html": 4,
     "ipynb": 3,
     "mhtml": 4,
-    "msg": 4,
+    "msg": 5,
     "odf": 4,
     "pdf": 5,
     "pptx": 4,
@@ -39,11 +39,19 @@ def version_of(kind: str) -> int:
     return READERS.get(kind, FIRST)
 
 
-def reading_of(kind: str, plugin: Plugin | None, plugins: Mapping[str, Plugin]) -> tuple[object, ...]:
-    """Return what a file's text depends on besides its bytes and its source; a container may hold any kind."""
+def reading_of(
+    kind: str, plugin: Plugin | None, plugins: Mapping[str, Plugin], *, converts: bool
+) -> tuple[object, ...]:
+    """Return what a file's text depends on besides its bytes and its source; a container may hold any kind.
+
+    `converts`: LibreOffice reads the files that only it can read.
+    """
+    by_office = (CONVERTED,) if converts else ()
     if kind in CONTAINERS.values():
         readers = sorted(READERS.items())
-        return (str(FIRST), [one.version for one in plugins.values()], *readers)
+        return (str(FIRST), [one.version for one in plugins.values()], *readers, *by_office)
+    if kind == CONVERTED:
+        return (str(version_of(kind)), [], *by_office)
     if kind == PLUGIN:
         return (str(FIRST), [] if plugin is None else [plugin.version])
     return (str(version_of(kind)), [])

@@ -8,6 +8,8 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import zipfile
+from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from orchestrator.core.bounded.process import WorkerLimits
 from orchestrator.documents import Document, Ignored, UnreadableDocument, sources
 from orchestrator.documents.readers import Readers
+from orchestrator.documents.unchanged_files import way_of
 from orchestrator.settings.config import ReadingSettings
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support import bombs
@@ -68,6 +71,24 @@ def program(base: Path, script: str) -> str:
     return str(path)
 
 
+def archive(base: Path) -> None:
+    """A ZIP with old documents, and a mail with one that has no name."""
+    mail = EmailMessage()
+    mail["Subject"], mail["From"] = "Offer", "ann@example.org"
+    mail.set_content("See the attachment.")
+    mail.add_attachment(OLD, maintype="application", subtype="msword")
+    with zipfile.ZipFile(base / "in.zip", "w") as made:
+        made.writestr("x/../a.doc", OLD)
+        made.writestr("b.txt", "between")
+        made.writestr("c.ppt", OLD)
+        made.writestr("mail.eml", mail.as_bytes())
+
+
+def texts(found: list[object]) -> list[Document]:
+    assert all(isinstance(one, Document) for one in found), found
+    return [one for one in found if isinstance(one, Document)]
+
+
 def problem(one: object) -> tuple[str, str]:
     assert isinstance(one, UnreadableDocument)
     return one.code, one.message
@@ -99,6 +120,39 @@ def test_what_is_converted_is_read_as_what_it_became(tmp_path: Path, own_folder:
         (name, "Heat pumps", len(OLD), hashlib.sha256(OLD).hexdigest()) for name in ("a.doc", "b.DOC")
     ]
     assert not list(own_folder.iterdir())
+
+
+def test_parts_are_not_converted_unless_it_is_asked_for(tmp_path: Path) -> None:
+    archive(tmp_path)
+    ignored = Ignored()
+    assert [one.key for one in texts(found(tmp_path, Readers(), ignored, "in.zip"))] == [
+        "in.zip#b.txt", "in.zip#mail.eml#message",
+    ]  # fmt: skip
+    assert ignored.to_json()["kinds"] == {".doc": 2, ".ppt": 1}
+
+
+@confined
+def test_a_part_is_read_as_what_it_became(tmp_path: Path, own_folder: Path) -> None:
+    office = program(tmp_path, 'mkdir /conversion/out; cp "${0%/program/*}/made.docx" /conversion/out/document.docx')
+    (tmp_path / "office" / "made.docx").write_bytes(bombs.word("<w:p><w:r><w:t>Heat pumps</w:t></w:r></w:p>"))
+    archive(tmp_path)
+    converted, plain, lost, message, attached = found(tmp_path, Readers(1, converter=office), path="in.zip")
+    assert [(one.key, one.text, one.size) for one in texts([converted, plain, message, attached])] == [
+        ("in.zip#x/../a.doc", "Heat pumps", len(OLD)),
+        ("in.zip#b.txt", "between", 7),
+        ("in.zip#mail.eml#message", "From: ann@example.org\nSubject: Offer\n\nSee the attachment.", 57),
+        ("in.zip#mail.eml#part-1.doc", "Heat pumps", len(OLD)),
+    ]
+    [first, last] = texts([converted, attached])
+    assert (first.fields["inside"], first.fields["folder"], last.fields["subject"]) == ("in.zip", "x/..", "Offer")
+    assert problem(lost)[0] == "unreadable"
+    assert not list(own_folder.iterdir())
+
+
+@pytest.mark.parametrize(("kind", "is_other"), [("converted", True), ("zip", True), ("eml", True), ("pdf", False)])
+def test_files_that_the_converter_may_read_are_looked_at_again(kind: str, is_other: bool) -> None:
+    off, on = (way_of(DocumentSource(path="in"), kind, None, converts=converts) for converts in (False, True))
+    assert (off != on) is is_other
 
 
 @confined

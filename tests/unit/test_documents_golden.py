@@ -28,11 +28,11 @@ KINDS = ("contracts", "invoices", "reports")
 READ_AS = {
     ("csv", 3): "8b86ffeaa8013766",
     ("docx", 5): "2c8111a4edc5c9ce",
-    ("eml", 4): "0b3b586f85165d28",
+    ("eml", 5): "0b3b586f85165d28",
     ("epub", 4): "6a0913fdcceb0151",
     ("html", 4): "ec7a76b6b3dd216b",
     ("image", 2): "f14d126ee5bfbb52",
-    ("msg", 4): "dd2010f5d93475d9",
+    ("msg", 5): "dd2010f5d93475d9",
     ("odf", 4): "ea1d9db098c4c8b6",
     ("pdf", 5): "90fbb88b84d72a29",
     ("pptx", 4): "b0c816145595c5f4",
