@@ -49,6 +49,7 @@ _ANY: Mapping[str, Any] = dict.fromkeys(
 )  # fmt: skip
 _CONTENT = frozenset({"messages", "input", "prompt", "model", "custom_id", "stream", "url", "method", "body"})
 # Temporary states, accounts and sizes: such an error refuses no field, whatever it names.
+_OF_REQUESTS = frozenset({400, 422})
 _NEVER = frozenset({401, 402, 407, 408, 409, 413, 423, 425, 429, 498, 499})
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "max_tokens": ("max_completion_tokens", "max_output_tokens"),
@@ -77,7 +78,8 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
 """Other spellings of a field in the request behind an error; the error means the first of them that was sent."""
 _DOTTED = {"output_config.effort": "effort", "output_config.format": "output_format", "text.format": "output_format"}
 _BARE = re.compile(
-    r"(?<![\w.'`\"-])(?:[a-z]+(?:_[a-z]+)+|logprobs|dimensions|temperature)(?![\w'`\"-])", re.IGNORECASE
+    r"(?<![\w.'`\"-])(?:[a-z]+(?:_[a-z]+)+|logprobs|dimensions|temperature|verbosity|modalities)(?![\w'`\"-])",
+    re.IGNORECASE,
 )
 """Words that always mean a field. Others, such as `stop` or `user`, are also plain English."""
 _QUOTED = re.compile(r"(?P<quote>['`\"])(?P<name>[A-Za-z_][\w.\[\]/-]{0,80})(?P=quote)")
@@ -88,7 +90,9 @@ _CALLED = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"\b(?:parameter|field|argument|option|property|key|setting|attribute)s?(?: supplied| named| called)?:?\s+"
-        r"([A-Za-z_][\w.]{0,60})\b",
+        r"[\[(]?([A-Za-z_][\w.]{0,60})\b",
+        r"参数\s*[:\uff1a\u201c]?\s*([A-Za-z_][A-Za-z0-9_.]{0,60})",
+        r"(?<![\w.])([A-Za-z_][A-Za-z0-9_.]{0,60})\s*参数",
         r"\b([A-Za-z_][\w.]{0,60})\s+(?:parameter|field|argument|option|property|setting)s?\b",
         r"\binvalid\s+([A-Za-z_][\w.]{0,60})\s*:",
         r"\b(?:parameter|argument|option)s? (?:is |are )?not supported\b[^:]{0,40}: ([A-Za-z_][\w.]{0,60})\b",
@@ -115,10 +119,11 @@ _INSTEAD = re.compile(
     r"\b(?:please )?(?:use|try|set|prefer)\b[^.]{0,120}\binstead\b|\bdid you mean\b.*", re.IGNORECASE
 )
 _REFUSES = re.compile(
-    r"\b(?:not|n't|cannot|no longer|never)\b|\bun(?:supported|recogni[sz]ed|known|expected|available|allowed)"
+    r"\b(?:not|cannot|no longer|never)\b|n['\u2019]t\b|\bun(?:supported|recogni[sz]ed|known|expected|available|allowed)"
     r"|\b(?:in)?valid|\bdeprecated|\bextra[ _]|\bforbidden|\bonly\b|\bmust\b|\bshould be\b|\brequired\b"
     r"|literal_error|\brefused|\bdisallow|\bremoved|\bexceed|\btoo (?:large|small|many|long|high|low)|\bmaximum"
-    r"|\bminimum|\brejects?\b|\bincompatible|\bspecified\b|\brestricted|不支持",
+    r"|\bminimum|\breject(?:s|ed)?\b|\bincompatible|\bconflicts?\b|\bspecified\b|\brestricted"
+    r"|不(?:受)?支持|不允许|无效|非法|未知",
     re.IGNORECASE,
 )
 _SHAPE = re.compile(
@@ -134,7 +139,10 @@ _OUTAGE = re.compile(
     re.IGNORECASE,
 )
 _PASSING = re.compile(
-    r"overload|\btemporar|try again (?:later|in|after|shortly|soon)\b|maintenance|\brestart|\bstarting up|\bbusy\b",
+    r"overload|\btemporar|try again (?:later|in|after|shortly|soon)\b|maintenance|\brestart|\bstarting up|\bbusy\b"
+    r"|\btimed out|\b(?:cannot|could not|failed to) (?:reach|connect)|\bunreachable"
+    r"|\bconnection (?:error|refused|reset|closed|aborted|lost)|\bout of memory|\bcrashe?[ds]?\b"
+    r"|\bbad gateway|\bgateway time|\bservice unavailable|\bnot responding|\bno (?:healthy|available) \w+|\bquota\b|\bexhausted\b|\brate limit",
     re.IGNORECASE,
 )
 """Words about a state that passes. They count with any status, also beside a field's name."""
@@ -158,17 +166,28 @@ _RANGE = re.compile(
     r"|\bat (?:least|most)\b"
     r"|must be (?:greater|less|larger|smaller|lower|higher|>|<|positive|non-?negative|below|above|in the range)"
     r"|must (?:contain|have|not contain|not be empty)|\btoo (?:large|small|long|short|high|low)\b|\bexceeds?\b"
+    r"|\bvalid range\b|\brange (?:of|is)\b|\b(?:in|within) (?:the )?(?:interval |range )?[\[(]-?\d"
     r"|\d\s*[<>]=?\s*\d|greater than or equal|less than or equal|\binvalid type\b",
     re.IGNORECASE,
 )
 _SETTING = re.compile(
-    r"supported (?:levels|values|options)\b|one of|effort (?:level )?['`\"]",
+    r"supported (?:levels|values|options)\b|one of|effort (?:level )?['`\"]|\binvalid value\b",
     re.IGNORECASE,
 )
 _ONLY_ONE = re.compile(r"\bonly (?:the )?(?:default|\d[\d.]*|a value of|set to)\b", re.IGNORECASE)
 _TOGETHER = re.compile(
-    r"\bboth\b|at the same time|\btogether\b|only one of|mutually exclusive|use only one", re.IGNORECASE
+    r"\bboth\b|at the same time|\btogether\b|only one of|mutually exclusive|use only one|\bcombin(?:ed|ation)\b"
+    r"|\balongside\b|\bconjunction with|\bconflicts? with|\bincompatible with",
+    re.IGNORECASE,
 )
+_NAME_REFUSED = re.compile(
+    r"\binstead\b|\bun(?:supported|recogni[sz]ed|known|expected)|\bextra[ _]|\bdeprecated|\bremoved|\bno longer\b"
+    r"|(?:\bnot|n['\u2019]t|\bcannot) (?:be )?(?:a )?"
+    r"(?:support|permit|allow|accept|implement|available|recogni|valid|used|known)"
+    r"|\bdoes not (?:take|know)|\bforbidden|\brejects?\b|不(?:受)?支持|不允许|未知",
+    re.IGNORECASE,
+)
+"""Words about a field's name. Any other refusal of a bound is about its number: another name may bound nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +204,9 @@ class ProviderError:
 def refused_field(error: ProviderError, sent: Mapping[str, Any]) -> RefusedField | None:
     """Return the field of the body `sent` that an error refuses, None if it names none. Never raises."""
     text = (error.message or "")[:MOST_READ]
-    if not _may_refuse(error, text):
-        return None
     asked = _INSTEAD.sub(" ", text)
+    if not _may_refuse(error, text, asked):
+        return None
     names = [name for mention in _mentions(error.param, asked) if (name := _sent_as(mention, sent)) is not None]
     if not names or "" in names[:1]:
         return None
@@ -207,18 +226,32 @@ def says_it_passes(message: str) -> bool:
     return _PASSING.search(message[:MOST_READ]) is not None
 
 
-def _may_refuse(error: ProviderError, text: str) -> bool:
+def _may_refuse(error: ProviderError, text: str, asked: str) -> bool:
     status = error.status
     words = f"{error.code or ''} {error.kind or ''}"
     if status is None or status in _NEVER or _ROW_CODES.search(words) or _ROW.search(text) or _PASSING.search(text):
         return False
     if 400 <= status < 500:
-        return error.param is not None or _REFUSES.search(f"{text} {words}") is not None
+        is_sure = status in _OF_REQUESTS and next(_sure_mentions(error.param, asked), None) is not None
+        return is_sure or error.param is not None or _REFUSES.search(f"{text} {words}") is not None
     return status == 500 and _SHAPE.search(text) is not None and _OUTAGE.search(text) is None
 
 
 def _mentions(param: str | None, text: str) -> Iterator[str]:
     """Yield the names in an error, the surest first: its `param`, a path into the body, a quoted name, a word."""
+    yield from _sure_mentions(param, text)
+    for pattern in _CALLED:
+        for found in pattern.finditer(text):
+            yield found[1]
+    for pattern, name in _PHRASES:
+        if pattern.search(text):
+            yield name
+    for found in _BARE.finditer(text):
+        yield found[0]
+
+
+def _sure_mentions(param: str | None, text: str) -> Iterator[str]:
+    """Yield the names that are marked as such. They need no word of a refusal with a status about the request."""
     if param:
         yield param
     if _SCHEMA.search(text):
@@ -231,14 +264,6 @@ def _mentions(param: str | None, text: str) -> Iterator[str]:
             yield found[1]
     for found in _QUOTED.finditer(text):
         yield found["name"]
-    for pattern in _CALLED:
-        for found in pattern.finditer(text):
-            yield found[1]
-    for pattern, name in _PHRASES:
-        if pattern.search(text):
-            yield name
-    for found in _BARE.finditer(text):
-        yield found[0]
 
 
 def _sent_as(mention: str, sent: Mapping[str, Any]) -> str | None:
@@ -281,5 +306,7 @@ def _fault(error: ProviderError, name: str, text: str) -> FieldFault:
     if _ONLY_ONE.search(text):
         return FieldFault.FIELD
     if _RANGE_CODES.search(error.code or "") or _RANGE.search(text):
+        return FieldFault.RANGE
+    if _is_bound(name) and not _NAME_REFUSED.search(f"{text} {error.code or ''}".replace("_", " ")):
         return FieldFault.RANGE
     return FieldFault.SETTING if _SETTING.search(text) else FieldFault.FIELD

@@ -189,6 +189,69 @@ def test_no_words_break_it_and_what_it_finds_was_sent(
     assert found is None or found.name.split(".")[0] in {*sent, "system", "response_format"}
 
 
+SENT = {
+    **CHAT,
+    "min_p": 0.1,
+    "verbosity": "low",
+    "chat_template_kwargs": {},
+    "thinking": {"type": "enabled"},
+    "tools": [],
+}
+# Invented wordings, in no table: status, message, the field and what about it; None: it teaches nothing.
+WORDINGS: list[tuple[int, str, str | None, FieldFault | None]] = [
+    (400, "temperature: this knob is gone for reasoning deployments", "temperature", FIELD),
+    (400, "We don't allow sampling temperature to be customised for m.", "temperature", FIELD),
+    (400, "Parameter `seed` has no effect on this deployment and was rejected", "seed", FIELD),
+    (422, "body -> stop: property is forbidden", "stop", FIELD),
+    (400, "The model m can't be asked for log probabilities.", "logprobs", FIELD),
+    (400, "The model m can\u2019t be asked for log probabilities.", "logprobs", FIELD),
+    (400, "m: json_schema responses are unavailable on this plan", "response_format", FIELD),
+    (400, "min_p isn't a valid option", "min_p", FIELD),
+    (400, "got an unexpected keyword argument 'min_p'", "min_p", FIELD),
+    (400, "The `stop` you gave is more than this deployment can do", "stop", FIELD),
+    (400, "verbosity isn't something that m knows", "verbosity", FIELD),
+    (400, "system messages aren't accepted by m", "system", FIELD),
+    (400, "reasoning_effort may not be combined with temperature", "temperature", FIELD),
+    (400, "seed conflicts with top_p", "top_p", FIELD),
+    (400, "Malformed input request: #: extraneous key [seed] is not permitted", "seed", FIELD),
+    (400, "\u53c2\u6570 seed \u4e0d\u53d7\u652f\u6301", "seed", FIELD),
+    (400, "stop \u53c2\u6570\u65e0\u6548", "stop", FIELD),
+    (403, "This tier may not request logprobs", "logprobs", FIELD),
+    (500, "ValueError: temperature (0.2) is unsupported for the greedy decoder", "temperature", FIELD),
+    (400, "max_tokens isn't known here", "max_tokens", FIELD),
+    (400, "max_tokens has been removed, call it something else", "max_tokens", FIELD),
+    # About a number, which another name of the bound would not mend.
+    (400, "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", "max_tokens", RANGE),
+    (400, "max_tokens: 512 tokens is more than m has", "max_tokens", RANGE),
+    (400, "I cannot give you 512 `max_tokens`", "max_tokens", RANGE),
+    (400, "temperature must be in [0, 1]", "temperature", RANGE),
+    (400, "top_p should be a number in (0, 1)", "top_p", RANGE),
+    (400, "Input validation error: `top_p` must be > 0.0 and < 1.0", "top_p", RANGE),
+    (400, "reasoning_effort: invalid value high", "reasoning_effort", SETTING),
+    # About a state, an account, a text or nothing.
+    (400, "Cannot reach the host of `response_format` grammars", None, None),
+    (400, "logprobs worker is not responding", None, None),
+    (400, "No healthy replica for parameter `tools`", None, None),
+    (400, "seed: connection reset by peer, not supported", None, None),
+    (400, "temperature sampler crashed, cannot go on", None, None),
+    (400, "Account quota for `tools` is not enough", None, None),
+    (422, "The `response_format` service timed out", None, None),
+    (403, "Your project does not have access to model m", None, None),
+    (403, "Request blocked by rule 1020 (temperature)", None, None),
+    (400, "Unrecognized chat message.", None, None),
+    (429, "max_tokens per minute isn't enough", None, None),
+    (503, "seed isn't supported", None, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "message", "field", "fault"), WORDINGS)
+def test_a_wording_that_nobody_has_listed_is_read(
+    status: int, message: str, field: str | None, fault: FieldFault | None
+) -> None:
+    found = refused_field(ProviderError(status, message=message), SENT)
+    assert found == (None if field is None or fault is None else RefusedField(field, fault))
+
+
 ROWS = {
     1: "max_tokens", 2: "temperature", 3: "temperature", 4: "stop", 5: "logprobs", 6: "logprobs", 7: "max_tokens",
     8: "response_format", 9: "response_format", 10: "response_format", 11: "system", 13: "response_format",
