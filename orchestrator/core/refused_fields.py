@@ -119,7 +119,8 @@ _INSTEAD = re.compile(
     r"\b(?:please )?(?:use|try|set|prefer)\b[^.]{0,120}\binstead\b|\bdid you mean\b.*", re.IGNORECASE
 )
 _REFUSES = re.compile(
-    r"\b(?:not|cannot|no longer|never)\b|n['\u2019]t\b|\bun(?:supported|recogni[sz]ed|known|expected|available|allowed)"
+    r"\b(?:not|cannot|no longer|never)\b|n['\u2019]t\b"
+    r"|\bun(?:supported|recogni[sz]ed|known|expected|available|allowed)"
     r"|\b(?:in)?valid|\bdeprecated|\bextra[ _]|\bforbidden|\bonly\b|\bmust\b|\bshould be\b|\brequired\b"
     r"|literal_error|\brefused|\bdisallow|\bremoved|\bexceed|\btoo (?:large|small|many|long|high|low)|\bmaximum"
     r"|\bminimum|\breject(?:s|ed)?\b|\bincompatible|\bconflicts?\b|\bspecified\b|\brestricted"
@@ -142,7 +143,8 @@ _PASSING = re.compile(
     r"overload|\btemporar|try again (?:later|in|after|shortly|soon)\b|maintenance|\brestart|\bstarting up|\bbusy\b"
     r"|\btimed out|\b(?:cannot|could not|failed to) (?:reach|connect)|\bunreachable"
     r"|\bconnection (?:error|refused|reset|closed|aborted|lost)|\bout of memory|\bcrashe?[ds]?\b"
-    r"|\bbad gateway|\bgateway time|\bservice unavailable|\bnot responding|\bno (?:healthy|available) \w+|\bquota\b|\bexhausted\b|\brate limit",
+    r"|\bbad gateway|\bgateway time|\bservice unavailable|\bnot responding"
+    r"|\bno (?:healthy|available) \w+|\bquota\b|\bexhausted\b|\brate limit",
     re.IGNORECASE,
 )
 """Words about a state that passes. They count with any status, also beside a field's name."""
