@@ -19,7 +19,7 @@ install: $(VENV)/installed
 $(VENV)/installed: pyproject.toml constraints/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit("orch needs Python 3.11 or later; run make with PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints/dev.txt --editable '.[dev,apprise,gpu,heic,ocr,office,otel,parquet,postgres,s3,sevenzip]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints/dev.txt --editable '.[dev,apprise,gpu,heic,ocr,office,otel,parquet,postgres,s3,sevenzip,xlsx]'
 	touch $@
 
 # A real vLLM on CPU in its own environment (3 GB). Where it cannot be had, it says so and tests that need it skip.

@@ -88,7 +88,7 @@ models:
 #deadline: 8h                          # or "06:00", or an ISO time
 #budget: 5                             # dollars, a hard cap
 #allow: {location: local}              # nothing leaves for a hosted backend
-#output: {path: answers.jsonl}         # .csv and .parquet too, with `format`
+output: {path: answers.csv, shape: wide}   # a row per document; .xlsx, .parquet and .jsonl too
 #tags: {team: legal}                   # for cost reports
 """
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import click
 
@@ -15,26 +15,27 @@ from orchestrator.cli.console_jobs import job_detail, plan_lines
 from orchestrator.cli.console_progress import LiveProgress, progress
 from orchestrator.cli.context import Context, opened, ready, say_exposure
 from orchestrator.cli.edited_files import of_edited
-from orchestrator.cli.options import FILE, FORCE, fail_on_option, job_options
+from orchestrator.cli.options import FILE, FORCE, TableFlags, fail_on_option, job_options, table_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.cli.plan import plan_json
-from orchestrator.cli.rows import may_overwrite, place_of, require_own, write_rows
+from orchestrator.cli.rows import form_of, may_overwrite, place_of, require_own, table_for, write_rows
 from orchestrator.core.clock import now
 from orchestrator.core.counts import FailOn, number_of
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
 from orchestrator.core.events import EventKind
-from orchestrator.core.extras import require_parquet
 from orchestrator.core.model import REPAY, Job, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.engine import manual_actions
 from orchestrator.engine.lock import running_engine
 from orchestrator.engine.settings_in_force import differences
-from orchestrator.pipeline.build.intake import How, Intake, Options
+from orchestrator.pipeline.build.intake import How, Intake, Options, draft
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
+from orchestrator.pipeline.finish import outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of, writing
 from orchestrator.reports import status
+from orchestrator.settings.job_spec import format_of
 from orchestrator.settings.stored_spec import tasks_of
 
 
@@ -42,21 +43,28 @@ from orchestrator.settings.stored_spec import tasks_of
 @FILE
 @job_options
 @click.option("-o", "--output", metavar="FILE", help="Write the rows here when done: a file or address (s3://…).")
+@table_options
 @fail_on_option
 @quiet_option
 @json_option
-def run(file: Path, options: Options, output: str | None, fail_on: FailOn | None, quiet: bool, as_json: bool) -> int:
+def run(
+    file: Path, options: Options, output: str | None, fail_on: FailOn | None, quiet: bool, as_json: bool,
+    table: TableFlags,
+) -> int:  # fmt: skip
     """Submit a job or batch file, run it to completion, show the results.
 
     The same command resumes an unfinished job where it stopped.
     """
     place = None if output is None else place_of(output, file)
-    if PurePath(output or "").suffix == ".parquet":
-        require_parquet(f"-o {output}")
+    outputs.check_format(format_of(output or "") or "jsonl", f"-o {output}")
     with ready() as context, progress(quiet=quiet or as_json) as view:
         say_exposure(context)
         if place is not None:
             require_own(context, place, overwrite=options.overwrite)
+        # Before the job is recorded: what is refused leaves none behind.
+        drafted = draft(file, context.config, context.home, options, now())
+        form = form_of(drafted, output)
+        shape = table_for(drafted, form, table)
         intake = _taken_in(context, file, options, view)
         _say_taken_in(view, intake)
         from orchestrator.cli.running import finish
@@ -65,7 +73,7 @@ def run(file: Path, options: Options, output: str | None, fail_on: FailOn | None
         if place is not None and detail.line.job.error is None:
             is_merged = intake.job.finished_at is None
             with writing(context.store, context.home.identity(), detail.line.job.id, place, now):
-                write_rows(context, detail.line.job, place, None, view.counted, is_merged=is_merged)
+                write_rows(context, detail.line.job, place, form, shape, view.counted, is_merged=is_merged)
         view.stop()
         return _show(detail, fail_on, as_json)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import wraps
 from pathlib import Path
@@ -154,3 +155,24 @@ def _as_options(options: Sequence[Decorator]) -> Decorator:
 
 plan_options = _as_options(_TERMS)
 job_options = _as_options((*_QUEUED, *_TERMS))
+
+
+@dataclass(frozen=True, slots=True)
+class TableFlags:
+    """The shape of a table as the command line states it; None and empty: as the job file says."""
+
+    wide: bool | None
+    columns: tuple[str, ...]
+    excel: bool
+
+
+def table_options(function: Command) -> Command:
+    @click.option("--wide/--long", "wide", default=None, help="A table row per document, or per row.")
+    @click.option("--columns", metavar="NAME,…", help="The table's columns, in this order.")
+    @click.option("--excel", is_flag=True, help="CSV for spreadsheets: read as UTF-8, and no cell is a formula.")
+    @wraps(function)
+    def command(*args: Any, wide: bool | None, columns: str | None, excel: bool, **options: Any) -> int:
+        names = tuple(name.strip() for name in (columns or "").split(",") if name.strip())
+        return function(*args, table=TableFlags(wide, names, excel), **options)
+
+    return command

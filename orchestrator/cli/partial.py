@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from orchestrator.cli.context import Context, say_keys
-from orchestrator.cli.rows import WrittenRows, form_of, style_of, write_lines
+from orchestrator.cli.rows import WrittenRows, style_of, write_lines
 from orchestrator.core.model import Job
 from orchestrator.engine.handles import hosted_handle, own_handle
 from orchestrator.engine.lock import engine_lock
@@ -14,17 +14,18 @@ from orchestrator.engine.loop import Engine
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines
 from orchestrator.pipeline.finish.confidences import merging_checks
-from orchestrator.pipeline.finish.outputs import Format
+from orchestrator.pipeline.finish.outputs import Format, TableShape
 from orchestrator.server.host import socket_path
 from orchestrator.settings.backends import OwnServer
 
 
-def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> WrittenRows:
+def write_partial(
+    context: Context, job: Job, output: str | Path | None, form: Format, table: TableShape
+) -> WrittenRows:
     """Write the rows that have a result by now, including rows of running batches.
 
     Asks the servers of the running engine; without an engine, starts them for this purpose and sends no row.
     """
-    form = form or form_of(job, output)
     say_keys(context.config)
     with ExitStack() as stack:
         holder = stack.enter_context(engine_lock(context.home))
@@ -39,7 +40,7 @@ def write_partial(context: Context, job: Job, output: str | Path | None, form: F
                 style=style_of(form),
             )
         )
-        return write_lines(lines, job, output, form)
+        return write_lines(lines, job, output, form, table)
 
 
 def _own(context: Context, stack: ExitStack) -> OpenHandle:

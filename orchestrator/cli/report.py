@@ -45,6 +45,7 @@ def report() -> None:
     "--compare", metavar="PROVIDER:MODEL", help="The hosted model to compare with, and for models without list price."
 )
 @click.option("--csv", "as_csv", is_flag=True, help="CSV output.")
+@click.option("--excel", is_flag=True, help="CSV that spreadsheets read as UTF-8.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write it as an HTML page.")
 @click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 @json_option
@@ -54,6 +55,7 @@ def report_cost(
     since: str | None,
     compare: str | None,
     as_csv: bool,
+    excel: bool,
     html: Path | None,
     overwrite: bool,
     as_json: bool,
@@ -70,8 +72,8 @@ def report_cost(
             _write_page(context, built, html, since, overwrite=overwrite)
         if as_json:
             print_json({**built.to_json(), "held": [one.to_json() for one in _held(context, since, job_id)]})
-        elif as_csv:
-            show(built.to_csv(), whole=True)
+        elif as_csv or excel:
+            show(built.to_csv(excel=excel), whole=True)
         elif html is None:
             from orchestrator.cli.console import out
             from orchestrator.cli.console_reports import cost_lines

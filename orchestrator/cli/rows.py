@@ -14,16 +14,18 @@ import click
 
 from orchestrator.cli import drop_output
 from orchestrator.cli.context import Context
+from orchestrator.cli.options import TableFlags
 from orchestrator.core import addresses
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.finish import outputs
-from orchestrator.pipeline.finish.delivery import BY_HAND, is_foreign
+from orchestrator.pipeline.finish.delivery import BY_HAND, is_foreign, output_of
 from orchestrator.pipeline.finish.merge import check_output
-from orchestrator.pipeline.finish.outputs import Format
+from orchestrator.pipeline.finish.outputs import Format, TableShape
 from orchestrator.settings.job_spec import ENDINGS_HINT, format_of, has_unknown_ending
+from orchestrator.settings.stored_spec import tasks_of
 
 EVERY = 1000
 Progress = Callable[[str, int, int, str], None]
@@ -42,7 +44,8 @@ def write_rows(
     context: Context,
     job: Job,
     output: str | Path | None,
-    form: Format | None,
+    form: Format,
+    table: TableShape,
     progress: Progress | None = None,
     *,
     is_merged: bool = False,
@@ -51,7 +54,6 @@ def write_rows(
 
     `is_merged` says that the job has just ended, so the merged rows in the home are current. Raises StorageError.
     """
-    form = form or form_of(job, output)
     merged = context.home.merged(job.id, style_of(form))
     if is_merged and merged.exists():
         lines = _lines_of(merged)
@@ -59,7 +61,7 @@ def write_rows(
         lines = merged_lines(context.store, context.home, job, style=style_of(form))
     if progress is not None:
         lines = _counted(lines, context.store.jobs.counts([job.id])[job.id].total, progress)
-    return write_lines(lines, job, output, form)
+    return write_lines(lines, job, output, form, table)
 
 
 def _lines_of(merged: Path) -> Iterator[bytes]:
@@ -120,21 +122,43 @@ def form_of(job: Job, output: str | Path | None) -> Format:
     return "batch" if job.kind is JobKind.BATCH else "jsonl"
 
 
+def table_for(job: Job, form: Format, flags: TableFlags) -> TableShape:
+    """Return the shape of a table that options state, else the job's output.
+
+    Merged rows stay as they are unless options shape them. Raises UsageError for options that do not fit the format,
+    and for an unknown column.
+    """
+    is_stated = flags.wide is not None or flags.columns
+    if form == "batch" and is_stated:
+        raise UsageError("--wide, --long and --columns are for tables", hint="--format csv, parquet, xlsx or jsonl")
+    if flags.excel and form != "csv":
+        raise UsageError("--excel is for CSV", hint="-o FILE.csv or --format csv; an .xlsx file needs no option")
+    output = output_of(job) if form in ("csv", "parquet", "xlsx") else None
+    stated = TableShape() if output is None else outputs.table_of(output)
+    wide = stated.wide if flags.wide is None else flags.wide
+    columns = flags.columns or (stated.columns if wide == stated.wide else ())
+    table = TableShape(wide, columns, flags.excel or (stated.excel and form == "csv"))
+    outputs.check_columns(table, form, tasks_of(job))
+    return table
+
+
 def style_of(form: Format) -> str:
     """Return the style of lines from which a format is made."""
     return "batch" if form == "batch" else "jsonl"
 
 
-def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, form: Format) -> WrittenRows:
+def write_lines(
+    lines: Iterator[bytes], job: Job, output: str | Path | None, form: Format, table: TableShape
+) -> WrittenRows:
     """Write rows in a format."""
     if output is not None:
-        written = outputs.write(output, form, job, lines)
+        written = outputs.write(output, form, job, lines, table)
         return WrittenRows(written.rows, form, str(written))
     counted = outputs.CountedLines(lines)
     # A program gets the bytes unchanged; a terminal would obey control characters of models and documents.
     stream = cast(BinaryIO, _Shown(sys.stdout)) if sys.stdout.isatty() else sys.stdout.buffer
     try:
-        outputs.encode(stream, counted, form, job.id, outputs.schemas_of(job))
+        outputs.encode(stream, counted, form, job.id, outputs.schemas_of(job), table)
         stream.flush()
     except BrokenPipeError:
         raise

@@ -13,7 +13,7 @@ import click
 
 from orchestrator.cli.context import CommandSettings, Context, opened, require_current
 from orchestrator.cli.failures import CommandInterrupted
-from orchestrator.cli.options import fail_on_option
+from orchestrator.cli.options import TableFlags, fail_on_option, table_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.core.clock import now
 from orchestrator.core.counts import FailOn
@@ -159,10 +159,11 @@ def _watch(context: Context, name: str | None) -> int:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["jsonl", "csv", "parquet", "batch"]),
-    help="jsonl: merged rows; csv, parquet: a table of them; batch: OpenAI result lines. "
+    type=click.Choice(["jsonl", "csv", "parquet", "xlsx", "batch"]),
+    help="jsonl: merged rows; csv, parquet, xlsx: a table of them; batch: OpenAI result lines. "
     "Default: by FILE's extension; batch for a job made from a batch file.",
 )
+@table_options
 @click.option("--partial", is_flag=True, help="Write what a running job has done so far.")
 @click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 @fail_on_option
@@ -170,7 +171,7 @@ def _watch(context: Context, name: str | None) -> int:
 @json_option
 def fetch(
     job_name: str, output: str | None, form: Format | None, partial: bool, overwrite: bool, fail_on: FailOn | None,
-    quiet: bool, as_json: bool,
+    quiet: bool, as_json: bool, table: TableFlags,
 ) -> int:  # fmt: skip
     """Write a job's rows in input order.
 
@@ -179,17 +180,19 @@ def fetch(
     With -o, --json reports what was written; without -o, the rows go to stdout as they are.
     """
     from orchestrator.cli.console_progress import progress
-    from orchestrator.cli.rows import form_of, place_of, require_own, write_rows
+    from orchestrator.cli.rows import form_of, place_of, require_own, table_for, write_rows
     from orchestrator.pipeline.finish import outputs
     from orchestrator.pipeline.finish.delivery import writing
 
-    if form == "parquet" and output is None:
-        raise UsageError("--format parquet: cannot be written to stdout", hint="-o FILE names a file")
+    if form in ("parquet", "xlsx") and output is None:
+        raise UsageError(f"--format {form}: cannot be written to stdout", hint="-o FILE names a file")
     with opened() as context, progress(quiet=quiet or as_json or output is None) as view:
         job, store = context.job(job_name, tell=not as_json), context.store
         _check_fetchable(context, job, partial)
-        outputs.check_format(form or form_of(job, output), f"-o {output}")
         place = None if output is None else place_of(output, Path(job.source), form)
+        form = form or form_of(job, output)
+        outputs.check_format(form, f"-o {output}")
+        shape = table_for(job, form, table)
         if place is not None:
             require_own(context, place, overwrite=overwrite)
         owned = nullcontext() if place is None else writing(store, context.home.identity(), job.id, place, now)
@@ -197,9 +200,9 @@ def fetch(
             if partial and job.finished_at is None:
                 from orchestrator.cli.partial import write_partial
 
-                written = write_partial(context, job, place, form)
+                written = write_partial(context, job, place, form, shape)
             else:
-                written = write_rows(context, job, place, form, view.counted)
+                written = write_rows(context, job, place, form, shape, view.counted)
         view.stop()
         if as_json and output is not None:
             print_json({"job": job.id, "rows": written.rows, "file": output, "format": written.form})

@@ -15,6 +15,14 @@ def require_parquet(what: str) -> None:
         )
 
 
+def require_xlsx(what: str) -> None:
+    """Raise UsageError, naming `what` needs it, if workbooks cannot be written."""
+    if find_spec("xlsxwriter") is None:
+        raise UsageError(
+            f"{what}: .xlsx needs XlsxWriter, which is not installed", hint="pip install 'orch-batch[xlsx]'"
+        )
+
+
 def require_otel() -> None:
     """Raise UsageError if telemetry support is not installed."""
     try:

@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Forecast, Price, Usage
+from orchestrator.core.spreadsheets import BOM, no_formula
 from orchestrator.policy.pricing import Tier, rates
 from orchestrator.policy.token_rates import TierPrice
 
@@ -152,15 +153,19 @@ class CostReport:
             "total": _json(self.total),
         }
 
-    def to_csv(self) -> str:
-        """Return the lines as CSV with a header; group names that look like formulas are quoted."""
-        out = io.StringIO()
+    def to_csv(self, *, excel: bool = False) -> str:
+        """Return the lines as CSV with a header; group names that look like formulas are quoted.
+
+        With `excel`, spreadsheets read it as UTF-8.
+        """
+        out = io.StringIO(BOM if excel else "")
+        out.seek(0, io.SEEK_END)
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([self.by, *_COLUMNS])
         for line in self.lines:
             usage, estimate = line.usage, line.estimate
             writer.writerow(
-                [_no_formula(line.group), line.rows, usage.input_tokens, usage.cached_tokens, usage.output_tokens,
+                [no_formula(line.group), line.rows, usage.input_tokens, usage.cached_tokens, usage.output_tokens,
                  f"{line.cost:f}", line.estimated, f"{line.realtime.cost:f}", f"{line.batch.cost:f}",
                  line.batch.estimated, usage.cache_write_tokens, usage.reasoning_tokens, f"{line.uncertain:f}",
                  line.documents, _text(estimate.p50 if estimate else None), f"{line.listed.cost:f}",
@@ -168,10 +173,6 @@ class CostReport:
                  _text(line.per_1000_tokens), line.unpriced]
             )  # fmt: skip
         return out.getvalue()
-
-
-def _no_formula(text: str) -> str:
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 # New columns go to the end: scripts also read columns by position.

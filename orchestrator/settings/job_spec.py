@@ -115,8 +115,10 @@ class Allow(JobFilePart):
     location: Literal["any", "local"] = Field("any", description="`local`: never leaves for a hosted backend")
 
 
-OutputFormat = Literal["jsonl", "csv", "parquet", "batch"]
-FORMATS: Mapping[str, OutputFormat] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+OutputFormat = Literal["jsonl", "csv", "parquet", "xlsx", "batch"]
+FORMATS: Mapping[str, OutputFormat] = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet", ".xlsx": "xlsx",
+}  # fmt: skip
 """Formats by the ending of a file's name."""
 ENDINGS_HINT = f"name it {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]}, or name the format"
 
@@ -141,6 +143,9 @@ class Output(JobFilePart):
         None, min_length=1, description="file, relative to the job file's folder, or an address such as s3://…"
     )
     format: OutputFormat = Field("jsonl", description="default: what the ending of `path` stands for, else jsonl")
+    shape: Literal["long", "wide"] = Field("long", description="a table row per row, or per document (wide)")
+    columns: tuple[str, ...] = Field((), description="the table's columns, in this order; default: all")
+    excel: bool | None = Field(None, description="CSV for spreadsheets: read as UTF-8, and no cell is a formula")
     partition: Literal["night"] | None = Field(None, description="path is a folder with a folder for each night")
     overwrite: bool | None = Field(None, description="whether a file may be overwritten that orch did not write")
     table: str | None = Field(
@@ -184,6 +189,12 @@ class Output(JobFilePart):
             raise ValueError("name either a `path` or a `table`")
         if self.table is not None and (addresses.count(None) != 1 or self.format != "jsonl" or self.partition):
             raise ValueError("a `table` has either `url` or `url_env`, and no format or partition")
+        if self.table is not None and (self.shape != "long" or self.columns):
+            raise ValueError("`shape` and `columns` are for a `path`: a table has a row per row and all columns")
+        if self.format == "batch" and (self.shape != "long" or self.columns):
+            raise ValueError("`shape` and `columns` are for tables: result lines of a batch have a form of their own")
+        if self.excel is not None and self.format != "csv":
+            raise ValueError("`excel` is for CSV")
         if self.table is not None and self.overwrite is not None:
             raise ValueError("`overwrite` is for a `path`: a job replaces its own rows in a table and no others")
         if self.path is not None and addresses.count(None) != 2:

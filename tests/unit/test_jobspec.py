@@ -143,7 +143,8 @@ BAD = {
     "a field misspelt": (GOOD + "deadlin: 8h\n", f":9: deadlin: {UNKNOWN}\n  hint: did you mean 'deadline'?"),
     "a field of nothing": (
         GOOD + "output: {path: x, xyzzy: 1}\n",
-        f":9: output.xyzzy: {UNKNOWN}\n  hint: known fields: format, overwrite, partition, path, table, url, url_env",
+        f":9: output.xyzzy: {UNKNOWN}\n"
+        "  hint: known fields: columns, excel, format, overwrite, partition, path, shape, table, url, url_env",
     ),
     "a task's field misspelt": (
         GOOD.replace(TASK, TASK + "    max_token: 5\n"),
@@ -230,12 +231,24 @@ BAD = {
     "allow a word": (GOOD + "allow: local\n", ":9: allow: must be a mapping (`key: value`)"),
     "an unknown format": (
         GOOD + "output:\n  path: x\n  format: xml\n",
-        ":11: output.format: Input should be 'jsonl', 'csv', 'parquet' or 'batch'",
+        ":11: output.format: Input should be 'jsonl', 'csv', 'parquet', 'xlsx' or 'batch'",
     ),
     "an output whose name promises another format": (
-        GOOD + "output:\n  path: answers.xlsx\n",
-        ":9: output: the ending of 'answers.xlsx' stands for no format: name it .jsonl, .ndjson, .csv or .parquet, "
-        "or name the format",
+        GOOD + "output:\n  path: answers.docx\n",
+        ":9: output: the ending of 'answers.docx' stands for no format: name it .jsonl, .ndjson, .csv, .parquet "
+        "or .xlsx, or name the format",
+    ),
+    "columns of a table of rows": (
+        GOOD + "output: {table: t, url: 'sqlite:///x.db', columns: [document]}\n",
+        ":9: output: `shape` and `columns` are for a `path`: a table has a row per row and all columns",
+    ),
+    "a shape of result lines": (
+        GOOD + "output: {path: x.jsonl, format: batch, shape: wide}\n",
+        ":9: output: `shape` and `columns` are for tables: result lines of a batch have a form of their own",
+    ),
+    "a workbook that is said to be for Excel": (
+        GOOD + "output: {path: x.xlsx, excel: true}\n",
+        ":9: output: `excel` is for CSV",
     ),
     "an output without a place": (GOOD + "output: {format: csv}\n", ":9: output: name either a `path` or a `table`"),
     "an output in two places": (

@@ -107,25 +107,24 @@ def read_spec(path: Path, config: Config) -> JobSpec:
             if alias in known:
                 continue
             names = ", ".join(sorted(known)) or "none is declared"
-            raise InputError(
-                f"the model alias {alias!r} is not declared (known: {names})",
-                file=path,
-                line=line_of(("tasks", index, *place), lines_of(path)),
-                field=spell(("tasks", index, *place)),
-                hint=f"add to the job file:  models: {{{alias}: NAME_OF_THE_MODEL}}",
-            )
+            told = f"the model alias {alias!r} is not declared (known: {names})"
+            hint = f"add to the job file:  models: {{{alias}: NAME_OF_THE_MODEL}}"
+            raise _wrong(path, ("tasks", index, *place), told, hint)
     for name in spec.allow.backends or ():
         if name not in config.backends:
-            raise InputError(
-                f"there is no backend {name!r} in {config.path or 'orch.toml'}",
-                file=path,
-                line=line_of(("allow", "backends"), lines_of(path)),
-                field="allow.backends",
-                hint=f"known: {', '.join(config.backends) or 'none'}",
-            )
+            told = f"there is no backend {name!r} in {config.path or 'orch.toml'}"
+            raise _wrong(path, ("allow", "backends"), told, f"known: {', '.join(config.backends) or 'none'}")
     if spec.output is not None:
         outputs.check(spec.output)
+        try:
+            outputs.check_columns(outputs.table_of(spec.output), spec.output.format, spec.tasks)
+        except UsageError as error:
+            raise _wrong(path, ("output", "columns"), error.message, error.hint) from None
     return spec
+
+
+def _wrong(path: Path, place: tuple[str | int, ...], message: str, hint: str | None) -> InputError:
+    return InputError(message, file=path, line=line_of(place, lines_of(path)), field=spell(place), hint=hint)
 
 
 def draft(path: Path, config: Config, home: Home, options: Options, now: datetime) -> Job:

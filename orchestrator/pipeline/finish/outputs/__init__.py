@@ -1,4 +1,4 @@
-"""Output formats and places of merged rows: JSONL, CSV, Parquet; a file, a folder of nights, a bucket, a SQL table.
+"""Output formats and places of merged rows: JSONL, CSV, Parquet, .xlsx; a file, a folder, a bucket, a SQL table.
 
 Reads the merged lines that `results.merged_row` writes; callers supply them, as this package does not know the store.
 """
@@ -15,10 +15,10 @@ from typing import Any
 from orchestrator.core import addresses
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
-from orchestrator.core.extras import require_parquet
+from orchestrator.core.extras import require_parquet, require_xlsx
 from orchestrator.core.model import Job
 from orchestrator.pipeline.finish.outputs import places
-from orchestrator.pipeline.finish.outputs.formats import CountedLines, Format, encode
+from orchestrator.pipeline.finish.outputs.formats import LONG, CountedLines, Format, TableShape, encode
 from orchestrator.pipeline.finish.outputs.kinds import VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Tasks
 from orchestrator.pipeline.finish.outputs.vectors import sized
@@ -27,10 +27,12 @@ from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.settings.task_spec import Task
 
 __all__ = [
-    "ENDINGS", "CountedLines", "Format", "Written", "check", "check_format", "deliver", "encode", "place_of",
-    "places", "probe", "schemas_of", "write",
+    "ENDINGS", "LONG", "CountedLines", "Format", "TableShape", "Written", "check", "check_columns", "check_format",
+    "deliver", "encode", "place_of", "places", "probe", "schemas_of", "table_of", "write",
 ]  # fmt: skip
-ENDINGS: Mapping[Format, str] = {"jsonl": "jsonl", "batch": "jsonl", "csv": "csv", "parquet": "parquet"}
+ENDINGS: Mapping[Format, str] = {
+    "jsonl": "jsonl", "batch": "jsonl", "csv": "csv", "parquet": "parquet", "xlsx": "xlsx",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,21 @@ def _size(number: int) -> str:
 
 def schemas_of(job: Job) -> Tasks:
     """Return the tasks of a job with the kind of their answers; empty for a ready batch file."""
-    return {task.id: _answers_of(task) for task in tasks_of(job)}
+    return _schemas(tasks_of(job))
+
+
+def _schemas(tasks: Iterable[Task]) -> Tasks:
+    return {task.id: _answers_of(task) for task in tasks}
+
+
+def table_of(output: Output) -> TableShape:
+    """Return the shape of the table that a job file asks for."""
+    return TableShape(output.shape == "wide", output.columns, bool(output.excel))
+
+
+def check_columns(table: TableShape, form: Format, tasks: Iterable[Task]) -> None:
+    """Raise UsageError for a column that the table of these tasks does not have."""
+    table.layout("", _schemas(tasks), flat=form in ("csv", "xlsx"))
 
 
 def _answers_of(task: Task) -> Mapping[str, Any] | VectorOf | None:
@@ -71,7 +87,7 @@ def _answers_of(task: Task) -> Mapping[str, Any] | VectorOf | None:
     return task.output_schema
 
 
-def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> Written:
+def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes], table: TableShape = LONG) -> Written:
     """Write a job's lines to a path or an address, whole or not at all.
 
     `lines` are merged lines, for `batch` OpenAI's result lines. Raises OutputError, and UsageError if no installed
@@ -80,7 +96,7 @@ def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> 
     check_format(form, str(place))
     counted = CountedLines(lines)
     with places.opened(place) as file:
-        encode(file, counted, form, job.id, schemas_of(job))
+        encode(file, counted, form, job.id, schemas_of(job), table)
         size = file.tell()
     return Written(str(place), counted.rows, counted.bytes, size)
 
@@ -92,7 +108,7 @@ def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Wr
     library is not installed.
     """
     if (place := place_of(output, job, night)) is not None:
-        return write(place, output.format, job, lines)
+        return write(place, output.format, job, lines, table_of(output))
     from orchestrator.pipeline.finish.outputs import sqltable
     from orchestrator.pipeline.finish.outputs.layout import Layout
 
@@ -154,3 +170,5 @@ def check_format(form: Format, what: str) -> None:
     """Raise UsageError if no installed library writes this format."""
     if form == "parquet":
         require_parquet(what)
+    elif form == "xlsx":
+        require_xlsx(what)

@@ -1,17 +1,22 @@
-"""Encoding of merged lines as JSONL, CSV or Parquet. Holds at most a few thousand rows in memory."""
+"""Encoding of merged lines as JSONL, CSV, Parquet or a workbook. Holds at most a few thousand rows in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
+from orchestrator.core.jsonl import single_line
+from orchestrator.core.spreadsheets import BOM, no_formula
+from orchestrator.pipeline.finish.outputs.chosen import ChosenColumns
 from orchestrator.pipeline.finish.outputs.kinds import Kind, ListOf, Plain, Struct, VectorOf
-from orchestrator.pipeline.finish.outputs.layout import Layout, Tasks
+from orchestrator.pipeline.finish.outputs.layout import Layout, TableLayout, Tasks
 from orchestrator.pipeline.finish.outputs.vectors import sized
+from orchestrator.pipeline.finish.outputs.wide import WideLayout
 from orchestrator.settings.job_spec import OutputFormat
 
 if TYPE_CHECKING:
@@ -39,26 +44,78 @@ class CountedLines:
             yield line
 
 
-def encode(file: BinaryIO, lines: Iterable[bytes], form: Format, job: str, tasks: Tasks) -> None:
-    """Write merged lines to a file. `tasks` maps the job's tasks to the kind of their answers. Raises OSError."""
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """The shape of a table: a row per document if `wide`, else per merged row.
+
+    `columns` are those it has, in this order; empty means all. With `excel`, spreadsheets read CSV as UTF-8, and no
+    cell of it is a formula.
+    """
+
+    wide: bool = False
+    columns: tuple[str, ...] = ()
+    excel: bool = False
+
+    def layout(self, job: str, tasks: Tasks, *, flat: bool) -> TableLayout:
+        """Return the layout of a job's table. Raises UsageError for a column that it does not have."""
+        made: TableLayout = (WideLayout if self.wide else Layout)(job, tasks, flat=flat)
+        return ChosenColumns(made, self.columns) if self.columns else made
+
+
+LONG = TableShape()
+
+
+def encode(
+    file: BinaryIO, lines: Iterable[bytes], form: Format, job: str, tasks: Tasks, table: TableShape = LONG
+) -> None:
+    """Write merged lines to a file. `tasks` maps the job's tasks to the kind of their answers.
+
+    JSONL has the merged lines themselves, unless the table has a shape of its own. Raises OSError, and UsageError for
+    an unknown column.
+    """
     match form:
+        case "jsonl" if table.wide or table.columns:
+            file.writelines(_json_lines(lines, table.layout(job, tasks, flat=False)))
         case "jsonl" | "batch":
             file.writelines(line + b"\n" for line in lines)
         case "csv":
-            file.writelines(csv_lines(lines, Layout(job, tasks, flat=True)))
+            file.writelines(csv_lines(lines, table.layout(job, tasks, flat=True), excel=table.excel))
         case "parquet":
             known, rows = sized(tasks, lines)
-            _write_parquet(file, rows, Layout(job, known, flat=False))
+            _write_parquet(file, rows, table.layout(job, known, flat=False))
+        case "xlsx":
+            from orchestrator.pipeline.finish.outputs.workbook import write_workbook
+
+            write_workbook(file, lines, table.layout(job, tasks, flat=True))
 
 
-def csv_lines(lines: Iterable[bytes], layout: Layout) -> Iterator[bytes]:
-    """Yield a header and merged lines as RFC 4180 in UTF-8.
+def _json_lines(lines: Iterable[bytes], layout: TableLayout) -> Iterator[bytes]:
+    names = [column.name for column in layout.columns]
+    for record in layout.records(lines):
+        cells = (float(cell) if isinstance(cell, Decimal) else cell for cell in layout.cells(record))
+        yield single_line(msgspec.json.encode(dict(zip(names, cells, strict=True)))) + b"\n"
+
+
+def csv_lines(lines: Iterable[bytes], layout: TableLayout, *, excel: bool = False) -> Iterator[bytes]:
+    """Yield a header and the rows of a table as RFC 4180 in UTF-8.
 
     An empty cell is null, `""` an empty text: the csv module cannot tell them apart.
     """
-    yield _csv_line(column.name for column in layout.columns)
-    for line in lines:
-        yield _csv_line(layout.cells(line))
+    names = [column.name for column in layout.columns]
+    if not excel:
+        yield _csv_line(names)
+        for record in layout.records(lines):
+            yield _csv_line(layout.cells(record))
+        return
+    yield BOM.encode() + _csv_line(map(no_formula, names))
+    for record in layout.records(lines):
+        cells = (json_of(cell) if isinstance(cell, list) else cell for cell in layout.cells(record))
+        yield _csv_line(no_formula(cell) if isinstance(cell, str) else cell for cell in cells)
+
+
+def json_of(cell: list[Any]) -> str:
+    """Return a list as JSON text."""
+    return msgspec.json.encode(cell).decode()
 
 
 def _csv_line(cells: Iterable[Any]) -> bytes:
@@ -78,30 +135,30 @@ def _csv_cell(value: Any) -> str:
         case datetime():
             return value.isoformat()
         case list():
-            return _csv_cell(msgspec.json.encode(value).decode())
+            return _csv_cell(json_of(value))
         case _:
             return repr(value)
 
 
-def _write_parquet(file: BinaryIO, lines: Iterable[bytes], layout: Layout) -> None:
+def _write_parquet(file: BinaryIO, lines: Iterable[bytes], layout: TableLayout) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.schema([(column.name, _arrow(column.kind)) for column in layout.columns])
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for group in _groups(lines):
+        for group in _groups(layout.records(lines)):
             columns = zip(*map(layout.cells, group), strict=True)
             arrays = [pa.array(cells, field.type) for cells, field in zip(columns, schema, strict=True)]
             writer.write_batch(pa.record_batch(arrays, schema=schema), row_group_size=GROUP_ROWS)
 
 
-def _groups(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Group lines into row groups."""
+def _groups(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Group the table's rows into row groups."""
     group: list[bytes] = []
     size = 0
-    for line in lines:
-        group.append(line)
-        size += len(line)
+    for record in records:
+        group.append(record)
+        size += len(record)
         if len(group) == GROUP_ROWS or size >= GROUP_BYTES:
             yield group
             group, size = [], 0

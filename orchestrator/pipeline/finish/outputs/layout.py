@@ -1,7 +1,7 @@
-"""Table layout of merged rows: the columns of a job's table, and the cells of each row. Pure.
+"""TableShape layouts of merged rows: the columns of a job's table, and the cells of each of its rows. Pure.
 
-Each merged row becomes one table row, whatever its task. A task with a schema gets a column per field, `TASK.FIELD`.
-An answer that has no such columns, or does not fit them whole, is in the column `answer`.
+In the long layout each merged row becomes one table row, whatever its task; in the wide layout each document. A task
+with a schema gets a column per field, `TASK.FIELD`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -65,7 +65,7 @@ class _Origin(msgspec.Struct):
     document_notes: str | None = None
 
 
-class _Merged(msgspec.Struct):
+class MergedRow(msgspec.Struct):
     """A line of merged rows, as `results.merged_row` writes it."""
 
     custom_id: str
@@ -80,10 +80,10 @@ class _Merged(msgspec.Struct):
     parts: int | None = None
 
 
-_decode = msgspec.json.Decoder(_Merged).decode
+_decode = msgspec.json.Decoder(MergedRow).decode
 
 
-def _read(line: bytes) -> tuple[_Merged, Any, bytes]:
+def read(line: bytes) -> tuple[MergedRow, Any, bytes]:
     """Return a merged line, its output decoded, and its output as JSON."""
     try:
         row = _decode(line)
@@ -130,38 +130,71 @@ class _TaskColumns:
     width: int
 
 
-class Layout:
-    """The columns of a job's table, and its merged lines as cells.
+class TableLayout(Protocol):
+    """The columns of a job's table, and its merged lines as cells."""
+
+    columns: tuple[OutputColumn, ...]
+
+    def records(self, lines: Iterable[bytes]) -> Iterable[bytes]:
+        """Yield the merged lines of one table row after another, joined by newlines."""
+
+    def cells(self, record: bytes) -> list[Any]:
+        """Return the cells of a table row, one per column; None for an empty cell."""
+
+
+class AnswerColumns:
+    """The columns of a job's answers, task after task.
 
     `tasks` maps ids to the kind of their answers. `flat` is for formats without nesting (CSV, SQL): an object becomes
     a column per leaf, a list JSON text.
     """
 
-    def __init__(self, job: str, tasks: Tasks, *, flat: bool) -> None:
-        self._job = job
+    def __init__(self, tasks: Tasks, *, flat: bool) -> None:
         self._flat = flat
         self._tasks: dict[str, _TaskColumns] = {}
-        answers: list[tuple[str, Kind]] = []
+        self.named: list[tuple[str, Kind]] = []
         for task, schema in tasks.items():
             if schema is None:
                 continue
             kind = schema if isinstance(schema, VectorOf) else kind_of(schema)
             kind = flattened(kind) if flat else kind
             named = list(_named(task, kind, flat=flat))
-            self._tasks[task] = _TaskColumns(kind, len(answers), len(named))
-            answers += named
-        self._answers = len(answers)
+            self._tasks[task] = _TaskColumns(kind, len(self.named), len(named))
+            self.named += named
+
+    def fill(self, cells: list[Any], row: MergedRow, output: Any, raw: bytes) -> str | None:
+        """Put an answer into the cells of its task; return the whole answer as text if it does not fit them."""
+        columns = self._tasks.get(row.task)
+        # An answer that failed its check is shown as received.
+        if columns is None or output is _DEEP or row.status != "succeeded":
+            return _text(output, raw)
+        values, fits = _fields(output, columns.kind)
+        spread = list(_leaves(columns.kind, values)) if self._flat else values
+        cells[columns.start : columns.start + columns.width] = spread
+        return None if fits else _text(output, raw)
+
+
+class Layout:
+    """The long layout: a table row per merged row. An answer that does not fit its columns is in `answer`."""
+
+    def __init__(self, job: str, tasks: Tasks, *, flat: bool) -> None:
+        self._job = job
+        self._answers = AnswerColumns(tasks, flat=flat)
+        answers = self._answers.named
         self.answers = slice(len(IDENTITY) - 1, len(IDENTITY) + len(answers))
         """Places of the columns of answers: `answer` and the fields' columns."""
-        every = (*IDENTITY, *answers, *PROVENANCE)
-        names = unique(name for name, _ in every)
-        self.columns = tuple(OutputColumn(name, kind) for name, (_, kind) in zip(names, every, strict=True))
+        self.columns = columns_of((*IDENTITY, *answers, *PROVENANCE))
 
-    def cells(self, line: bytes) -> list[Any]:
+    def records(self, lines: Iterable[bytes]) -> Iterable[bytes]:
+        """Return the lines themselves."""
+        return lines
+
+    def cells(self, record: bytes) -> list[Any]:
         """Return the cells of a merged line, one per column; None for an empty cell."""
-        row, output, raw = _read(line)
+        row, output, raw = read(record)
         error, origin, tokens = row.error, row.provenance, row.provenance.tokens
-        whole, answers = self._answer(row, output, raw)
+        answers: list[Any] = [None] * len(self._answers.named)
+        whole = self._answers.fill(answers, row, output, raw)
         return [
             self._job, row.document, row.task, row.custom_id,
             row.status, error and error.code, error and error.message, whole,
@@ -174,17 +207,12 @@ class Layout:
             origin.document_notes,
         ]  # fmt: skip
 
-    def _answer(self, row: _Merged, output: Any, raw: bytes) -> tuple[str | None, list[Any]]:
-        """Return the text for `answer`, and the cells of the answer columns."""
-        cells: list[Any] = [None] * self._answers
-        columns = self._tasks.get(row.task)
-        # An answer that failed its check is shown as received.
-        if columns is None or output is _DEEP or row.status != "succeeded":
-            return _text(output, raw), cells
-        values, fits = _fields(output, columns.kind)
-        spread = list(_leaves(columns.kind, values)) if self._flat else values
-        cells[columns.start : columns.start + columns.width] = spread
-        return (None if fits else _text(output, raw)), cells
+
+def columns_of(named: Iterable[tuple[str, Kind]]) -> tuple[OutputColumn, ...]:
+    """Return columns with unique names."""
+    every = tuple(named)
+    names = unique(name for name, _ in every)
+    return tuple(OutputColumn(name, kind) for name, (_, kind) in zip(names, every, strict=True))
 
 
 def _text(output: Any, raw: bytes) -> str | None:

@@ -1,0 +1,79 @@
+"""The wide layout: a table row per document, with the answers of all its tasks side by side. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from orchestrator.pipeline.finish.outputs.kinds import Plain
+from orchestrator.pipeline.finish.outputs.layout import AnswerColumns, MergedRow, Tasks, columns_of, read
+
+TEXT = {"type": "string"}
+"""The answers of a task without a schema."""
+_PART = "map"
+
+
+class _Document(msgspec.Struct):
+    document: str
+    task: str
+    stage: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Document).decode
+
+
+class WideLayout:
+    """A table row per document. Answers that do not fit their columns are in `other_answers`, as JSON by task.
+
+    A long document, asked in parts, has the answer about all its parts.
+    """
+
+    def __init__(self, job: str, tasks: Tasks, *, flat: bool) -> None:
+        self._job = job
+        told = {task: TEXT if kind is None else kind for task, kind in tasks.items()}
+        self._answers = AnswerColumns(told, flat=flat)
+        self.columns = columns_of(
+            (
+                ("document", Plain.TEXT), *self._answers.named, ("error", Plain.TEXT), ("other_answers", Plain.TEXT),
+                ("document_notes", Plain.TEXT), ("cost_usd", Plain.MONEY), ("job", Plain.TEXT),
+            )
+        )  # fmt: skip
+
+    def records(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the lines of one document after another, joined by newlines; they come one after another."""
+        document, tasks, record = "", set[str](), list[bytes]()
+        for line in lines:
+            row = _decode(line)
+            # Two documents of one name have the same tasks.
+            if record and (row.document != document or row.task in tasks):
+                yield b"\n".join(record)
+                tasks, record = set(), []
+            document = row.document
+            record.append(line)
+            if row.stage != _PART:
+                tasks.add(row.task)
+        if record:
+            yield b"\n".join(record)
+
+    def cells(self, record: bytes) -> list[Any]:
+        """Return the cells of a document's lines, one per column; None for an empty cell."""
+        rows = [read(line) for line in record.split(b"\n")]
+        answers: list[Any] = [None] * len(self._answers.named)
+        others: dict[str, msgspec.Raw] = {}
+        for row, output, raw in rows:
+            if row.stage != _PART and self._answers.fill(answers, row, output, raw) is not None:
+                others[row.task] = msgspec.Raw(raw)
+        errors = "; ".join(_error(row) for row, _, _ in rows if row.status != "succeeded")
+        notes = next((row.provenance.document_notes for row, _, _ in rows if row.provenance.document_notes), None)
+        cost = sum((row.provenance.cost_usd for row, _, _ in rows), Decimal(0))
+        told = msgspec.json.encode(others).decode() if others else None
+        return [rows[0][0].document, *answers, errors or None, told, notes, cost, self._job]
+
+
+def _error(row: MergedRow) -> str:
+    if row.error is None:
+        return f"{row.task}: {row.status}"
+    return ": ".join(part for part in (row.task, row.error.code, row.error.message) if part)
