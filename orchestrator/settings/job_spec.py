@@ -143,8 +143,12 @@ class Output(JobFilePart):
         None, min_length=1, description="file, relative to the job file's folder, or an address such as s3://…"
     )
     format: OutputFormat = Field("jsonl", description="default: what the ending of `path` stands for, else jsonl")
-    shape: Literal["long", "wide"] = Field("long", description="a table row per row, or per document (wide)")
-    columns: tuple[str, ...] = Field((), description="the table's columns, in this order; default: all")
+    shape: Literal["long", "wide"] | None = Field(
+        None, description="a table row per document (wide), or per row (long, the default)"
+    )
+    columns: tuple[str, ...] | None = Field(
+        None, min_length=1, description="the table's columns, in this order; default: all"
+    )
     excel: bool | None = Field(None, description="CSV for spreadsheets: read as UTF-8, and no cell is a formula")
     partition: Literal["night"] | None = Field(None, description="path is a folder with a folder for each night")
     overwrite: bool | None = Field(None, description="whether a file may be overwritten that orch did not write")
@@ -189,9 +193,9 @@ class Output(JobFilePart):
             raise ValueError("name either a `path` or a `table`")
         if self.table is not None and (addresses.count(None) != 1 or self.format != "jsonl" or self.partition):
             raise ValueError("a `table` has either `url` or `url_env`, and no format or partition")
-        if self.table is not None and (self.shape != "long" or self.columns):
+        if self.table is not None and (self.shape or self.columns):
             raise ValueError("`shape` and `columns` are for a `path`: a table has a row per row and all columns")
-        if self.format == "batch" and (self.shape != "long" or self.columns):
+        if self.format == "batch" and (self.shape or self.columns):
             raise ValueError("`shape` and `columns` are for tables: result lines of a batch have a form of their own")
         if self.excel is not None and self.format != "csv":
             raise ValueError("`excel` is for CSV")
