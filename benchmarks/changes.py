@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.pipeline.build.builder import BuildReport
+from orchestrator.pipeline.build.build_report import BuildReport
 
 DOCUMENTS = 100_000
 FOLDERS = 200

@@ -175,6 +175,7 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
                 "unchanged": report.carried,
                 "cached": report.cached,
                 "twins": report.twins,
+                "of_other_models": report.other_models_json(),
                 "awaited": report.awaited,
                 "trimmed_tokens": report.trimmed_tokens,
                 "why": dict(report.whys),
@@ -190,6 +191,8 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
         return
     show(f"documents  {report.documents:,}")
     show(f"requests   {report.requests:,}" + "".join(f", {told}" for told in (*report.saved, *report.changes)))
+    if report.of_other_models:
+        show(f"models     {one_line(report.other_models)}")
     show(f"input      about {report.input_bytes // 4:,} tokens")
     if ignored := told_ignored(report.ignored.to_json()):
         show(f"not read   {ignored}")

@@ -38,15 +38,19 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         found = intake.plan
         assert found is not None, "a rehearsal plans"
         assert intake.report is not None, "and builds"
-        ignored = intake.report.ignored.to_json()
+        report = intake.report
+        ignored = report.ignored.to_json()
         problems = problems_now(context.config, intake.job)
         if as_json:
             told_chance = {"chance": None} if any(route.backend in problems for route in found.routes) else {}
-            print_json({**plan_json(found), **told_chance, "problems": problems, "ignored": ignored})
+            others = {"of_other_models": report.other_models_json()}
+            print_json({**plan_json(found), **told_chance, "problems": problems, "ignored": ignored, **others})
         else:
             out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
             if words := told(ignored):
                 show(f"documents: {words}")
+            if report.of_other_models:
+                show(f"answers: {report.other_models}")
         return 0 if found.verdict.holds else 3
 
 

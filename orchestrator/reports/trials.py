@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from orchestrator.core.model import Job
-from orchestrator.pipeline.build.builder import BuildReport
+from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.policy.planner import Plan
 from orchestrator.reports.requests_and_answers import Exchange, exchanges
 from orchestrator.reports.status import JobDetail

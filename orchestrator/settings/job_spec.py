@@ -244,6 +244,9 @@ class JobSpec(JobFilePart):
     preflight: bool = Field(
         True, description="ask one row first where a hosted model has never answered such requests; or `off`"
     )
+    reask: Literal["model_changed"] | None = Field(
+        None, description="ask again what another model answered than the aliases stand for; default: keep it"
+    )
     gold: str | None = Field(
         None, min_length=1, description="JSONL file of known answers, relative to the job file's folder"
     )

@@ -70,7 +70,7 @@ class Known:
     def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, EarlierRow]:
         """Return what a run made these rows from, if it has them."""
         c = requests.c
-        columns = (c.custom_id, c.fingerprint, c.content, c.wording, c.prompt_version, c.model, c.state)
+        columns = (c.custom_id, c.fingerprint, c.content, c.wording, c.prompt_version, c.model, c.state, c.sent_model)
         with self._db.read() as tx:
             query = bulk.each(select(*columns).where(c.job_id == job_id), c.custom_id, custom_ids, tx.dialect)
             return {row.custom_id: _before(row) for row in tx.execute(query)}
@@ -131,4 +131,6 @@ _BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard
 
 def _before(row: Any) -> EarlierRow:
     state = RequestState(row.state)
-    return EarlierRow(row.fingerprint, row.content, row.wording, row.prompt_version, row.model, state)
+    return EarlierRow(
+        row.fingerprint, row.content, row.wording, row.prompt_version, row.model, state, row.sent_model
+    )  # fmt: skip

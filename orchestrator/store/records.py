@@ -71,9 +71,18 @@ class Earlier(msgspec.Struct, frozen=True):
     sent_as: str | None = None
     notes: str | None = None
 
+    @property
+    def answered_as(self) -> str | None:
+        """The model's name where it was sent; None if it has no answer."""
+        name: str | None = self.facts["sent_model"]
+        return name if self.state is RequestState.SUCCEEDED else None
+
 
 class EarlierRow(msgspec.Struct, frozen=True):
-    """Ingredients and state of an earlier run's row; an empty `fingerprint` means that its files are gone."""
+    """Ingredients and state of an earlier run's row; an empty `fingerprint` means that its files are gone.
+
+    `sent_model` is the model's name where its answer is from.
+    """
 
     fingerprint: str
     content: str | None
@@ -81,6 +90,7 @@ class EarlierRow(msgspec.Struct, frozen=True):
     prompt_version: str
     model: str
     state: RequestState
+    sent_model: str | None
 
 
 class Settled(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.model import Job, RequestState, Span, Why
 from orchestrator.pipeline.build import builder, intake, reuse
-from orchestrator.pipeline.build.builder import BuildReport
+from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home

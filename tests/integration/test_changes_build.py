@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from orchestrator.core.model import Job, JobId, RequestState, Why
 from orchestrator.documents import versions
 from orchestrator.pipeline.build import builder, intake
-from orchestrator.pipeline.build.builder import BuildReport
+from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home

@@ -21,6 +21,7 @@ from orchestrator.core.engines import EngineRates
 from orchestrator.core.errors import RefusedError, StorageError
 from orchestrator.core.model import CancelCode, JobId, RequestState
 from orchestrator.pipeline.build import builder
+from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.gc import disk, sweep
 from orchestrator.pipeline.gc.benches import note_applied
 from orchestrator.policy.retention import JobFate
@@ -111,7 +112,7 @@ def test_a_run_of_which_all_is_gone_is_not_taken_for_the_same(years: Years) -> N
     years.run(1, "two")
     sweep.gc(years.store, years.home, ALL, NOW)
     again = years.build(0, "one", built=False)
-    report = builder.BuildReport(requests=1, carried=1)
+    report = BuildReport(requests=1, carried=1)
     assert builder.same_as(years.store, replace(again, identity=old.identity), report) is None
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from hashlib import sha256
@@ -20,12 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from orchestrator.core import request_lines
-from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
-from orchestrator.documents.ignored import Ignored, told
 from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build import reuse
+from orchestrator.pipeline.build.build_report import GONE, BuildReport
 from orchestrator.pipeline.build.old_answers import holding
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
@@ -43,88 +40,15 @@ from orchestrator.settings.source_lines import line_of
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.awaited_rows import awaits
+from orchestrator.store.records import Earlier
 
 if TYPE_CHECKING:
     from orchestrator.documents import Readers
 
-GONE = 1000
 MANY = 5000
 """Rows from which the database updates its statistics, which may take a tenth of a second."""
-_TOLD = {
-    Why.NEW: "new",
-    Why.DOCUMENT: "of changed documents",
-    Why.PROMPT: "of a changed prompt",
-    Why.PARAMETERS: "of changed parameters",
-    Why.MODEL: "of another model",
-    Why.READER: "read in another way",
-    Why.FAILED: "failed before",
-    Why.UNANSWERED: "without an answer so far",
-    Why.ASKED: "asked for",
-}
 Progress = Callable[[int, int, int | None], None]
 """Gets the documents and requests so far, and the total number of documents, None while unknown."""
-
-
-@dataclass(slots=True)
-class BuildReport:
-    """Figures of a build: documents, requests, and problems with documents.
-
-    Not sent are requests `carried` over, `cached` from other jobs' answers, `twins` of requests that are sent, and
-    `awaited` ones in flight in other jobs. `later` requests are made from the answers to a long document's parts.
-    `input_bytes` is what goes out, without the `trimmed_tokens` removed by cleaning. Files of `unread` documents have
-    not changed. `whys` counts requests by their reason. `removed` documents were in the last run; `gone` names the
-    first GONE of them. `ignored` counts what is not a document. `expected` is the total of documents, None if only
-    reading tables can tell. `limited_to` describes the scope of a limited run.
-    """
-
-    documents: int = 0
-    expected: int | None = None
-    unread: int = 0
-    requests: int = 0
-    carried: int = 0
-    cached: int = 0
-    twins: int = 0
-    awaited: int = 0
-    input_bytes: int = 0
-    trimmed_tokens: int = 0
-    later: int = 0
-    whys: Counter[Why] = field(default_factory=Counter)
-    removed: int = 0
-    limited_to: str | None = None
-    gone: list[str] = field(default_factory=list)
-    ignored: Ignored = field(default_factory=Ignored)
-    problems: list[tuple[str, str, str]] = field(default_factory=list)
-
-    @property
-    def changes(self) -> list[str]:
-        """Changes since the last run of the job file, for people; `saved` has what is unchanged."""
-        if self.whys.keys() == {Why.NEW} and not self.removed:
-            return []  # a first run, or a job file that asks something else altogether
-        told = [f"{self.whys[why]:,} {words}" for why, words in _TOLD.items() if self.whys[why]]
-        return [*told, f"documents removed: {self.removed:,}"] if self.removed else told
-
-    def __str__(self) -> str:
-        parts = [
-            f"{number_of(self.requests, 'request')} of {number_of(self.documents, 'document')}",
-            *self.saved,
-            *self.changes,
-        ]
-        parts += [] if self.limited_to is None else [f"limited to {self.limited_to}"]
-        ignored = told(self.ignored.to_json())
-        return ", ".join(parts) + (f"; {ignored}" if ignored else "")
-
-    @property
-    def saved(self) -> list[str]:
-        """Requests that are not sent, with the reason, for people."""
-        told = (
-            (self.carried, "unchanged since an earlier run"),
-            (self.cached, "answered before for other jobs"),
-            (self.twins, "the same as another row"),
-            (self.awaited, "under way in another job"),
-            (self.trimmed_tokens, "tokens removed by cleaning"),
-            (self.later, "created later from the answers to parts, not included in the forecast"),
-        )
-        return [f"{number:,} {words}" for number, words in told if number]
 
 
 @contextmanager
@@ -264,7 +188,7 @@ class _Recorder:
         rows, spans = [made.built.row for made in chunk], _written(file, chunk)
         carried = {made.built.row.custom_id: made.earlier for made in chunk if made.earlier is not None}
         unknown = [made.built.row for made in chunk if made.earlier is None]
-        carried |= holding(self._home, reuse.to_carry(store, self._asked, self.runs, unknown))
+        carried |= holding(self._home, reuse.to_carry(store, job, self._asked, self.runs, unknown))
         others = [row for row in rows if row.custom_id not in carried]
         cached = holding(self._home, reuse.answered(store, job, self._asked, others))
         unanswered = {row.seq for row in others if row.custom_id not in cached}
@@ -272,7 +196,7 @@ class _Recorder:
         awaited = {} if self._sharing is None else self._sharing.of(found)
         twins = reuse.twins(store, job, [row for row in others if row.seq in unanswered and row.seq not in awaited])
         same = {made.built.row.seq: made.known_content for made in chunk if made.known_content is not None}
-        changed = reuse.whys(store, job, self._last, others, same)
+        changed = reuse.whys(store, job, self._asked, self._last, others, same)
         whys = dict.fromkeys((row.seq for row in rows), Why.UNCHANGED) | changed
         try:
             waits = {seq: awaits(one) for seq, one in awaited.items()}
@@ -284,6 +208,7 @@ class _Recorder:
         sent = [made.built for made in chunk if made.built.row.seq in left]
         report.requests += len(rows)
         report.carried += len(carried)
+        report.of_other_models.update(self._of_other_models(rows, carried))
         report.cached += len(cached)
         report.twins += len(twins)
         report.awaited += len(awaited)
@@ -291,6 +216,13 @@ class _Recorder:
         report.input_bytes += sum(len(built.line) for built in sent)
         report.trimmed_tokens += sum(built.row.trimmed_tokens for built in sent)
         report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
+
+    def _of_other_models(self, rows: list[Row], carried: Mapping[str, Earlier]) -> Iterator[tuple[str, str]]:
+        """Yield the model of each answer that is from another model than would be asked, and the latter."""
+        for row in rows:
+            known = carried.get(row.custom_id)
+            if known is not None and reuse.is_other_model(known.answered_as, self._asked(row.model)):
+                yield str(known.answered_as), " or ".join(sorted({model for _, model in self._asked(row.model)}))
 
     def compare(self) -> None:
         """Report documents of the last run that are gone, except in a limited run."""

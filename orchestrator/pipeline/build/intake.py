@@ -5,7 +5,6 @@ The same file again resumes its unfinished job; if nothing changed since a finis
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,8 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import NIGHT, Job, JobId, JobKind
 from orchestrator.pipeline import predecessors, succession
 from orchestrator.pipeline.build import builder, reuse
+from orchestrator.pipeline.build.build_report import BuildReport
+from orchestrator.pipeline.build.identity import digest, identity_of
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope
 from orchestrator.pipeline.finish import delivery, outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE
@@ -48,6 +48,7 @@ from orchestrator.store import Store
 @dataclass(frozen=True, slots=True)
 class Options:
     """Command-line options of a job. `new` starts another job even if one is unfinished or nothing changed.
+    `reask` asks again what other models answered.
 
     `scope` limits the job to a part of its file. `overwrite` lets the output replace a foreign file. `after` is the
     job to wait for. `unattended` waits for an output whose fault may pass. `at_once` sends only to these backends,
@@ -59,6 +60,7 @@ class Options:
     budget: Decimal | None = None
     backend: str | None = None
     new: bool = False
+    reask: bool = False
     verify: bool = False
     scope: Scope = EVERYTHING
     overwrite: bool = False
@@ -85,7 +87,7 @@ class Intake:
     job: Job
     how: How
     reason: str
-    report: builder.BuildReport | None = None
+    report: BuildReport | None = None
     plan: Plan | None = None
 
 
@@ -158,11 +160,17 @@ def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, opt
         raise UsageError(f"--task {scope.tasks[0]}: a ready batch file has no tasks")
     data: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True) if spec else {}
     name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
-    series = _digest(home_id, kind, os.path.realpath(path))
+    series = digest(home_id, kind, os.path.realpath(path))
     is_at_once = options.at_once is not None
     deadline = options.deadline or (spec.deadline if spec and not is_at_once else None)
     beside = succession.Edited.BESIDE
-    extra = {OVERWRITE: options.overwrite, beside: options.edited is beside, NIGHT: options.night}
+    reasks = options.reask or (spec is not None and spec.reask is not None)
+    extra = {
+        reuse.REASK: reasks,
+        OVERWRITE: options.overwrite,
+        beside: options.edited is beside,
+        NIGHT: options.night,
+    }
     more: dict[str, Any] = {name: value for name, value in extra.items() if value}
     if options.at_once is not None:
         more[AT_ONCE] = list(options.at_once)
@@ -187,7 +195,7 @@ def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, opt
         deadline_at=_deadline(deadline, now),
         budget=options.budget if options.budget is not None else (spec.budget if spec else None),
     )
-    return replace(job, identity=_identity(job, series=series))
+    return replace(job, identity=identity_of(job, series=series))
 
 
 def _deadline(text: str | None, now: datetime) -> datetime | None:
@@ -265,9 +273,10 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
         raise OutputError(error.code, f"{told}: {error.message.removeprefix('output: ')}", hint=error.hint) from error
 
 
-def _unchanged(store: Store, same: Job, report: builder.BuildReport, options: Options) -> Intake:
+def _unchanged(store: Store, same: Job, report: BuildReport, options: Options) -> Intake:
     """Return the unchanged job; if it could not deliver its rows, they are delivered now."""
     reason = f"nothing changed since job {same.id}: {number_of(report.requests, 'row')}, none sent"
+    reason += f"; {report.other_models}" if report.of_other_models else ""
     if not same.is_undelivered:
         return Intake(same, How.UNCHANGED, reason, report)
     store.jobs.reopen(same.id, **({OVERWRITE: True} if options.overwrite else {}))
@@ -374,26 +383,4 @@ def _is_moved(other: Job, job: Job) -> bool:
     before, after = Path(other.source), Path(job.source)
     is_near = before.parent == after.parent or before.name == after.name
     is_gone = other.built_at is not None and other.kind is job.kind and is_near
-    return is_gone and not before.exists() and other.identity == _identity(job, series=other.series)
-
-
-def _identity(job: Job, *, series: str) -> str:
-    """Return a digest of the series, the content of a job's file and its scope."""
-    content = _file_digest(Path(job.source)) if job.kind is JobKind.BATCH else json.dumps(job.spec, sort_keys=True)
-    limits = Scope.of(job).to_options() | ({AT_ONCE: True} if AT_ONCE in job.options else {})
-    return _digest(series, content, *([json.dumps(limits)] if limits else []))
-
-
-def _digest(*parts: str) -> str:
-    return sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    digest = sha256()
-    try:
-        with path.open("rb") as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
-    return digest.hexdigest()
+    return is_gone and not before.exists() and other.identity == identity_of(job, series=other.series)

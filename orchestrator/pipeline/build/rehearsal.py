@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.core.model import Job
 from orchestrator.pipeline.build import builder, reuse
+from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.build.intake import How, Intake, Options, check_deadline, draft
 from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.plan.planning import Planning
@@ -42,7 +43,7 @@ def rehearse(
 @contextmanager
 def rehearsed(
     store: Store, home: Home, config: Config, job: Job, now: datetime, progress: builder.Progress
-) -> Iterator[tuple[Job, builder.BuildReport]]:
+) -> Iterator[tuple[Job, BuildReport]]:
     """Build a job for the length of a block, then remove it; no engine runs it."""
     job = replace(job, options={**job.options, "dry_run": True})
     with builder.claim(home, job):

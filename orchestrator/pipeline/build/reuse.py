@@ -24,6 +24,8 @@ from orchestrator.store.records import Earlier, EarlierRow
 
 RUNS = 10
 """Most earlier runs of a job file from which the length of its answers is learned."""
+REASK = "reask"
+"""Option of a job that asks again what another model answered than its aliases stand for."""
 Asked = Callable[[str], Collection[tuple[str, str]]]
 """Returns the backends that may take rows of a model, each with its name there."""
 
@@ -59,8 +61,9 @@ def last_run(store: Store, job: Job) -> JobId | None:
 
 
 def whys(
-    store: Store, job: Job, last: JobId | None, rows: list[Row], known: Mapping[int, str] = MappingProxyType({})
-) -> dict[int, Why]:
+    store: Store, job: Job, asked: Asked, last: JobId | None, rows: list[Row],
+    known: Mapping[int, str] = MappingProxyType({}),
+) -> dict[int, Why]:  # fmt: skip
     """Return why each row without a carried answer is asked, by place, compared with the last run.
 
     `known` maps places to the content that was read before from the same bytes. If the last run had that content, the
@@ -75,6 +78,8 @@ def whys(
     for row in rows:
         last_row = before.get(row.custom_id) or before.get(of_document.get(row.seq, ""))
         why = _why(row, last_row, answered)
+        if job.options.get(REASK) and last_row is not None and is_other_model(last_row.sent_model, asked(row.model)):
+            why = Why.MODEL if why is answered else why
         same_bytes = row.seq in known and last_row is not None and known[row.seq] == last_row.content
         found[row.seq] = Why.READER if same_bytes and why is Why.DOCUMENT else why
     return found
@@ -101,7 +106,7 @@ def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:
     return Why.MODEL if rung_of(before.model)[0] != row.model else Why.READER
 
 
-def to_carry(store: Store, asked: Asked, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
+def to_carry(store: Store, job: Job, asked: Asked, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
     """Return the earlier outcomes that still hold: same fingerprint, and no failure that may have passed."""
     found = store.known.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
     return {
@@ -109,13 +114,23 @@ def to_carry(store: Store, asked: Asked, runs: list[JobId], rows: list[Row]) -> 
         for row in rows
         if (known := found.get(row.custom_id)) is not None
         and (known.state is RequestState.SUCCEEDED or not is_passing(known.error_code))
-        and may_take(known, asked, row.model, caches=row.cache_key is not None)
+        and may_take(known, asked, row.model, caches=row.cache_key is not None, reasks=bool(job.options.get(REASK)))
     }
 
 
-def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool) -> bool:
-    """True if a row may take an earlier outcome; another job's answer only from where the row might be sent."""
-    return known.taken_from is None or (caches and known.taken_from in asked(model))
+def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool, reasks: bool = False) -> bool:
+    """True if a row may take an earlier outcome; another job's answer only from where the row might be sent.
+
+    `reasks`: no answer of a model that the row would not be sent to.
+    """
+    if known.taken_from is not None:
+        return caches and known.taken_from in asked(model)
+    return not reasks or not is_other_model(known.answered_as, asked(model))
+
+
+def is_other_model(name: str | None, asked: Collection[tuple[str, str]]) -> bool:
+    """True if an answer is from a model that a row would not be sent to; `name` is None without an answer."""
+    return name is not None and bool(asked) and all(name != model for _, model in asked)
 
 
 def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str, Earlier]:

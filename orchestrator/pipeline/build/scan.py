@@ -19,7 +19,7 @@ from orchestrator.core import interrupts
 from orchestrator.core.model import Job, JobId, RequestState
 from orchestrator.documents.readers import RemoteOrder, TableRows
 from orchestrator.pipeline.build.old_answers import holding
-from orchestrator.pipeline.build.reuse import Asked, may_take
+from orchestrator.pipeline.build.reuse import REASK, Asked, may_take
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -29,7 +29,7 @@ from orchestrator.store.records import Earlier
 if TYPE_CHECKING:
     from orchestrator.documents import Document, Listed, Readers, UnreadableDocument
     from orchestrator.documents.readers import Documents
-    from orchestrator.pipeline.build.builder import BuildReport
+    from orchestrator.pipeline.build.build_report import BuildReport
     from orchestrator.pipeline.build.selection import Selection
     from orchestrator.settings.job_spec import DocumentSource
 
@@ -105,6 +105,7 @@ class Sweep:
         self._report = report
         self._clock_ns = clock_ns
         self._readers = readers
+        self._reasks = bool(job.options.get(REASK))
         self._trusts = bool(runs) and not job.options.get("verify")
 
     def made(self, source: DocumentSource, base: Path) -> Iterator[Made]:
@@ -161,7 +162,7 @@ class Sweep:
             name: row
             for name, row in held.items()
             if row.state is RequestState.SUCCEEDED
-            and may_take(row, self._asked, every[name].model, caches=every[name].caches)
+            and may_take(row, self._asked, every[name].model, caches=every[name].caches, reasks=self._reasks)
         }
         return {
             key: [good[one.custom_id] for one in identities]

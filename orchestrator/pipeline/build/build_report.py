@@ -1,0 +1,103 @@
+"""Figures of a build, and the sentences that tell them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from orchestrator.core.counts import number_of
+from orchestrator.core.model import Why
+from orchestrator.documents.ignored import Ignored, told
+
+GONE = 1000
+_TOLD = {
+    Why.NEW: "new",
+    Why.DOCUMENT: "of changed documents",
+    Why.PROMPT: "of a changed prompt",
+    Why.PARAMETERS: "of changed parameters",
+    Why.MODEL: "of another model",
+    Why.READER: "read in another way",
+    Why.FAILED: "failed before",
+    Why.UNANSWERED: "without an answer so far",
+    Why.ASKED: "asked for",
+}
+
+
+@dataclass(slots=True)
+class BuildReport:
+    """Figures of a build: documents, requests, and problems with documents.
+
+    Not sent are requests `carried` over, `cached` from other jobs' answers, `twins` of requests that are sent, and
+    `awaited` ones in flight in other jobs. `later` requests are made from the answers to a long document's parts.
+    `input_bytes` is what goes out, without the `trimmed_tokens` removed by cleaning. Files of `unread` documents have
+    not changed. `whys` counts requests by their reason, `of_other_models` carried answers by the model that gave
+    them and the model that would be asked. `removed` documents were in the last run; `gone` names the
+    first GONE of them. `ignored` counts what is not a document. `expected` is the total of documents, None if only
+    reading tables can tell. `limited_to` describes the scope of a limited run.
+    """
+
+    documents: int = 0
+    expected: int | None = None
+    unread: int = 0
+    requests: int = 0
+    carried: int = 0
+    cached: int = 0
+    twins: int = 0
+    awaited: int = 0
+    input_bytes: int = 0
+    trimmed_tokens: int = 0
+    later: int = 0
+    whys: Counter[Why] = field(default_factory=Counter)
+    of_other_models: Counter[tuple[str, str]] = field(default_factory=Counter)
+    removed: int = 0
+    limited_to: str | None = None
+    gone: list[str] = field(default_factory=list)
+    ignored: Ignored = field(default_factory=Ignored)
+    problems: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def changes(self) -> list[str]:
+        """Changes since the last run of the job file, for people; `saved` has what is unchanged."""
+        if self.whys.keys() == {Why.NEW} and not self.removed:
+            return []  # a first run, or a job file that asks something else altogether
+        told = [f"{self.whys[why]:,} {words}" for why, words in _TOLD.items() if self.whys[why]]
+        return [*told, f"documents removed: {self.removed:,}"] if self.removed else told
+
+    def __str__(self) -> str:
+        parts = [
+            f"{number_of(self.requests, 'request')} of {number_of(self.documents, 'document')}",
+            *self.saved,
+            *self.changes,
+        ]
+        parts += [] if self.limited_to is None else [f"limited to {self.limited_to}"]
+        parts += [self.other_models] if self.of_other_models else []
+        ignored = told(self.ignored.to_json())
+        return ", ".join(parts) + (f"; {ignored}" if ignored else "")
+
+    @property
+    def other_models(self) -> str:
+        """The answers of other models than would be asked, for people; "" if there are none."""
+        return "; ".join(
+            f"{number_of(number, 'answer')} {'is' if number == 1 else 'are'} from {old}: `--reask` asks {new}"
+            for (old, new), number in sorted(self.of_other_models.items())
+        )
+
+    def other_models_json(self) -> list[dict[str, str | int]]:
+        """Return the answers of other models, in the stable form of docs/reference/json.md."""
+        return [
+            {"answered_by": old, "asks": new, "requests": number}
+            for (old, new), number in sorted(self.of_other_models.items())
+        ]
+
+    @property
+    def saved(self) -> list[str]:
+        """Requests that are not sent, with the reason, for people."""
+        told = (
+            (self.carried, "unchanged since an earlier run"),
+            (self.cached, "answered before for other jobs"),
+            (self.twins, "the same as another row"),
+            (self.awaited, "under way in another job"),
+            (self.trimmed_tokens, "tokens removed by cleaning"),
+            (self.later, "created later from the answers to parts, not included in the forecast"),
+        )
+        return [f"{number:,} {words}" for number, words in told if number]

@@ -1,0 +1,93 @@
+"""An alias that stands for another model: it is told, and asked again only where that is wanted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeUpstream
+from tests.support.cli import Orch, write_config
+from tests.support.process import Upstream
+
+JOB = """\
+name: letters
+documents: {path: documents}
+tasks:
+  - {id: gist, model: small, prompt: Tell the gist., max_tokens: 20}
+"""
+
+
+@pytest.fixture
+def upstream(make_upstream: MakeUpstream, tmp_path: Path) -> Upstream:
+    (tmp_path / "documents").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "documents" / f"{name}.txt").write_text(f"Letter {name}.")
+    return make_upstream(model=["first", "second"], log_bodies=True)
+
+
+def asked(upstream: Upstream) -> Counter[str]:
+    """The number of requests by model."""
+    return Counter(json.loads(one["body"])["model"] for one in upstream.requests())
+
+
+def test_another_model_behind_an_alias_is_told_and_asked_where_it_is_wanted(
+    run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB)
+
+    def means(model: str) -> None:
+        write_config(orch_home, [upstream.base_url], extra=f'[models]\nsmall = "{model}"\n')
+
+    def ran(*options: str) -> str:
+        done = run_orch("run", str(job), *options)
+        assert done.returncode == 0, done.stderr
+        return " ".join(done.stderr.split())
+
+    def planned() -> Any:
+        return json.loads(run_orch("plan", str(job), "--json").stdout)
+
+    def whys() -> set[str]:
+        lines = run_orch("fetch", "letters").stdout.splitlines()
+        return {json.loads(line)["provenance"]["why"] for line in lines}
+
+    means("first")
+    assert "--reask" not in ran()
+    means("second")
+    told = ran()
+    assert "nothing changed" in told
+    assert "2 answers are from first: `--reask` asks second" in told
+    assert planned()["of_other_models"] == [{"answered_by": "first", "asks": "second", "requests": 2}]
+    assert asked(upstream) == {"first": 2}
+
+    # A document that is new meanwhile is asked as ever; only what stands from the other model is told.
+    (tmp_path / "documents" / "c.txt").write_text("Letter c.")
+    assert "2 answers are from first" in ran()
+    assert asked(upstream) == {"first": 2, "second": 1}
+    ran("--reask")
+    assert asked(upstream) == {"first": 2, "second": 3}
+    assert whys() == {"model changed", "unchanged"}
+    assert "--reask" not in ran()
+
+    # The job file can ask for it every night; an answer that was paid before is found again.
+    means("first")
+    job.write_text(JOB + "reask: model_changed\n")
+    assert planned()["of_other_models"] == []
+    ran()
+    assert asked(upstream) == {"first": 3, "second": 3}
+
+
+def test_a_stronger_model_of_a_list_is_no_other_model(
+    run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB + "models: {small: [first, second]}\nreask: model_changed\n")
+    write_config(orch_home, [upstream.base_url])
+    assert run_orch("run", str(job), "-q").returncode == 0
+    job.write_text(JOB + "models: {small: [second, first]}\nreask: model_changed\n")
+    done = run_orch("run", str(job))
+    assert (done.returncode, "--reask" in done.stderr, asked(upstream)) == (0, False, {"first": 2}), done.stderr
