@@ -5,9 +5,10 @@ The cost is reported, and the rows are paid again only with somebody's consent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from decimal import ROUND_DOWN
 from http import HTTPStatus
 
 from msgspec import structs
@@ -15,18 +16,17 @@ from msgspec import structs
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import AccountError, BackendRefused, RefusedError
-from orchestrator.core.model import REPAY, Job, Price, Usage
+from orchestrator.core.model import PICO, REPAY, Job, Price, Usage
 from orchestrator.core.shards import Shard, ShardId
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.policy import results
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+from orchestrator.store.lost_rows import LOST, REPAID
 
 KINDS = ("output", "error")
 GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 CLOCK_SLACK = timedelta(minutes=5)
-LOST = "lost"
-"""Kind of the ledger line for such a batch."""
 
 
 def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
@@ -97,16 +97,15 @@ class LostAnswers:
         """
         price, used = self._price(shard, handle)
         cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"
-        rows = f"{number_of(self.rows, 'row')} of batch {self.batch}"
-        told = f"{handle.name} was paid {cost} for {rows}, and their answers are gone"
+        told = _describe(handle, cost, self.rows, f"batch {self.batch}")
         if sends and not is_agreed(job, self.made_at):
-            raise RefusedError(
-                f"{told}: they were collected after the state in this home was saved",
-                hint=f"put a newer backup back, or pay for these rows again: orch retry {job.id} --repay --wait",
-            )
+            raise _refused(job, told)
         if price is not None:
-            first = next(store.rows.of_shard(shard.id)).seq
-            store.ledger.book(replace(shard, id=ShardId(self.shard)), LOST, {first: price}, now, {first: used})
+            seqs = [row.seq for row in store.rows.of_shard(shard.id)]
+            kind, prices, usages = (
+                (REPAID, {seqs[0]: price}, {seqs[0]: used}) if sends else (LOST, *_shares(seqs, price, used))
+            )
+            store.ledger.book(replace(shard, id=ShardId(self.shard)), kind, prices, now, usages)
         return f"{told}; they are {'sent again, as agreed' if sends else 'cancelled'}"
 
     def _price(self, shard: Shard, handle: BackendHandle) -> tuple[Price | None, Usage]:
@@ -116,6 +115,48 @@ class LostAnswers:
             used = Usage(input_tokens=shard.tokens, output_tokens=shard.max_output or 0)
         price = handle.price.at_most(shard.model, used)
         return (None if price is None else structs.replace(price, estimated=True)), used
+
+
+def require_agreed(store: Store, job: Job, shard: Shard, model: str, handle: BackendHandle) -> str | None:
+    """Return what was agreed if an unsent shard has rows whose paid answers are lost, or None without such rows.
+
+    They are of a cancelled job, so nobody was asked then. `model` is the shard's model there. Raises RefusedError
+    without consent to pay again.
+    """
+    lost = store.lost.like(job, shard, model)
+    if not lost:
+        return None
+    batches = sorted({one.batch for one in lost})
+    of = f"batch {batches[0]}" if len(batches) == 1 else number_of(len(batches), "batch")
+    told = _describe(handle, f"about ${sum(one.cost for one in lost):.4f}", len(lost), of)
+    if not all(is_agreed(job, one.made_at) for one in lost):
+        raise _refused(job, told)
+    store.lost.agree(lost)
+    return f"{told}; they are sent again, as agreed"
+
+
+def _describe(handle: BackendHandle, cost: str, rows: int, of: str) -> str:
+    return f"{handle.name} was paid {cost} for {number_of(rows, 'row')} of {of}, and their answers are gone"
+
+
+def _refused(job: Job, told: str) -> RefusedError:
+    return RefusedError(
+        f"{told}: they were collected after the state in this home was saved",
+        hint=f"put a newer backup back, or pay for these rows again: orch retry {job.id} --repay --wait",
+    )
+
+
+def _shares(seqs: Sequence[int], price: Price, used: Usage) -> tuple[dict[int, Price], dict[int, Usage]]:
+    """Divide what a batch has cost equally among its rows; the first also bears the remainder."""
+    totals = structs.asdict(used)
+    share = (price.cost / len(seqs)).quantize(PICO, ROUND_DOWN)
+    each = {name: tokens // len(seqs) for name, tokens in totals.items()}
+    others = len(seqs) - 1
+    first = {name: tokens - each[name] * others for name, tokens in totals.items()}
+    prices = dict.fromkeys(seqs, structs.replace(price, cost=share))
+    usages = dict.fromkeys(seqs, Usage(**each))
+    prices[seqs[0]] = structs.replace(price, cost=price.cost - share * others)
+    return prices, usages | {seqs[0]: Usage(**first)}
 
 
 def is_agreed(job: Job, made_at: datetime | None) -> bool:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.store.gc import Removals
     from orchestrator.store.limits import LearnedLimits
     from orchestrator.store.lookups import Lookups
+    from orchestrator.store.lost_rows import LostRows
     from orchestrator.store.observations import Observations
     from orchestrator.store.outputs import Outputs
     from orchestrator.store.proofs import Proofs
@@ -152,6 +153,13 @@ class Store:
         from orchestrator.store.proofs import Proofs
 
         return Proofs(self._database)
+
+    @cached_property
+    def lost(self) -> LostRows:
+        """Rows that were paid for and whose answers are lost."""
+        from orchestrator.store.lost_rows import LostRows
+
+        return LostRows(self._database)
 
     @cached_property
     def outputs(self) -> Outputs:

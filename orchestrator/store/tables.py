@@ -19,6 +19,7 @@ from sqlalchemy import (
     UniqueConstraint,
     and_,
     false,
+    literal_column,
     true,
 )
 
@@ -230,14 +231,8 @@ _IS_LEFT = and_(requests.c.settled_at.is_(None), requests.c.shard_id.is_(None), 
 # A row without a line cannot be asked yet: it needs the answers to its document's parts.
 IS_WAITING = and_(_IS_LEFT, requests.c.length > 0)
 IS_BLOCKED = and_(_IS_LEFT, IS_REDUCE, requests.c.length == 0)
-Index(
-    "ix_requests_waiting",
-    requests.c.job_id,
-    requests.c.endpoint,
-    requests.c.model,
-    requests.c.seq,
-    sqlite_where=_IS_LEFT,
-)
+_WAITING = requests.c.job_id, requests.c.endpoint, requests.c.model, requests.c.seq
+Index("ix_requests_waiting", *_WAITING, sqlite_where=_IS_LEFT)
 # A successful job has few of these. The range tells Postgres that this index finds fewer rows than any other.
 HAS_FAILED = requests.c.error_code >= ""
 Index(
@@ -281,6 +276,9 @@ ledger = Table(
     UniqueConstraint("shard_id", "seq", "kind"),
     Index(None, "at"),
 )
+# A literal: neither database uses a partial index for a bound value.
+IS_LOST = ledger.c.kind == literal_column("'lost'")
+Index("ix_ledger_lost", ledger.c.job_id, sqlite_where=IS_LOST)
 
 events = Table(
     "events",

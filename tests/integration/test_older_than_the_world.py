@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.clock import now
-from orchestrator.core.model import REPAY, CancelCode, Job
+from orchestrator.core.model import REPAY, CancelCode, Job, RequestState
+from orchestrator.engine import manual_actions
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.hostedjob import HOUR, Desk, cost_of, plain, row, script
@@ -259,6 +260,55 @@ def test_a_cancelled_job_ends_though_its_answers_are_gone(backups: Backups, *, t
     assert set(desk.ends(job).values()) == {"cancelled: cancelled"}
     assert set(desk.billed().values()) == {1}
     assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+LATER = {
+    "retried": None,
+    "its file again": plain(6, temperature=0),
+    "edited": [*plain(5, temperature=0), row("r5", temperature=1)],
+    "renamed": plain(6, temperature=0),
+    "other requests": plain(6, temperature=1),
+}
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize("behind", [2 * HOUR, 0.0], ids=["long behind its batch", "right behind it"])
+def test_lost_answers_of_a_cancelled_job_are_paid_again_only_if_somebody_says_so(
+    backups: Backups, behind: float, later: str
+) -> None:
+    desk = backups.desk
+    path = desk.written(jsonl(plain(6, temperature=0)))
+    first = second = desk.submit(path)
+    desk.until(first, lambda: len(desk.batches()) == 1)
+    backups.save("monday")
+    desk.finish(first)
+    desk.provider.clock.advance(behind)
+    backups.put_back("monday")
+    desk.cancel(first)
+    desk.finish(first)
+    assert desk.cost(first) == cost_of(desk.provider.bill())
+    desk.start_anew()
+    lines = LATER[later]
+    if lines is None:
+        manual_actions.retry(desk.store, first, [RequestState.CANCELLED], None, manual_actions.USER, now())
+    else:
+        path.write_bytes(jsonl(lines))
+        second = desk.submit(path if later != "renamed" else path.rename(path.with_name("renamed.jsonl")))
+    lost = {"edited": 5, "other requests": 0}.get(later, 6)
+    if lost:
+        desk.settle(second)
+        assert f"for {lost} rows of batch" in desk.said[-1]
+        assert "their answers are gone" in desk.said[-1]
+        assert len(desk.batches()) == 1
+        desk.store.jobs.allow(second.id, **{REPAY: now().isoformat()})
+    desk.finish(second)
+    assert set(desk.ends(second).values()) == {"succeeded"}
+    assert len(desk.batches()) == 2
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
+    if lost == 6:
+        third = desk.run([*plain(6, temperature=0), row("more")])
+        assert set(desk.ends(third).values()) == {"succeeded"}, "nobody is asked twice"
 
 
 @pytest.mark.thinned(2)

@@ -80,7 +80,7 @@ class Gather:
     ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | str:
         """Return the files of a batch that is over and why it failed; or what is waited for."""
         now, until = self._work.now(), self._files_until(job, shard)
-        if self._repaid(job, shard, handle):
+        if self._repaid(job, shard, handle, until):
             until = now
         self._lost.pop(shard.id, None)
         fetched = fetch.fetch(
@@ -95,16 +95,17 @@ class Gather:
         )
         return fetched if isinstance(fetched, str) else (fetched, self._problems(shard, handle, until))
 
-    def _repaid(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+    def _repaid(self, job: Job, shard: Shard, handle: BackendHandle, until: datetime) -> bool:
         """True if the answers of a shard are gone and its rows may be paid again; RefusedError if they may not.
 
-        Files may be minutes late: those of a batch that ended over an hour ago, before this process began, are gone.
+        Files may be minutes late: those of a batch that ended before this process began are gone after an hour, or
+        `until` the job waits no longer for them.
         """
         made, took = shard.submitted_at, shard.took_seconds
         if handle.is_own or made is None or took is None or shard.batch_id is None:
             return False
         over = made + timedelta(seconds=took)
-        is_old = over < self._began and over < self._work.now() - LATEST_FILES
+        is_old = over < self._began and self._work.now() >= min(over + LATEST_FILES, until)
         if not is_old or lost_answers.ids_here(self._work.home, shard.id):
             return False
         if not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):

@@ -13,6 +13,7 @@ from orchestrator.core.errors import AccountError, BackendBusy, BackendError, St
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
+from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals, track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
@@ -234,6 +235,9 @@ class Dispatch:
         for told in found:
             self._work.note(job, EventKind.RECOVERED, told, shard)
         if (current := self._work.store.shards.get(shard.id)).state is ShardState.PENDING:
+            agreed = lost_answers.require_agreed(self._work.store, job, shard, model, handle)
+            if agreed is not None:
+                self._work.note(job, EventKind.RECOVERED, agreed, shard)
             held = self._earlier.undecided(job, handle)
             return None if held is None else self._work.hold(job, current, HoldCode.UNCONFIRMED, held)
         self._work.polls.forget(shard)

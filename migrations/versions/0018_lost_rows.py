@@ -1,0 +1,18 @@
+"""rows that were paid for and whose answers are lost"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0018"
+down_revision = "0017"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """So far only batches were booked whose rows somebody agreed to pay for again."""
+    op.execute("UPDATE ledger SET kind = 'repaid' WHERE kind = 'lost'")
+    lost = sa.text("kind = 'lost'")
+    op.create_index("ix_ledger_lost", "ledger", ["job_id"], sqlite_where=lost, postgresql_where=lost)
