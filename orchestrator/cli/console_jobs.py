@@ -14,7 +14,7 @@ from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import JobState
 from orchestrator.core.money import money
-from orchestrator.reports.words import STATE_STYLE, marked_words, tokens
+from orchestrator.reports.words import STATE_STYLE, marked_words, tokens, unpriced_words
 
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Cost, FirstRow, Outlook, Plan, Refusal, Route
@@ -114,7 +114,10 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     if detail.carried:
         told.append(("reused", f"{number_of(detail.carried, 'row')}, answered by an earlier run or another job"))
     told.append(("tokens", tokens(detail.usage, counts.succeeded)))
-    told.append(("cost", money(line.cost) + (f" of ${job.budget:f}" if job.budget is not None else "")))
+    about = "≈" if detail.is_estimate else ""
+    told.append(("cost", f"{about}{money(line.cost)}" + (f" of ${job.budget:f}" if job.budget is not None else "")))
+    if detail.unpriced:
+        told.append(("unpriced", unpriced_words(detail.unpriced)))
     if not line.state.is_final:
         left = "" if line.eta_seconds is None else f", {_eta(line)} to go"
         told.append(("rate", f"{line.rate:,.1f} rows/s{left}"))

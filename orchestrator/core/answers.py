@@ -25,6 +25,7 @@ class _Details(msgspec.Struct, frozen=True, gc=False):
     cache_read_input_tokens: Tokens | None = 0
     audio_tokens: Tokens | None = 0
     image_tokens: Tokens | None = 0
+    cache_creation_token_details: dict[str, Tokens | None] | None = None
 
 
 class _Searches(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +50,7 @@ class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
     prompt_cache_hit_tokens: Tokens | None = None
     cache_read_input_tokens: Tokens | None = None
     cache_creation_input_tokens: Tokens | None = None
+    cache_creation: dict[str, Tokens | None] | None = None
     reasoning_tokens: Tokens | None = None
     # Web searches: Anthropic, OpenRouter, Perplexity.
     server_tool_use: _Searches | None = None
@@ -263,7 +265,9 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     tools = usage.server_tool_use or usage.server_tool_use_details
     searches = (tools.web_search_requests if tools else usage.num_search_queries) or 0
     has_media = taken.audio_tokens or taken.image_tokens or given.audio_tokens or given.image_tokens
-    if not (searches or has_media or taken.cache_write_1h_tokens):
+    by_age = usage.cache_creation or taken.cache_creation_token_details or {}
+    lasting = taken.cache_write_1h_tokens or by_age.get("ephemeral_1h_input_tokens") or 0
+    if not (searches or has_media or lasting):
         return TokenCounts(fed, cached, output, thought, written)
     return TokenCounts(
         fed,
@@ -271,7 +275,7 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
         output,
         thought,
         written,
-        min(taken.cache_write_1h_tokens or 0, written),
+        min(lasting, written),
         min(taken.audio_tokens or 0, fed),
         min(given.audio_tokens or 0, output),
         min(taken.image_tokens or 0, fed),

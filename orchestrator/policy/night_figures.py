@@ -34,16 +34,24 @@ class BookedLine(Protocol):
     def estimated(self) -> bool:
         """True if some of the cost is an estimate."""
 
+    @property
+    def unpriced(self) -> int:
+        """Rows whose answers used something that the cost does not cover."""
+
 
 @dataclass(frozen=True, slots=True)
 class BackendSpending:
-    """Rows at a backend, and their cost in dollars; `wasted` is a part of `cost`."""
+    """Rows at a backend, and their cost in dollars; `wasted` is a part of `cost`.
+
+    `unpriced` rows used something that the cost does not cover.
+    """
 
     backend: str
     rows: int
     cost: Decimal
     wasted: Decimal
     estimated: bool
+    unpriced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,7 @@ def routes(lines: Iterable[BookedLine]) -> list[BackendSpending]:
             old.cost + line.cost,
             old.wasted + line.wasted,
             old.estimated or line.estimated,
+            old.unpriced + line.unpriced,
         )
     return sorted(found.values(), key=lambda route: (-route.cost, route.backend))
 

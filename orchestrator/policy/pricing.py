@@ -172,7 +172,8 @@ def row_price(
         found = replace(found, source=f"{found.source}, served as {outcome.tier}", estimated=True)
     if is_told:
         return _without_unpriced(found.price(used), outcome.unpriced)
-    return replace(found, source=f"{found.source}, the answer has no token counts", estimated=True).price(expected)
+    guessed = replace(found, source=f"{found.source}, the answer has no token counts", estimated=True)
+    return _without_unpriced(guessed.price(expected), outcome.unpriced)
 
 
 def _answered_at(outcome: Outcome, now: datetime) -> datetime:

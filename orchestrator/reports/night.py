@@ -237,6 +237,7 @@ class JobReport:
                     "cost_usd": f"{route.cost:f}",
                     "wasted_usd": f"{route.wasted:f}",
                     "cost_estimated": route.estimated,
+                    "unpriced_rows": route.unpriced,
                 }
                 for route in self.routes
             ],

@@ -23,7 +23,7 @@ from orchestrator.reports.bars import Bar, bars
 from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
 from orchestrator.reports.pages import LIST, PAID, page_template
 from orchestrator.reports.quote_words import total_words
-from orchestrator.reports.words import marked_words
+from orchestrator.reports.words import marked_words, unpriced_words
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -206,6 +206,8 @@ def _money(job: JobReport) -> Block:
         p50, p95 = job.foreseen
         off = f", {round(float(job.cost / p50) - 1, 2) + 0:+.0%}" if p50 and job.facts.state.is_final else ""
         notes.append(f"{money(job.cost)} in total; forecast: {money(p50)}, at most {money(p95)} (p95){off}")
+    if unpriced := sum(route.unpriced for route in job.routes):
+        notes.append(unpriced_words(unpriced))
     if job.facts.job.budget is not None:
         notes.append(f"the budget was {money(job.facts.job.budget)}")
     return Block("Cost", ("backend", "rows", "paid", "wasted"), rows, notes)

@@ -93,7 +93,8 @@ class JobLine:
 class JobDetail:
     """Everything known about one job. `model_names` maps shards to their backends' names of the model.
 
-    `holds` are the refusals for which rows wait; empty once the job has ended.
+    `holds` are the refusals for which rows wait; empty once the job has ended. With `is_estimate`, some of the booked
+    cost is an estimate; `unpriced` rows used something that it does not cover.
     """
 
     line: JobLine
@@ -108,6 +109,8 @@ class JobDetail:
     quality: Quality | None = None
     model_names: Mapping[str, str] = field(default_factory=dict)
     holds: Sequence[RefusalHold] = ()
+    is_estimate: bool = False
+    unpriced: int = 0
 
     def model_name(self, shard: Shard) -> str:
         """Return the backend's name of a shard's model, or its alias if that is unknown."""
@@ -135,6 +138,8 @@ class JobDetail:
                 "cached": self.usage.cached_tokens,
                 "output": self.usage.output_tokens,
             },
+            "cost_estimated": self.is_estimate,
+            "unpriced_rows": self.unpriced,
             "problem": self.problem,
             "holds": [hold.to_json() for hold in self.holds],
             "outlook": None if self.outlook is None else outlook_json(self.outlook),
@@ -286,7 +291,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
     state = job_state(job, counts, submitted=submitted)
     spent = store.ledger.spent(job.id) + _running(shards, running_cost)
     line = _line(job, state, counts, store.failures.of_jobs([job.id])[job.id], shards, spent, now)
-    settled = store.rows.usage(job.id)
+    settled, guesses = store.rows.usage(job.id), store.ledger.guesses(job.id)
     running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
     holds = store.holds.of(job.id) if state in (JobState.QUEUED, JobState.RUNNING) else ()
     usage = Usage(
@@ -305,6 +310,8 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         problem or _describe(holds),
         quality=store.checked.quality(job.id),
         holds=holds,
+        is_estimate=guesses.estimated,
+        unpriced=guesses.unpriced,
     )
 
 

@@ -90,10 +90,15 @@ def cost_notes(report: CostReport) -> list[str]:
         vain = money(total.uncertain)
         told.append(f"{vain} of the cost is for sends without an answer, which may not be billed")
     if total.unpriced:
-        told.append(f"the cost leaves out something without a price in {number_of(total.unpriced, 'row')}")
+        told.append(unpriced_words(total.unpriced))
     if report.by == "tag":
         told.append("a job with several tags appears in several lines, but once in the total")
     return told
+
+
+def unpriced_words(rows: int) -> str:
+    """Say that a cost does not cover all that its rows used."""
+    return f"the cost leaves out something without a price in {number_of(rows, 'row')}"
 
 
 def calibration_cells(line: Calibration) -> tuple[str, ...]:

@@ -10,7 +10,20 @@ from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import asdict
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, delete, func, literal, or_, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    and_,
+    case,
+    cast,
+    delete,
+    distinct,
+    func,
+    literal,
+    or_,
+    select,
+)
 
 from orchestrator.core.model import PICO, JobId, Price, RequestState, Usage
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
@@ -43,6 +56,14 @@ class Total:
     unpriced: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """How far the cost of a job is an estimate. `unpriced`: rows that used something the cost does not cover."""
+
+    estimated: bool = False
+    unpriced: int = 0
+
+
 class Ledger:
     """Sums over the ledger."""
 
@@ -56,6 +77,16 @@ class Ledger:
                 select(_picos(func.sum(cast(ledger.c.cost, BigInteger)))).where(ledger.c.job_id == job_id)
             )
         return int(total or 0) * PICO
+
+    def guesses(self, job_id: JobId) -> Guesses:
+        """Return how far the cost of a job is an estimate."""
+        c = ledger.c
+        query = select(func.count().filter(c.estimated), func.count(distinct(case((c.unpriced, c.seq))))).where(
+            c.job_id == job_id
+        )
+        with self._db.read() as tx:
+            estimated, unpriced = tx.execute(query).one()
+        return Guesses(estimated > 0, unpriced)
 
     def paid(self, since: datetime, until: datetime | None, tag: tuple[str, str] | None) -> Decimal:
         """Return the cost booked from `since` until just before `until`, for all jobs or one (key, value) tag."""

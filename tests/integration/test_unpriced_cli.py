@@ -1,0 +1,98 @@
+"""What answers used without a price is told by run, status and the reports, and costs are marked as estimates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import CONFIG, Orch
+from tests.support.scripted import Answer, Asked, scripted
+
+PLAIN = {"prompt_tokens": 90, "completion_tokens": 30, "total_tokens": 120}
+LEFT_OUT = "the cost leaves out something without a price in {} rows"
+# By the row's own text: its usage, and what its answer used without a price.
+USAGES: dict[str, tuple[dict[str, Any] | None, bool]] = {
+    "plain": (PLAIN, False),
+    "no usage": (None, False),
+    "an hour": (
+        {
+            **PLAIN,
+            "cache_creation_input_tokens": 50,
+            "cache_creation": {"ephemeral_1h_input_tokens": 50, "ephemeral_5m_input_tokens": 0},
+        },
+        True,
+    ),
+    "an hour by a gateway": (
+        {
+            **PLAIN,
+            "prompt_tokens_details": {
+                "cache_creation_tokens": 50,
+                "cache_creation_token_details": {"ephemeral_1h_input_tokens": 50},
+            },
+        },
+        True,
+    ),
+    "sound": ({**PLAIN, "prompt_tokens_details": {"audio_tokens": 80}}, True),
+    "a voice": ({**PLAIN, "completion_tokens_details": {"audio_tokens": 20}}, True),
+    "searches": ({**PLAIN, "num_search_queries": 2}, True),
+    "a tool": ({**PLAIN, "server_tool_use": {"web_search_requests": 1}}, True),
+    "citations": ({**PLAIN, "citation_tokens": 200}, True),
+    "tools without usage": (None, True),
+}
+ROWS = sum(is_left_out for _, is_left_out in USAGES.values())
+
+
+def answer(asked: Asked) -> Answer:
+    if asked.path != "/v1/chat/completions":
+        return Answer({"object": "list", "data": [{"id": "m", "object": "model"}]})
+    body = json.loads(asked.body)
+    name = body["messages"][-1]["content"]
+    message = {"role": "assistant", "content": "well"}
+    if name.startswith("tools"):
+        message["executed_tools"] = [{"type": "search"}]
+    found = {"object": "chat.completion", "model": "m"}
+    usage, _ = USAGES[name]
+    more = {} if usage is None else {"usage": usage}
+    return Answer({**found, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}], **more})
+
+
+@pytest.fixture
+def folder(orch_home: Path) -> Iterator[Path]:
+    with scripted(answer) as at:
+        backend = f'kind = "sync"\nlocation = "hosted"\napi_key_env = "KEY"\nbase_url = "{at.base_url}"'
+        prices = "input = 1\noutput = 4\ncache_write = 1.25"
+        (orch_home / CONFIG).write_text(f'[backends.x]\n{backend}\nprovider = "x"\n[prices.m]\n{prices}\n')
+        with (orch_home / "rows.jsonl").open("w") as file:
+            for name in USAGES:
+                body = {"model": "m", "messages": [{"role": "user", "content": name}], "max_tokens": 40}
+                line = {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": body}
+                file.write(json.dumps(line) + "\n")
+        yield orch_home
+
+
+def test_what_has_no_price_is_told_everywhere(run_orch: Orch, folder: Path) -> None:
+    env = {"KEY": "k"}
+
+    def said(*words: str) -> str:
+        done = run_orch(*words, cwd=folder, env=env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert LEFT_OUT.format(ROWS) in said("run", "rows.jsonl", "-o", "out.jsonl")
+    [job] = json.loads(said("status", "--json"))
+    for words in (("status", job["job"]), ("report", "cost"), ("report", "night")):
+        told = said(*words)
+        assert LEFT_OUT.format(ROWS) in told, words
+        assert "≈$" in told, words
+    detail = json.loads(said("status", job["job"], "--json"))
+    assert (detail["cost_estimated"], detail["unpriced_rows"]) == (True, ROWS)
+    assert json.loads(said("report", "cost", "--json"))["total"]["unpriced_rows"] == ROWS
+    [night] = json.loads(said("report", "night", "--json"))["jobs"]
+    assert [route["unpriced_rows"] for route in night["routes"]] == [ROWS]
+    rows = map(json.loads, said("fetch", job["job"], "--format", "jsonl").splitlines())
+    costs = {row["custom_id"]: row["provenance"]["cost_usd"] for row in rows}
+    assert all(float(cost) > 0 for cost in costs.values()), "an answer without usage is booked by its length"
