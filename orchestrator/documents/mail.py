@@ -11,7 +11,16 @@ from orchestrator.documents.content import Content
 from orchestrator.documents.kinds import MAIL, TEXT
 from orchestrator.documents.lines import Blanks, TooLong, lines, too_large
 from orchestrator.documents.mail_headers import header, iso_date
-from orchestrator.documents.mail_members import MESSAGE, SHOWN, TNEF, attachment, message_fields, message_text
+from orchestrator.documents.mail_members import (
+    MESSAGE,
+    SHOWN,
+    TNEF,
+    attachment,
+    encrypted,
+    is_pgp,
+    message_fields,
+    message_text,
+)
 from orchestrator.documents.mail_sections import (
     Sections,
     body,
@@ -81,7 +90,7 @@ def sent_as(read: Callable[[], bytes], headers: Mapping[str, str], fields: Mappi
 def _signed(read: Callable[[], bytes]) -> Message:
     """Return a mail from a section that is signed or encrypted, in its headers or in the bytes."""
     data = read()
-    if data[:1] in b"\x30M":
+    if data[:1] == b"\x30" or (data[:2] == b"MI" and b":" not in data.partition(b"\n")[0]):  # DER, or DER in base64
         wrapped = Message()
         wrapped["Content-Type"] = "application/pkcs7-mime"
         wrapped["Content-Transfer-Encoding"] = "8bit"
@@ -140,6 +149,8 @@ def _bodies(found: Sections) -> list[str] | ExtractionError:
             return bodies
         if found.lost:
             return found.lost[0][1]
+        if any(is_pgp(type_of(part), partial(payload, part)) for part in found.attached):
+            return encrypted()
         packed = next((part for part in found.attached if type_of(part) in TNEF), None)
         return bodies if packed is None else [outlook_text(payload(packed))]
     except ExtractionError as error:

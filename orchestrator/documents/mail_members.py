@@ -42,7 +42,7 @@ ENDINGS = {
 }
 TNEF = frozenset(("application/ms-tnef", "application/vnd.ms-tnef"))
 SIGNED = frozenset(("application/pkcs7-mime", "application/x-pkcs7-mime"))
-_PGP = "-----BEGIN PGP MESSAGE-----"
+_PGP, _PGP_TYPE = "-----BEGIN PGP MESSAGE-----", "application/pgp-encrypted"
 
 
 def message_fields(subject: str, sender: str, recipients: str, date: str) -> dict[str, str]:
@@ -68,6 +68,11 @@ def message_text(headers: Mapping[str, str], *bodies: str, has_more: bool = Fals
         raise ExtractionError(DocumentProblem.EMPTY, "The mail has neither a text nor a subject; exclude it.")
     head = "\n".join(f"{name}: {headers[name]}" for name in SHOWN if headers.get(name))
     return "\n\n".join(filter(None, (head, *texts))).encode("utf-8", "replace")
+
+
+def is_pgp(kind: str, read: Callable[[], bytes]) -> bool:
+    """True if an attachment of the type `kind` is a mail's text, encrypted with PGP."""
+    return kind == _PGP_TYPE or read()[:200].lstrip().startswith(_PGP.encode())
 
 
 def encrypted() -> ExtractionError:

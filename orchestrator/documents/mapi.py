@@ -20,7 +20,15 @@ from orchestrator.documents.encoding import clean, decode, decode_declared
 from orchestrator.documents.ignored import IgnoredReason
 from orchestrator.documents.kinds import OUTLOOK, TEXT
 from orchestrator.documents.mail_headers import header, iso_date, words
-from orchestrator.documents.mail_members import MESSAGE, attachment, is_within, message_fields, message_text
+from orchestrator.documents.mail_members import (
+    MESSAGE,
+    attachment,
+    encrypted,
+    is_pgp,
+    is_within,
+    message_fields,
+    message_text,
+)
 from orchestrator.documents.types import ExtractionError
 
 STRING, STRING8, BINARY, INTEGER, TIME, OBJECT = 0x1F, 0x1E, 0x102, 3, 0x40, 0x0D
@@ -219,7 +227,14 @@ def _recipients(mail: MapiMail, role: str, sent: Message) -> str:
 
 
 def _text(mail: MapiMail, headers: Mapping[str, str], limit: int) -> bytes:
-    return message_text(headers, body(mail.properties, limit), has_more=bool(mail.attachments))
+    text = body(mail.properties, limit)
+    if not text.strip() and any(map(_is_pgp, mail.attachments)):
+        raise encrypted()
+    return message_text(headers, text, has_more=bool(mail.attachments))
+
+
+def _is_pgp(one: Attachment) -> bool:
+    return is_pgp(one.properties.text(ATTACHED_TYPE).lower(), one.read or bytes)
 
 
 def body(properties: MapiProperties, limit: int) -> str:

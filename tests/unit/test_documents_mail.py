@@ -97,6 +97,18 @@ WINMAIL = mails.tnef(
         ),
         (mixed(section("application/pgp-encrypted", b"Version: 1"), kind="encrypted"), {"message": "!encrypted"}),
         (eml(b"-----BEGIN PGP MESSAGE-----\n\nhQE"), {"message": "!encrypted"}),
+        (
+            mixed(section("application/pgp-encrypted", b"Version: 1"), section("application/octet-stream", b"hQE")),
+            {"message": "!encrypted"},
+        ),
+        (
+            mixed(section("application/octet-stream; name=mail.asc", b"\n-----BEGIN PGP MESSAGE-----\n\nhQE")),
+            {"message": "!encrypted"},
+        ),
+        (
+            mixed(section("application/pgp-keys; name=key.asc", b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQE")),
+            {"message": "!empty"},
+        ),
         (eml(b"half", 'Content-Type: message/partial; number=1; total=2; id="a"'), {"message": "!unreadable"}),
         (eml(b"\x81\x8d\x8f\x90\x9d", "Content-Type: text/plain"), {"message": "!encoding"}),
         (b"From: ann@example.org\n\n\n", {"message": "!empty"}),
@@ -234,11 +246,25 @@ NOTE = {0x1A: "IPM.Note", 0x37: "Offer"}
             {"message": "Subject: Offer\n\nsigned text"},
         ),
         (
+            msg({0x1A: "IPM.Note.SMIME.MultipartSigned", 0x37: "Offer"}, [], [{0x370E: "multipart/signed",
+                0x3701: b"MIME-Version: 1.0\n" + mixed(section("text/plain", b"signed text"), kind="signed")}]),
+            {"message": "Subject: Offer\n\nsigned text"},
+        ),
+        (
             msg(SECURE, [], [{0x3707: "smime.p7m", 0x3701: mails.signed(SIGNED_TEXT)}]),
             {"message": "Subject: Offer\n\nfür 40 €"},
         ),
         (
             msg(SECURE, [], [{0x3707: "smime.p7m", 0x3701: mails.encrypted(b"x")}]),
+            {"message": "!encrypted"},
+        ),
+        (
+            msg(NOTE | {0x1000: " \r\n"}, [], [{0x370E: "application/pgp-encrypted", 0x3701: b"Version: 1"}, {
+                0x3707: "encrypted.asc", 0x3701: b"-----BEGIN PGP MESSAGE-----"}]),
+            {"message": "!encrypted"},
+        ),
+        (
+            msg(NOTE, [], [{0x3707: "mail.asc", 0x3701: b"-----BEGIN PGP MESSAGE-----"}]),
             {"message": "!encrypted"},
         ),
     ],
