@@ -36,6 +36,8 @@ WAIT_SECONDS = 0.2
 _SHOWN = 300
 _FIB, _LOCKED = b"\xec\xa5", 0x01
 """The first bytes of a Word document's main stream, and the bit of its twelfth byte that marks it as locked."""
+_LOCKED_SLIDES = b"\x14\0\0\0\xdf\xc4\xd1\xf3"
+"""The size and the mark in a PowerPoint presentation's Current User record if it is locked ([MS-PPT] 2.3.2)."""
 _SECTOR = 512
 # A new root of the file system holds only the programs' folders, three devices, and this conversion's folder. Root
 # outside stays root inside, so that nothing there can be written to and no right is kept.
@@ -210,7 +212,7 @@ def _is_locked(data: bytes) -> bool:
     """True if an old binary document needs a password."""
     if not data.startswith(OLE):
         return False
-    if is_locked(data) or "EncryptedSummary".encode("utf-16-le") in data:  # of any program; of PowerPoint
+    if is_locked(data) or "EncryptedSummary".encode("utf-16-le") in data or _LOCKED_SLIDES in data:
         return True
     starts = (data[at : at + 12] for at in range(_SECTOR, len(data), _SECTOR))
     return any(start.startswith(_FIB) and len(start) == 12 and start[11] & _LOCKED for start in starts)

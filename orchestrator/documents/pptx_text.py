@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.documents.encoding import clean
-from orchestrator.documents.office import Losses, TextLimit, check_container, damaged
+from orchestrator.documents.office import (
+    EXCELS_PASSWORD,
+    POWERPOINTS_PASSWORD,
+    Losses,
+    TextLimit,
+    check_container,
+    damaged,
+    is_locked,
+    unlocked,
+)
 from orchestrator.documents.office_package import Package
 from orchestrator.documents.pdf_text import PAGE_BREAK
 from orchestrator.documents.shapes_text import drawn_lines, shape_lines
@@ -18,6 +27,8 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     Raises ExtractionError.
     """
     del encoding  # XML declares its own encoding
+    if is_locked(data):
+        data = unlocked(data, POWERPOINTS_PASSWORD, EXCELS_PASSWORD)  # LibreOffice locks with Excel's
     check_container(data, "a PowerPoint 97-2003 presentation; save it as .pptx or PDF")
     losses = Losses()
     try:

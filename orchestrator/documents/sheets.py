@@ -15,7 +15,7 @@ from orchestrator.documents.content import Content, too_large_inside
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.extras import require
 from orchestrator.documents.files import text_too_large
-from orchestrator.documents.office import OLE, damaged, encrypted, is_locked
+from orchestrator.documents.office import EXCELS_PASSWORD, OLE, damaged, encrypted, is_locked, unlocked
 from orchestrator.documents.office_package import DAMAGE, Package
 from orchestrator.documents.old_workbook_repair import repaired as repaired_old
 from orchestrator.documents.rows import TableRow, bad_row
@@ -23,8 +23,6 @@ from orchestrator.documents.sheet_parts import SheetParts, is_about_sheet
 from orchestrator.documents.types import ExtractionError
 from orchestrator.documents.workbook_repair import repaired
 
-_DEFAULT_PASSWORD = "VelvetSweatshop"
-"""The password that Excel tries first; workbooks protected only against changes are locked with it."""
 MOST_HEADER = 50
 """Number of first rows that may hold the columns' names."""
 
@@ -151,13 +149,7 @@ def _opened(data: bytes) -> bytes:
         raise encrypted()
     if file is None or not file.is_encrypted():
         return data
-    try:
-        file.load_key(password=_DEFAULT_PASSWORD)
-        out = io.BytesIO()
-        file.decrypt(out)
-    except Exception as error:
-        raise encrypted() from error
-    return out.getvalue()
+    return unlocked(data, EXCELS_PASSWORD)
 
 
 def _shown(cell: object) -> str:

@@ -200,6 +200,7 @@ def test_what_cannot_be_converted_says_why(tmp_path: Path) -> None:
     [
         ("a.doc", OLD + b"\xec\xa5" + b"\0" * 9 + b"\x01" + b"\0" * 500),
         ("a.ppt", OLD + "EncryptedSummary".encode("utf-16-le")),
+        ("c.ppt", OLD + b"\0\0\xf6\x0f\x2f\0\0\0\x14\0\0\0\xdf\xc4\xd1\xf3" + b"\0" * 40),
         ("b.doc", OLD + "EncryptedPackage".encode("utf-16-le")),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msoffcrypto.format.ooxml
 import pypdfium2
 import pytest
 
@@ -42,6 +43,23 @@ def deck(slide: str, *kinds_and_targets: tuple[str, str], **parts: str) -> bytes
         "_rels/s.xml.rels": related(*kinds_and_targets),
     }
     return zipped(entries | {f"{name}.xml": text for name, text in parts.items()})
+
+
+def locked(password: str, data: bytes) -> bytes:
+    out = io.BytesIO()
+    msoffcrypto.format.ooxml.OOXMLFile(io.BytesIO(data)).encrypt(password, out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("password", ["/01Hannes Ruescher/01", "VelvetSweatshop"])
+def test_a_presentation_that_opens_without_a_password_is_read(tmp_path: Path, password: str) -> None:
+    assert told(found_in(tmp_path, {"a.pptx": locked(password, office.presentation())})) == told(
+        found_in(tmp_path, {"a.pptx": office.presentation()})
+    )
+
+
+def test_a_presentation_with_a_password_is_told_as_locked(tmp_path: Path) -> None:
+    assert told(found_in(tmp_path, {"a.pptx": locked("secret", office.presentation())})) == {"a.pptx": "!encrypted"}
 
 
 RAISED = (
