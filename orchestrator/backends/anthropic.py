@@ -143,7 +143,7 @@ class AnthropicBatches:
                     )
                     return direct.refused(told, self._key)
                 message = lenient.mapping(lenient.decode(answer.content))
-                return direct.answered(json.dumps(completion(message)).encode())
+                return direct.answered(json.dumps(completion(message)).encode(), self._key)
         except OrchError as error:
             return direct.unanswered(error, may_be_billed=not isinstance(error, NotSent))
 

@@ -9,7 +9,10 @@ import msgspec
 
 from orchestrator.backends import lenient
 from orchestrator.core import wire
+from orchestrator.core.answers import read_answer
+from orchestrator.core.error_body import read_error_value
 from orchestrator.core.errors import OrchError
+from orchestrator.core.refusal_words import status_meant
 from orchestrator.core.refused_fields import ProviderError
 from orchestrator.core.request_lines import RequestLine
 from orchestrator.policy.preflight import DirectAnswer
@@ -29,13 +32,27 @@ def request_of(line: bytes) -> bytes:
         raise ValueError(f"is not a request: {error}") from error
 
 
-def answered(content: bytes) -> DirectAnswer:
-    """Return the answer of status 200. Anything but a JSON object may be a cut answer, and billed."""
+def answered(content: bytes, secret: str) -> DirectAnswer:
+    """Return the answer of status 200. Anything but a JSON object may be a cut answer, and billed.
+
+    The words of a refusal count as that refusal; the `secret` never appears in its message.
+    """
     try:
         body = json.dumps(lenient.decode(content)).encode()
     except ValueError:
         return DirectAnswer(200, error=ProviderError(200, message="its answer is not JSON"), may_be_billed=True)
-    return DirectAnswer(200, body)
+    refusal = _refusal_in(body)
+    return DirectAnswer(200, body) if refusal is None else refused(refusal, secret)
+
+
+def _refusal_in(body: bytes) -> ProviderError | None:
+    try:
+        error = read_answer(body).error
+    except wire.JSON_ERRORS:
+        return None
+    words = read_error_value(error)
+    status = None if error is None else status_meant(words)
+    return None if status is None else ProviderError(status, words.code, words.type, words.param, words.message)
 
 
 def refused(error: ProviderError, secret: str) -> DirectAnswer:

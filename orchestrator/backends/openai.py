@@ -126,7 +126,9 @@ class OpenAIBatches:
         try:
             with self._translated("ask one row", calls.control(calls.ASK_SECONDS), creating=True):
                 try:
-                    return direct.answered(self._api.ask(endpoint.removeprefix("/v1"), body).content)
+                    return direct.answered(
+                        self._api.ask(endpoint.removeprefix("/v1"), body).content, self._api.api_key
+                    )
                 except ApiRefusal as refusal:
                     return direct.refused(refusal.provider_error(), self._api.api_key)
         except OrchError as error:

@@ -13,6 +13,7 @@ from tests.emulator.anthropic_params import problem_of_params
 from tests.emulator.call import Call, Reply
 from tests.emulator.errors import Json, Problem, Refusal, problem_of, refuse
 from tests.emulator.limits import Limits, duration
+from tests.emulator.oddlines import odd_body
 from tests.emulator.refusals import refusal_of
 from tests.emulator.rowfaults import MARK, Effect, marked
 from tests.emulator.world import World
@@ -32,6 +33,8 @@ def chat(world: World, call: Call) -> Reply:
     world.pay(call.flavour, tier, asked, effect)
     model = f"{body.model}{world.settings.snapshot}"
     told: Json = answer(asked, endpoint, effect, model=model, tier=tier, at=int(world.now()))
+    if effect.odd:
+        told = odd_body(told, effect.odd)
     if effect.is_broken:
         whole = msgspec.json.encode(told)
         return Reply(blocks=iter([whole[: len(whole) // 2]]), headers=headers, effect=effect)

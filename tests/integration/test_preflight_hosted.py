@@ -397,6 +397,28 @@ def test_an_answer_that_fails_its_check_is_an_answer(desk: Desk) -> None:
     assert desk.cost(job) == paid(desk)
 
 
+@pytest.mark.parametrize("odd", ["finish_abort", "choice_error", "worker_in_detail"])
+def test_a_200_that_is_no_answer_is_booked_and_lets_the_batch_go(desk: Desk, odd: str) -> None:
+    desk.backend(preflight=True)
+    desk.provider.script({"do": "rows", "match": {"verb": "chat"}, "times": 1, "row": odd, "share": 1.0})
+    job = desk.run(plain(MANY, **WARM))
+    assert list(asked(desk).values()) == [1]
+    assert Counter(desk.ends(job).values()) == {"succeeded": MANY}
+    if odd != "worker_in_detail":
+        assert desk.cost(job) >= paid(desk), "what the answer cost is booked"
+
+
+def test_a_200_that_refuses_a_field_holds_every_row_back(desk: Desk) -> None:
+    desk.backend(preflight=True)
+    desk.provider.script({"do": "rows", "match": {"verb": "chat"}, "row": "stop_in_detail", "share": 1.0})
+    job = desk.submit(plain(MANY, stop=["."]))
+    for _ in range(6):
+        desk.later(60, job)
+    assert desk.batches() == []
+    assert [hold.message for hold in desk.store.holds.of(job.id)] == ["stop: field not allowed (400)"]
+    assert desk.store.jobs.counts([job.id])[job.id].pending == MANY
+
+
 # --- kills
 
 

@@ -96,7 +96,7 @@ def _words(answer: DirectAnswer) -> str:
 def _end(store: Store, home: Home, intended: Shard, answer: DirectAnswer, asked: Asked, now: datetime) -> Asked:
     """Keep the outcome of a row, then end its shard."""
     (custom_id,) = store.rows.custom_ids(intended.id)
-    if asked.finding is PreflightFinding.ANSWERED:
+    if answer.is_answer:
         _keep(home, intended, "output", result_line(custom_id, answer))
         facts: dict[str, object] = {"provider_status": BatchStatus.COMPLETED, "provider_completed": 1}
     else:
