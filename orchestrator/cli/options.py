@@ -9,9 +9,11 @@ from decimal import Decimal, InvalidOperation
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
+from orchestrator.core.addresses import is_http_url
 from orchestrator.core.counts import FailOn
 
 Command = Callable[..., int]
@@ -41,6 +43,18 @@ class Address(click.ParamType[tuple[str, int]]):
         if found is None or int(found[3]) > 65535:
             self.fail(f"{value!r} is not an address such as 127.0.0.1:8090 or [::1]:8090", param, ctx)
         return found[1] or found[2], int(found[3])
+
+
+class Url(click.ParamType[str]):
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not is_http_url(str(value)):
+            self.fail(f"{value!r} is not an http(s) URL such as http://127.0.0.1:8000/v1", param, ctx)
+        parts = urlsplit(str(value))
+        if parts.username or parts.password:
+            self.fail("a URL may not carry a password; name the key's variable with --api-key-env", param, ctx)
+        return str(value).rstrip("/")
 
 
 WEB_ADDRESS = "127.0.0.1:8091"

@@ -9,12 +9,11 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
 from orchestrator.cli.keys import Amount, dir_option
-from orchestrator.core.addresses import is_http_url
+from orchestrator.cli.options import Address, Url
 from orchestrator.core.errors import UsageError
 from orchestrator.settings.amounts import engine_counts, length
 from orchestrator.settings.discovery import locate, serve_folder
@@ -46,18 +45,6 @@ class Where:
     host: str
     port: int | None
     uds: Path | None
-
-
-class _Url(click.ParamType[str]):
-    name = "url"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not is_http_url(str(value)):
-            self.fail(f"{value!r} is not an http(s) URL such as http://127.0.0.1:8000/v1", param, ctx)
-        parts = urlsplit(str(value))
-        if parts.username or parts.password:
-            self.fail("a URL may not carry a password; name the key's variable with --api-key-env", param, ctx)
-        return str(value).rstrip("/")
 
 
 class _Endpoint(click.ParamType[str]):
@@ -106,7 +93,7 @@ SECONDS = click.FloatRange(min=0, min_open=True)
 SOCKET = click.Path(path_type=Path, dir_okay=False)
 PROGRAM = click.Path(path_type=Path, exists=True, dir_okay=False)
 OPTIONS = (
-    click.option("--upstream", "upstreams", type=_Url(), multiple=True, metavar="URL",
+    click.option("--upstream", "upstreams", type=Url(), multiple=True, metavar="URL",
                  help="An OpenAI-compatible endpoint; may be given several times."),
     click.option("--host", default=HOST, show_default=True, help="Listen here."),
     click.option("--port", type=click.IntRange(0, 65535), help=f"Port; 0: any free one.  [default: {PORT}]"),
@@ -143,7 +130,7 @@ OPTIONS = (
                  help="An engine on Ray that no row asks for ends after this.  [default: 10m]"),
     click.option("--ray-python", type=PROGRAM, metavar="PATH",
                  help="The cluster's own Python.  [default: the one beside `ray`]"),
-    click.argument("vllm_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- VLLM OPTIONS]"),
+    click.argument("vllm_options", nargs=-1, type=click.UNPROCESSED, metavar="[HOST:PORT] [-- VLLM OPTIONS]"),
 )  # fmt: skip
 
 
@@ -165,7 +152,7 @@ def serve(
 
     \b
     orch serve --upstream http://127.0.0.1:8000/v1
-    orch serve --vllm /models/llama --gpus 0,1 -- --max-model-len 8192
+    orch serve 0.0.0.0:8090 --vllm /models/llama --gpus 0,1 -- --max-model-len 8192
     orch serve --vllm /models/llama --ray auto --engines 0..8
 
     Accepted work survives every stop and kill: start it again and it continues.
@@ -173,6 +160,11 @@ def serve(
     # The server's own libraries are loaded once the command line is known to be valid.
     from orchestrator.server.listen import Stop
 
+    if vllm_options and not vllm_options[0].startswith("-"):
+        if port is not None:
+            raise UsageError("the port is given twice: as HOST:PORT and with --port")
+        host, port = Address().convert(vllm_options[0], None, None)
+        vllm_options = vllm_options[1:]
     engine_options = (gpus, tensor_parallel, vllm_python, vllm_options or None)
     if model is None and any(option is not None for option in engine_options):
         raise UsageError("--gpus, --tensor-parallel, --vllm-python and options after -- go with --vllm MODEL")

@@ -161,6 +161,13 @@ def test_one_server_for_a_folder(run_orch: Orch, upstream: Upstream) -> None:
     assert f"is in use by another `orch serve` (process {process.pid})" in second.stderr
 
 
+def test_an_address_as_other_commands_take_it(run_orch: Orch, upstream: Upstream) -> None:
+    process = run_orch.start("serve", "127.0.0.1:0", "--upstream", upstream.base_url)
+    assert run_script(url_of(run_orch, process)).stdout.startswith("completed")
+    refused = run_orch("serve", "8090", "--upstream", upstream.base_url)
+    assert (refused.returncode, "'8090' is not an address such as 127.0.0.1:8090" in refused.stderr) == (2, True)
+
+
 def test_a_port_that_is_taken(run_orch: Orch, upstream: Upstream) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -266,6 +273,7 @@ def test_a_log_of_json(run_orch: Orch, upstream: Upstream) -> None:
         (("--upstream", "http://127.0.0.1:1/v1", "--webhook", "http://127.0.0.1:1/"), "ORCH_WEBHOOK_SECRET"),
         (("--upstream", "http://127.0.0.1:1/v1", "--max-file-size", "much"), "--max-file-size"),
         (("--upstream", "http://127.0.0.1:1/v1", "--host", "no such host"), "--host"),
+        (("127.0.0.1:8090", "--upstream", "http://127.0.0.1:1/v1"), "the port is given twice"),
         (("--vllm", "/no/such/model"), "there is no model /no/such/model"),
         (("--vllm", "org/model", "--", "--port", "8000"), "--port cannot be given to vLLM"),
     ],
