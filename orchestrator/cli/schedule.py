@@ -19,6 +19,7 @@ from orchestrator.core.counts import FailOn
 from orchestrator.core.durations import duration
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.core.zones import zone_of
 from orchestrator.engine.lock import running_engine
 from orchestrator.engine.manual_actions import USER, make_due, night_words
 from orchestrator.policy import cron_expressions, due_nights
@@ -77,7 +78,7 @@ def add(
     with opened() as context:
         before = None if after is None else _followed(context, after)
         zone = tz or (_local_zone() if before is None else before.tz)
-        _meant("--tz", lambda: cron_expressions.zone_of(zone))
+        _meant("--tz", lambda: zone_of(zone))
         found = _checked(context, file, deadline)
         called, at = name or found, now()
         made = Schedule(

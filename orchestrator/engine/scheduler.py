@@ -30,11 +30,12 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import NIGHT, Job, JobFault, JobKind, JobState
 from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.core.shards import AT_BACKEND
+from orchestrator.core.zones import zone_of
 from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.builds import BuildDied, Builds, BuildSite, TakeIn, carried_out
 from orchestrator.pipeline.build.intake import How, Options, kind_of
-from orchestrator.policy import cron_expressions, due_nights, missed_nights
+from orchestrator.policy import due_nights, missed_nights
 from orchestrator.policy.backoff import TRIES, Faults
 from orchestrator.settings import job_file
 from orchestrator.settings.config import Config
@@ -201,11 +202,7 @@ class Scheduler:
     def _deadline(self, schedule: Schedule, night: Night) -> datetime | None:
         """Return a night's deadline, from the schedule or the job file. Raises OrchError."""
         text = schedule.deadline or file_deadline(Path(schedule.file))
-        return (
-            None
-            if text is None
-            else due_nights.deadline_at(text, night.due_at, cron_expressions.zone_of(schedule.tz))
-        )
+        return None if text is None else due_nights.deadline_at(text, night.due_at, zone_of(schedule.tz))
 
     def _running(self, schedule: Schedule) -> str | None:
         """Return an unfinished real job of the whole file that goes on by itself, or None."""

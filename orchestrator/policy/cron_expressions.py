@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from orchestrator.core.durations import seconds_of
 from orchestrator.core.errors import InputError
@@ -18,16 +16,6 @@ if TYPE_CHECKING:
 LONGEST = timedelta(days=31)
 _SAMPLE = 400
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
-
-
-def zone_of(name: str) -> ZoneInfo:
-    """Return a time zone by name. Raises InputError."""
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        near = get_close_matches(name, available_timezones(), 1)
-        tip = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin or UTC"
-        raise InputError(f"{name!r} is not a time zone; {tip}") from None
 
 
 def length(text: str) -> timedelta:

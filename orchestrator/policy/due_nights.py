@@ -17,7 +17,8 @@ from zoneinfo import ZoneInfo
 from orchestrator.core.durations import duration, seconds_of
 from orchestrator.core.errors import InputError
 from orchestrator.core.schedules import Schedule
-from orchestrator.policy.cron_expressions import LONGEST, comes_often, trigger, zone_of
+from orchestrator.core.zones import zone_of
+from orchestrator.policy.cron_expressions import LONGEST, comes_often, trigger
 
 LOOK_BACK = LONGEST
 """Missed nights longer ago than this are not recorded."""

@@ -28,12 +28,12 @@ def cost_of(
 
     Raises InputError if the compared model has no known price.
     """
-    ledger = store.ledger
-    lines = ledger.totals(by, since, job)
+    ledger, zone = store.ledger, settings.reports.zone
+    lines = ledger.totals(by, since, job, zone)
     # A line with several tags is in several groups, but once in the total.
-    whole = ledger.totals("job", since, job) if by in ("tag", "day") else lines
+    whole = ledger.totals("job", since, job, zone) if by in ("tag", "day") else lines
     found = estimates(by, store.forecasts.since(since), whole) if by in ("job", "day") else {}
-    facts = CostFacts(lines, whole, ledger.documents(by, since, job), found)
+    facts = CostFacts(lines, whole, ledger.documents(by, since, job, zone), found)
     return cost_report(by, facts, compare or settings.report.compare, _list_prices(settings), now())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import time
+from datetime import time, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +21,8 @@ from pydantic import (
     model_validator,
 )
 
+from orchestrator.core.errors import InputError
+from orchestrator.core.zones import zone_of
 from orchestrator.settings.aliases import Ladder
 from orchestrator.settings.backends import (
     AnyBackend,
@@ -179,6 +181,20 @@ class Reports(Strict):
     smtp: Smtp | None = None
     folder: str | None = Field(None, min_length=1, description="a relative one is beside orch.toml")
     channels: dict[str, dict[str, Any]] = Field({}, description="those of plug-ins, by name, with their options")
+    tz: str | None = Field(None, description="zone of the days of budgets and cost; default: this machine's")
+
+    @field_validator("tz")
+    @classmethod
+    def _is_a_zone(cls, value: str | None) -> str | None:
+        try:
+            return value and str(zone_of(value))
+        except InputError as error:
+            raise ValueError(error.message) from None
+
+    @property
+    def zone(self) -> tzinfo | None:
+        """The zone of `tz`; None for this machine's."""
+        return None if self.tz is None else zone_of(self.tz)
 
     @model_validator(mode="after")
     def _goes_together(self) -> Reports:

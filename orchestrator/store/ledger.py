@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +27,7 @@ from sqlalchemy import (
 
 from orchestrator.core.model import PICO, JobId, Price, RequestState, Usage
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
+from orchestrator.core.zones import utc_offsets
 from orchestrator.store.database import Database
 from orchestrator.store.records import COUNTS
 from orchestrator.store.tables import ledger, requests, shards, tags
@@ -37,7 +38,7 @@ DAY = 86_400_000_000  # microseconds
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Tokens and dollars of a group, split by backend, model and day (UTC), as needed for list prices.
+    """Tokens and dollars of a group, split by backend, model and day, as needed for list prices.
 
     `wasted` is a part of `cost`, and `uncertain` a part of `wasted`. `unpriced` counts lines whose cost does not
     cover everything that their answer used.
@@ -156,22 +157,25 @@ class Ledger:
         with self._db.write() as tx:
             tx.execute(delete(ledger).where(*same, ledger.c.seq.in_(seqs)))
 
-    def totals(self, by: str, since: datetime | None = None, job_id: str | None = None) -> list[Total]:
-        """Return sums by `job`, `day` (UTC), `task`, `model`, `backend`, a tag's value (`tag:KEY`) or every tag
-        (`tag`).
+    def totals(
+        self, by: str, since: datetime | None = None, job_id: str | None = None, zone: tzinfo | None = UTC
+    ) -> list[Total]:
+        """Return sums by `job`, `day`, `task`, `model`, `backend`, a tag's value (`tag:KEY`) or every tag (`tag`).
 
-        Each is split by backend, model and day. By `tag`, a line counts once for every tag of its job.
+        Each is split by backend, model and day. Days are those of `zone`, None for this machine's. By `tag`, a line
+        counts once for every tag of its job.
         """
+        day = self._day(zone)
         in_vain, cost = ledger.c.kind == "uncertain", cast(ledger.c.cost, BigInteger)
         guessed = (
             func.max(cast(ledger.c.estimated, BigInteger)) if self._db.is_sqlite else func.bool_or(ledger.c.estimated)
         )
         query = (
             select(
-                _group(by).label("group"),
+                _group(by, day).label("group"),
                 ledger.c.backend,
                 ledger.c.model,
-                _DAY.label("day"),
+                day.label("day"),
                 func.sum(case((in_vain, 0), else_=1)),
                 *(func.sum(ledger.c[name]) for name in COUNTS),
                 _picos(func.sum(cost)),
@@ -189,37 +193,56 @@ class Ledger:
                     _name(by, key),
                     backend,
                     model,
-                    _date(day),
+                    _date(number),
                     rows,
-                    Usage(*(int(number) for number in tokens)),
+                    Usage(*map(int, tokens)),
                     int(cost) * PICO,
                     int(vain) * PICO,
                     int(waste) * PICO,
                     bool(guessed),
                     unpriced,
                 )
-                for key, backend, model, day, rows, *tokens, cost, vain, waste, guessed, unpriced in tx.execute(
+                for key, backend, model, number, rows, *tokens, cost, vain, waste, guessed, unpriced in tx.execute(
                     _narrowed(query, by, since, job_id)
                 )
             ]
 
-    def documents(self, by: str, since: datetime | None = None, job_id: str | None = None) -> dict[str | None, int]:
+    def documents(
+        self, by: str, since: datetime | None = None, job_id: str | None = None, zone: tzinfo | None = UTC
+    ) -> dict[str | None, int]:
         """Return the number of paid documents by group as in `totals`, and under None in total.
 
         A document read by two jobs counts twice; a document in two groups counts in both.
         """
-        groups = self._documents(by, since, job_id)
-        of_jobs = groups if by == "job" else self._documents("job", since, job_id)
+        groups = self._documents(by, since, job_id, self._day(zone) if by == "day" else None)
+        of_jobs = groups if by == "job" else self._documents("job", since, job_id, None)
         found: dict[str | None, int] = dict(groups.items())
         found[None] = sum(of_jobs.values())
         return found
 
-    def _documents(self, by: str, since: datetime | None, job_id: str | None) -> dict[str, int]:
-        which = select(_group(by).label("group"), requests.c.job_id, requests.c.document).distinct()
+    def _documents(
+        self, by: str, since: datetime | None, job_id: str | None, day: ColumnElement[int] | None
+    ) -> dict[str, int]:
+        which = select(_group(by, day).label("group"), requests.c.job_id, requests.c.document).distinct()
         each = _narrowed(which, by, since, job_id).subquery()
         with self._db.read() as tx:
             counted = tx.execute(select(each.c.group, func.count()).group_by(each.c.group))
             return {_name(by, key): number for key, number in counted}
+
+    def _day(self, zone: tzinfo | None) -> ColumnElement[int]:
+        """Return the number of a line's day since 1970, by the clocks of a zone."""
+        at = cast(ledger.c.at, BigInteger)
+        if zone is UTC:
+            return at // DAY
+        with self._db.read() as tx:
+            first, last = tx.execute(select(func.min(ledger.c.at), func.max(ledger.c.at))).one()
+        if first is None:
+            return at // DAY
+        ends = [(_micros(end), offset // _MICROSECOND) for end, offset in utc_offsets(zone, first, last)]
+        *earlier, (_, offset) = ends
+        if not earlier:
+            return (at + offset) // DAY
+        return (at + case(*((at < end, before) for end, before in earlier), else_=offset)) // DAY
 
 
 def _narrowed(query: Select[Any], by: str, since: datetime | None, job_id: str | None) -> Select[Any]:
@@ -241,7 +264,11 @@ _WASTED = or_(
     requests.c.state != RequestState.SUCCEEDED,
     requests.c.result_shard != ledger.c.shard_id,
 )
-_DAY = cast(ledger.c.at, BigInteger) // DAY
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _micros(at: datetime) -> int:
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
 
 
 def _tagged(tag: tuple[str, str]) -> Select[tuple[str]]:
@@ -253,14 +280,15 @@ def _picos(total: ColumnElement[int]) -> ColumnElement[int]:
     return func.coalesce(total, literal(0))
 
 
-def _group(by: str) -> ColumnElement[Any]:
+def _group(by: str, day: ColumnElement[int] | None) -> ColumnElement[Any]:
     if by == "tag":
         return func.coalesce(tags.c.key + "=" + tags.c.value, "")
     if by.startswith("tag:"):
         return func.coalesce(tags.c.value, "")
+    if by == "day" and day is not None:
+        return day
     columns: dict[str, ColumnElement[Any]] = {
         "job": ledger.c.job_id,
-        "day": _DAY,
         "task": requests.c.task,
         "model": ledger.c.model,
         "backend": ledger.c.backend,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import pytest
 from msgspec.structs import astuple, replace
@@ -166,3 +167,17 @@ def test_without_retries_the_tokens_of_the_ledger_are_those_of_the_rows(store: S
     totals = store.ledger.totals("task", job_id=found.id)
     assert added_up(total.usage for total in totals) == astuple(store.rows.usage(found.id))
     assert sum(total.rows for total in totals) == 40
+
+
+def test_days_are_those_of_a_zone_through_the_change_of_its_clocks(store: Store) -> None:
+    zone = ZoneInfo("Europe/Berlin")  # its clocks went back at 1:00 UTC of 25 October
+    found = added(store, 4)
+    batch = sharded(store, found)
+    times = ["2026-10-24T21:59", "2026-10-24T22:00", "2026-10-25T22:59", "2026-10-25T23:00"]
+    for seq, at in enumerate(times):
+        settle(store, batch, succeeded(seq), now=datetime.fromisoformat(f"{at}+00:00"))
+    days = {total.group: total.rows for total in store.ledger.totals("day", zone=zone)}
+    assert days == {"2026-10-24": 1, "2026-10-25": 2, "2026-10-26": 1}
+    assert store.ledger.documents("day", zone=zone) == {**days, None: 4}
+    assert {total.group for total in store.ledger.totals("day")} == {"2026-10-24", "2026-10-25"}
+    assert {total.day.day for total in store.ledger.totals("job", zone=zone)} == {24, 25, 26}

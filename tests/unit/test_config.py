@@ -313,6 +313,10 @@ BAD = {
         ":1: backends.gpu: model large takes 2 GPUs; `gpus` has 3, not a multiple",
     ),
     "a fleet without models": (FLEET, ":1: backends.gpu.models: is required"),
+    "a zone that is none": (
+        '[reports]\ntz = "Europe/Berln"\n',
+        ":2: reports.tz: 'Europe/Berln' is not a time zone; did you mean Europe/Berlin?",
+    ),
     "broken": ("a = 1\nb = = 2\n", ":2: is not valid TOML: Invalid value"),
     "a text without quotes": (
         "home = /data\n",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
+from orchestrator.core.zones import zone_of
 from orchestrator.policy import cron_expressions, due_nights, missed_nights
 from orchestrator.policy.due_nights import DueNight
 
@@ -255,10 +256,10 @@ def test_a_cron_that_means_no_nights_is_told(cron: str, problem: str) -> None:
 
 def test_a_zone_that_is_none_is_told_with_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean Europe/Berlin"):
-        cron_expressions.zone_of("Europe/Berln")
+        zone_of("Europe/Berln")
     for name in ("", "../etc/passwd", "qqqqqq"):
         with pytest.raises(InputError, match="is not a time zone; write one such as"):
-            cron_expressions.zone_of(name)
+            zone_of(name)
 
 
 def test_lengths_of_time() -> None:

@@ -229,7 +229,7 @@ class SharedBudgets:
     def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> BudgetStanding:
         """Return the standing of a budget with the given batches in flight."""
         # The batches were read before: a shard that ends in between is counted twice, never missed.
-        period = budgets.period_at(budget, self._now())
+        period = budgets.period_at(budget, self._now(), self._config.reports.zone)
         spent, to_stop = self._booked(budget, period, look), self._to_stop(_running(flying))
         return self._add_up(flying, BudgetStanding(budget, period, spent, to_stop))
 
