@@ -63,7 +63,7 @@ def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
     if row.backend is not None:
         batch = "" if row.batch_id is None else f", {row.batch_id}"
         model = found.merged["provenance"]["model"]
-        told.append(("answered", f"{model} at {row.backend}{batch}, attempt {row.attempt + 1}"))
+        told.append(("answered", f"{model} at {row.backend}{batch}, attempt {row.attempt_number}"))
     if row.usage.input_tokens:
         told.append(("tokens", tokens(row.usage)))
     if row.state.is_final and row.cost != Decimal(0):

@@ -204,10 +204,12 @@ def fetch(
             else:
                 written = write_rows(context, job, place, form, shape, view.counted)
         view.stop()
+        total = store.jobs.counts([job.id])[job.id].total
+        left = max(0, total - written.rows) if partial else 0
         if as_json and output is not None:
-            print_json({"job": job.id, "rows": written.rows, "file": output, "format": written.form})
+            print_json({"job": job.id, "rows": written.rows, "left": left, "file": output, "format": written.form})
         elif not as_json:
-            say(f"orch: {written.told}")
+            say(f"orch: {written.told}" + (f"; {left:,} of {total:,} are not done" if left else ""))
         return 0 if fail_on is None or context.detail(job.id).is_well(fail_on) else 1
 
 

@@ -349,6 +349,11 @@ class FinishedRow(msgspec.Struct, frozen=True):
     quotes: str | None = None
 
     @property
+    def attempt_number(self) -> int:
+        """The number of its last attempt, from 1; `attempt` counts the attempts before it."""
+        return self.attempt + 1
+
+    @property
     def stage(self) -> str | None:
         """`map` for a part of a long document, `reduce` for the row about its parts, None if undivided."""
         return None if self.parts is None else "reduce" if self.part is None else "map"

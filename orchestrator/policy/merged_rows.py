@@ -65,7 +65,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "model": row.answered_by or rung_of(row.model)[0],
         "batch_id": row.batch_id,
         "tier": row.tier,
-        "attempt": row.attempt + 1,
+        "attempt": row.attempt_number,
         # Which model of its alias's list answered; unknown if another job, with its own list, answered.
         "rung": rung_of(row.model)[1] if row.carried_from is None else None,
         "tokens": {

@@ -355,6 +355,7 @@ def test_rows_show_their_answers_by_field_and_lead_to_each_other(home: WebHome, 
     assert names[:4] == ["document", "state", "party", "end"]
     first = tab.js("[...document.querySelectorAll('#rows tbody tr:first-child td')].map(one => one.innerText)")
     assert first[:4] == ["letters/2026/letter-000.txt", "succeeded", "Party 0 & Sons", '"2027-01-01"']
+    assert first[names.index("attempt")] == "1"
     tab.open(f"{view.url}/jobs/{home.new.id}/rows?state=failed")
     tab.js("document.querySelector('#rows tbody a').click()")
     for page in ("scans/page-0.pdf", "scans/page-1.pdf", "scans/page-2.pdf", "scans/page-3.pdf"):
