@@ -5,14 +5,15 @@ The same model gets a request that shows the fault, or a stronger model gets the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, func, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
-from orchestrator.core.model import Span
+from orchestrator.core.model import JobId, Span
 from orchestrator.core.shards import Shard
 from orchestrator.settings.model_lists import Step
+from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.records import Settled
 from orchestrator.store.rows import book, open_rows
@@ -49,6 +50,29 @@ class Escalations:
                 values = going.values(shard_id=None, model=step.alias, first_model=first, avoid=step.avoid, **anew)
                 tx.execute(values, [{"b_seq": seq} for seq in seqs])
             return len(seqs)
+
+    def inherit(self, job_id: JobId, seqs: Collection[int], of_jobs: Collection[JobId]) -> int:
+        """Let unsent rows begin at the rung that the same row of another job has reached; return their number.
+
+        The answers of the rungs below were paid for and failed their check.
+        """
+        c = requests.c
+        columns = (c.seq, c.custom_id, c.fingerprint)
+        with self._db.write() as tx:
+            unsent = select(*columns).where(
+                c.job_id == job_id, c.settled_at.is_(None), c.shard_id.is_(None), c.twin_of.is_(None),
+                c.cache_key.is_not(None), c.first_model.is_(None),
+            )  # fmt: skip
+            mine = {row.custom_id: row for row in tx.execute(bulk.each(unsent, c.seq, seqs, tx.dialect))}
+            found = {}
+            for of_job in of_jobs if mine else ():
+                theirs = select(requests).where(c.job_id == of_job, c.first_model.is_not(None))
+                for row in tx.execute(bulk.each(theirs, c.custom_id, mine.keys(), tx.dialect)):
+                    if row.fingerprint == mine[row.custom_id].fingerprint and row.model != row.first_model:
+                        place = mine[row.custom_id].seq
+                        found[place] = (row.model, row.first_model, row.avoid, job_id, place)
+            names = ("model", "first_model", "avoid")
+            return bulk.change(tx, requests, names, ("job_id", "seq"), found.values())
 
     def reask_rows(self, shard: Shard, failed: Sequence[Settled], spans: Mapping[int, Span], now: datetime) -> int:
         """Do the same for rows re-asked of their own model, with the request lines at `spans` (by seq)."""

@@ -8,10 +8,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.core.clock import now
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.settings.model_lists import Names
-from tests.support.hostedjob import RATES, Desk, script, table
+from tests.support.hostedjob import HOUR, RATES, Desk, script, table
 
 PRICES = "".join(
     f"[prices.{model}]\n{table(RATES)}batch = {{input = 20, output = 80}}\n" for model in ("big", "huge")
@@ -93,3 +95,38 @@ def test_what_goes_on_to_a_stronger_model_is_foreseen_at_its_price(desk: Desk) -
     assert plan.at_most >= spent * Decimal("0.9")
     desk.finish(job)
     assert desk.cost(job) <= plan.at_most
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("lists", ["same", "another"])
+@pytest.mark.parametrize("at", ["the first model", "no model", "the next model"])
+def test_an_edited_file_does_not_ask_a_model_again_whose_answers_were_bad(
+    desk_on_each: Desk, at: str, lists: str
+) -> None:
+    desk = desk_on_each
+    desk.backends({"openai": {}}, PRICES)
+    script(desk, "rows", verb="create", nth=1, row="length", lines=[2, 3])
+    path = job_file(desk, ["Fine.", "Too long.", "Longer."], ["m", "big"])
+    first = desk.submit(path)
+    desk.until(first, lambda: len(desk.batches()) == 1)
+    if at != "the first model":
+        desk.provider.clock.advance(HOUR)
+        desk.until(first, lambda: desk.states(first)[0].startswith("collected"))
+    if at == "the next model":
+        desk.until(first, lambda: len(desk.batches()) == 2)
+    text = path.read_text(encoding="utf-8")
+    edited = text.replace('"night"', '"day"') if lists == "same" else text.replace('"big"', '"huge"')
+    path.write_text(edited, encoding="utf-8")
+    second = desk.submit(path)
+    desk.finish(first, second)
+    asked = {line["model"]: line["rows"] for line in desk.provider.bill()["lines"]}
+    if lists == "same":
+        assert [end[:3] for end in told(desk, second)[1:]] == [
+            ("succeeded", "big", None if at == "the next model" else 2)
+        ] * 2
+        assert asked == {"m": 3, "big": 2}
+    else:
+        assert asked["m"] == 5, "its rungs are other models"
+    assert desk.cost(first) + desk.cost(second) == sum(
+        (total.cost for total in desk.store.ledger.totals("model")), Decimal(0)
+    )

@@ -181,6 +181,7 @@ class _Recorder:
         self._now = now
         self.runs = reuse.earlier_runs(store, job)
         self._last = reuse.last_run(store, job)
+        self._superseded = [] if sharing is None else sharing.superseded
 
     def record(self, file: BinaryIO, chunk: list[Made]) -> None:
         """Write and record requests. Raises InputError, StorageError, OSError."""
@@ -205,6 +206,8 @@ class _Recorder:
         except InputError:
             raise _twice(store, job, rows) from None
         left = unanswered - twins.keys() - awaited.keys()
+        if self._superseded:
+            store.escalations.inherit(job.id, left, self._superseded)
         sent = [made.built for made in chunk if made.built.row.seq in left]
         report.requests += len(rows)
         report.carried += len(carried)

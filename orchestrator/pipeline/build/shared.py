@@ -41,6 +41,7 @@ class Sharing:
         self._store = store
         self._job = job
         self._asked = asked
+        self._models = models
         self._sources: dict[JobId, _Source] = {}
         if not job.options.get("carry", True) or job.options.get(AT_ONCE):
             return
@@ -52,6 +53,12 @@ class Sharing:
             with suppress(ValueError):  # a job with a damaged stored file shares nothing
                 self._sources[name] = _Source(models(other), other.series == job.series, is_superseded)
         self._is_in_time = cache(self._in_time)
+
+    @property
+    def superseded(self) -> list[JobId]:
+        """The jobs that this one supersedes and whose aliases stand for the same models."""
+        mine = self._models(self._job) if self._sources else {}
+        return [name for name, source in self._sources.items() if source.is_superseded and source.models == mine]
 
     def of(self, made: list[Built]) -> dict[int, RowInFlight]:
         """Return the row in flight that each of these requests may await, by place."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import CancelCode, Job, JobId, RequestState
+from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, JobId, RequestState
 from orchestrator.pipeline.backend_handles import BackendHandles
 from orchestrator.pipeline.build.reuse import Asked, may_take
 from orchestrator.pipeline.build.shared import expected_at
@@ -62,9 +63,17 @@ class TakeOver:
     def _release(self, job: Job, seqs: list[int], why: str) -> int:
         number = self._store.awaited.release(job.id, seqs) if seqs else 0
         if number:
+            self._store.escalations.inherit(job.id, seqs, self._runs(job))
             told = f"asked here: {number_of(number, 'row')} that another job had under way: {why}"
             self._store.jobs.note(job.id, EventKind.RESCUED, told, self._now())
         return number
+
+    def _runs(self, job: Job) -> list[JobId]:
+        """Return the jobs of the same file that this one has superseded, with the same models."""
+        earlier = [of for of in self._store.jobs.of_series(job.series) if of.options.get(SUPERSEDED_BY) == job.id]
+        with suppress(ValueError):  # a job with a damaged stored file hands nothing on
+            return [of.id for of in earlier if self._handles.models(of) == self._handles.models(job)]
+        return []
 
     def _give_up_late(self, job: Job, of: Job, deadline: datetime) -> int:
         """Stop waiting if that misses the deadline and asking anew keeps it.
