@@ -110,6 +110,8 @@ class Gather:
             return False
         if not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):
             return False
+        if shard.output_file_id is None and not shard.provider_completed and not shard.provider_output_tokens:
+            return True  # lines of rows that did not run are gone, and nobody was paid for those
         used = Usage(input_tokens=shard.provider_input_tokens, output_tokens=shard.provider_output_tokens)
         lost = lost_answers.LostAnswers(shard.batch_id, shard.id, shard.rows, made, used)
         priced = replace(shard, model=self._work.model(job, shard))
