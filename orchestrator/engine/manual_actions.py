@@ -11,10 +11,11 @@ from datetime import datetime
 from decimal import Decimal
 
 from orchestrator.core.counts import number_of
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, RequestState
 from orchestrator.core.schedules import Night, NightState, Schedule
+from orchestrator.pipeline.succession import successor
 from orchestrator.policy import due_nights
 from orchestrator.store import Store
 from orchestrator.store.quarantine import Held
@@ -32,7 +33,11 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 
 
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
-    """Make rows pending again, and send refused rows to their backend again; return their number."""
+    """Make rows pending again, and send refused rows to their backend again; return their number.
+
+    Raises RefusedError for a superseded job: the job that supersedes it has asked for the rows that both share.
+    """
+    _require_not_superseded(store, job)
     number = store.rows.retry(job.id, states, task=task) + send_held(store, job, task)
     if number:
         store.jobs.allow(job.id, **{SUPERSEDED_BY: None})
@@ -40,6 +45,18 @@ def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | No
         by = "" if who == USER else f", asked for by {who}"
         store.jobs.note(job.id, EventKind.RETRY, f"{number_of(number, 'row')}{of_task} will be retried{by}", at)
     return number
+
+
+def _require_not_superseded(store: Store, job: Job) -> None:
+    last = job
+    while last.cancel_code == CancelCode.SUPERSEDED and (following := successor(store, last)) is not None:
+        last = following
+    is_given_up = last.error is not None or (last.finished_at is not None and last.cancel_requested_at is not None)
+    if last.id != job.id and not is_given_up:
+        raise RefusedError(
+            f"job {job.id} was superseded by job {last.id}, which asks for the rows that both have",
+            hint=f"`orch retry {last.id}` retries its failed rows; `orch run {last.source}` asks for the rest",
+        )
 
 
 def send_held(store: Store, job: Job, task: str | None = None) -> int:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError
-from orchestrator.core.model import Job
+from orchestrator.core.model import Job, RequestState
+from orchestrator.engine import manual_actions
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.succession import Edited
 from tests.emulator.driving import chat_line, jsonl
@@ -198,6 +200,23 @@ def test_rows_that_are_not_shared_are_asked_anew_and_the_earlier_job_is_cancelle
     assert len(desk.batches()) == 2
     assert all_once(desk)
     assert desk.store.jobs.get(first.id).cancel_code == "superseded"
+
+
+@pytest.mark.thinned(2, 1)
+def test_a_superseded_job_is_not_retried_beside_the_one_that_has_its_rows(desk: Desk) -> None:
+    jobs = [desk.submit(job_file(desk, f"tags: {{x: {tag}}}")) for tag in "abc"]
+    desk.settle(*jobs)
+    first, _, last = (desk.store.jobs.get(job.id) for job in jobs)
+    assert first.finished_at is not None
+    cancelled = [RequestState.CANCELLED]
+    with pytest.raises(RefusedError, match=f"superseded by job {last.id}"):
+        manual_actions.retry(desk.store, first, cancelled, None, manual_actions.USER, now())
+    desk.cancel(last)
+    desk.finish(last)
+    assert manual_actions.retry(desk.store, first, cancelled, None, manual_actions.USER, now()) == ROWS
+    desk.finish(first)
+    assert set(desk.ends(first).values()) == {"succeeded"}
+    assert all_once(desk)
 
 
 # --- what is not in flight goes to the new job, and never to both
