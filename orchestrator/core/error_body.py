@@ -30,13 +30,14 @@ _MAX_ENTRIES = 5
 CONTEXT_TOO_LONG = (
     r"context[ _-]?(length|window|limit|size)|prompt (is )?too (long|large)|reduce the length"
     r"|(input|inputs|prompt|request|messages) (is|are) too long|length of all messages is too long"
-    r"|maximum (model|sequence|input|prompt) length|input token count \(|input token count \+"
+    r"|maximum (supported )?(model|sequence|input|prompt) length|input token count \(|input token count \+"
     r"|too many (input|prompt) tokens|too many tokens: size limit|tokens \+ .?max_new_tokens"
     r"|must have (less|fewer) than \d+ tokens|larger than the model input length|longer than the (maximum )?model"
     r"|exceeds? the max(imum)?( allowed)? (input|prompt|sequence) (length|tokens)"
     r"|input length \(\d+ tokens\) exceeds|input token count exceeds|input tokens exceeds? maximum length"
     r"|prompt exceeds max(imum)? length|tokens in the prompt cannot exceed|range of input length should be"
     r"|exceeded model token limit|prompt has \d+ tokens, the model maximum|= max_seq_len \("
+    r"|超长|超(过|出).{0,12}(上下文|长度)"
 )
 """Messages about a prompt that is too long for its model."""
 _is_too_long = re.compile(CONTEXT_TOO_LONG, re.IGNORECASE).search
@@ -51,12 +52,13 @@ NO_CREDIT_WORDS = (
     "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
     "insufficient_credits", "insufficient_funds", "arrearage", "contract_spend_limit_reached",
     "enforced_spend_limit_reached", "spend_limit_reached", "budget_exceeded", "exceeded_budget",
-    "payment_required", "credits_exhausted", "out_of_credits",
+    "payment_required", "credits_exhausted", "out_of_credits", "exceeded_current_quota_error",
 )  # fmt: skip
 """Codes and types for an account without credit, or a gateway's key without budget."""
 NO_CREDIT = (
     r"credit balance is too low|insufficient (balance|credits?|funds)|billing (hard )?limit|payment required"
     r"|budget (has been )?exceeded|exceeded (your |the |its )?(monthly |daily |max )?budget|out of credits"
+    r"|used all (of )?(your |its |the )?available credits|monthly spending limit|欠费|余额不足"
 )
 """Messages with the same meaning."""
 _is_no_credit = re.compile(NO_CREDIT, re.IGNORECASE).search
@@ -79,6 +81,24 @@ _PHRASES = frozenset(status.phrase for status in HTTPStatus)
 _is_word = re.compile(r"\w+").fullmatch
 _STATUSES = ("status", "status_code", "statusCode", "http_code")
 _FIRST_ERROR, _LAST_ERROR, _DIGITS = 400, 600, 6
+_RPC = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "OUT_OF_RANGE": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ABORTED": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "CANCELLED": 499,
+    "UNKNOWN": 500,
+    "INTERNAL": 500,
+    "DATA_LOSS": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+"""Google's words in `status`, as HTTP statuses (google.rpc.Code)."""
 _MINIMAX = {
     1002: 429,
     1004: 401,
@@ -160,10 +180,22 @@ def _read(value: Any, depth: int) -> ErrorWords:
     if depth > _MAX_DEPTH:
         return ErrorWords()
     if isinstance(value, str):
-        return ErrorWords(value.strip() or None)
+        return _of_text(value, depth)
     if isinstance(value, list):
         return _of_list(value, depth)
     return _of_object(value, depth) if isinstance(value, dict) else ErrorWords()
+
+
+def _of_text(text: str, depth: int) -> ErrorWords:
+    """Read a text: a page, an error object that a gateway has quoted, or the reason itself."""
+    if _is_html(text):
+        return ErrorWords(_page_text(text))
+    if text.lstrip()[:1] in ("{", "["):
+        with contextlib.suppress(*JSON_ERRORS):
+            quoted = _read(msgspec.json.decode(text), depth + 1)
+            if quoted.message is not None:
+                return quoted
+    return ErrorWords(text.strip() or None)
 
 
 def _of_object(value: dict[str, Any], depth: int) -> ErrorWords:
@@ -204,7 +236,9 @@ def _own_words(value: dict[str, Any]) -> ErrorWords:
 
 
 def _status(value: Any) -> int | None:
-    """Return the HTTP status of an error that a number means, or None."""
+    """Return the HTTP status of an error that a number or Google's word means, or None."""
+    if isinstance(value, str) and value in _RPC:
+        return _RPC[value]
     if not isinstance(value, str | int) or isinstance(value, bool):
         return None
     number = int(value) if str(value).isdecimal() and len(str(value)) < _DIGITS else 0
@@ -226,9 +260,6 @@ def _routed(value: dict[str, Any], words: ErrorWords, depth: int) -> ErrorWords:
     """Add the words of the provider behind a router."""
     metadata = value.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
-    if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
-        with contextlib.suppress(*JSON_ERRORS):
-            raw = msgspec.json.decode(raw)
     behind = _read(raw, depth + 1)
     if behind.message is None or behind.message == words.message:
         return words

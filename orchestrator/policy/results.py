@@ -328,8 +328,7 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
     """Return why a line has no answer; empty if it has one."""
     response = line.response
     status = response.status_code if response else None
-    is_good = status is not None and 200 <= status < 300
-    if is_good:
+    if status is not None and 200 <= status < 300:
         status = None  # it says that there is an answer
     body = _decoded(response_json(response)) if response else None
     # `vllm run-batch` puts it beside the response.
@@ -342,7 +341,7 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
     code = words.code
     if code is None and status is None and words.status is not None:
         code = str(words.status)
-    if is_good:
+    if status is None:
         status = status_meant(words)
     return RowRefusal(status, code, words.type, words.message, words.param)
 

@@ -130,8 +130,8 @@ RULES = (
     Rule(
         "rate_limited", Disposition.WAIT, "the account's rate limit is reached",
         "nothing: the rows wait; or raise the rate at the provider",
-        ("rate_limit_exceeded", "too_many_requests", "resource_exhausted", "throttling", "limit_requests",
-         "token_limit_exceeded"),
+        ("rate_limit_exceeded", "rate_limit", "too_many_requests", "resource_exhausted", "throttling",
+         "limit_requests", "token_limit_exceeded"),
         r"rate limit (is )?(reached|exceeded)|too many requests",
         (429,),
     ),

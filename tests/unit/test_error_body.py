@@ -101,6 +101,15 @@ SHAPES: dict[str, tuple[Any, tuple[str | None, str | None, str | None, str | Non
     "writer": ({"tpe": "x", "errors": [{"description": "no", "key": "k"}]}, ("no", *[None] * 3)),
     "apigee": ({"fault": {"faultstring": "no"}}, ("no", *[None] * 3)),
     "zod": ({"error": {"name": "ZodError", "issues": [{"message": "no", "path": ["n"]}]}}, ("no", *[None] * 3)),
+    "azure, quoted within": (
+        {"error": {"code": "BadRequest", "message": json.dumps({"error": {"message": LONG, "code": "too_long"}})}},
+        (LONG, "too_long", None, None),
+    ),
+    "a page within": (
+        {"error": {"message": "<html><title>502</title><b>gone</b></html>"}},
+        ("502 gone", None, None, None),
+    ),
+    "a text that begins like JSON": ({"error": "{x} is not set"}, ("{x} is not set", *[None] * 3)),
     "an empty object": ({}, (None,) * 4),
     "null": (None, (None,) * 4),
     "a number": (5, (None,) * 4),
