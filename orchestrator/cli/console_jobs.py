@@ -107,8 +107,10 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     told += [(name, words + advice.get(name, "")) for name, words in marked_words(counts).items()]
     if line.failing.known or line.failing.acknowledged:
         told.append(("failures", str(line.failing)))
-    if line.failed_so_far > counts.failed:
-        told.append(("so far", f"{line.failed_so_far - counts.failed:,} more have failed in running batches"))
+    if line.finished_in_batches:
+        bad = line.failed_so_far - counts.failed
+        finished = f"{number_of(line.finished_in_batches, 'pending row')} finished in running batches"
+        told.append(("so far", finished + (f", {bad:,} of them failed" if bad else "")))
     if job.limited_to is not None:
         told.append(("limited", f"to {job.limited_to}"))
     if detail.carried:

@@ -46,6 +46,11 @@ class JobLine:
         """Rows that were answered or failed, without cancelled and expired rows."""
         return self.done - self.counts.cancelled - self.counts.expired
 
+    @property
+    def finished_in_batches(self) -> int:
+        """Pending rows that running batches have finished."""
+        return self.done - self.counts.done
+
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""
         job = self.job
@@ -67,6 +72,7 @@ class JobLine:
                 "total": self.counts.total,
                 "done": self.done,
                 "pending": self.counts.pending,
+                "finished_in_batches": self.finished_in_batches,
                 "succeeded": self.counts.succeeded,
                 "failed": self.counts.failed,
                 "cancelled": self.counts.cancelled,

@@ -106,7 +106,9 @@ def test_status_and_alerts_count_what_has_failed_so_far(running: Running) -> Non
     assert batch.state is ShardState.SUBMITTED
     line = running.detail(job).line
     assert (line.counts.pending, line.counts.failed, line.failed_so_far) == (31, 0, 6)
-    assert line.to_json()["requests"]["failed_so_far"] == 6
+    told_rows = line.to_json()["requests"]
+    assert told_rows["failed_so_far"] == 6
+    assert (told_rows["finished_in_batches"], told_rows["done"]) == (30, 30)
     [alert] = [event.reason for event in running.store.jobs.events(job.id) if event.kind == "alert"]
     assert alert.startswith("quality: 6 of 30 rows have failed (20%)")
 

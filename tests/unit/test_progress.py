@@ -60,6 +60,15 @@ def test_rows_that_were_cancelled_are_not_done() -> None:
         assert line.to_json()["requests"]["done"] == 20, "a program is told of outcomes"
 
 
+def test_pending_rows_that_running_batches_have_finished_are_told_beside_them() -> None:
+    line = replace(line_of(pending=20, succeeded=5), done=17, failed_so_far=3)
+    text = " ".join(" ".join(shown(job_detail(detail(line), 200))).split())
+    assert "25: 5 succeeded, 20 pending" in text
+    assert "12 pending rows finished in running batches, 3 of them failed" in text
+    requests = line.to_json()["requests"]
+    assert requests["done"] == requests["succeeded"] + requests["finished_in_batches"] == 17
+
+
 def event(number: int, kind: str) -> Event:
     return Event(later(number / 60), kind, f"reason {number}")
 
