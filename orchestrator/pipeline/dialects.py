@@ -11,7 +11,16 @@ import msgspec
 
 from orchestrator.backends.open import profile_for
 from orchestrator.core.model import Job, JobKind
-from orchestrator.policy.dialect import Dialect, Loss, OwnRule, Recipient, Structured, dialect_of, provider_at
+from orchestrator.policy.dialect import (
+    ANTHROPIC_CHAT,
+    Dialect,
+    Loss,
+    OwnRule,
+    Recipient,
+    Structured,
+    dialect_of,
+    provider_at,
+)
 from orchestrator.policy.endpoints import RESPONSES, fixed_fields, url_of
 from orchestrator.settings.backends import (
     AnthropicBackend,
@@ -49,7 +58,8 @@ def _provider(backend: Backend) -> str:
         case AnthropicBackend():
             return "anthropic"
         case SyncBackend():
-            return provider_at(backend.base_url, backend.provider)
+            found = provider_at(backend.base_url, backend.provider)
+            return ANTHROPIC_CHAT if found == "anthropic" else found
         case HostedBackend():
             known = profile_for(backend).name
             return provider_at(backend.base_url, backend.provider) if known == UNNAMED else known

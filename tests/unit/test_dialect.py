@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openai.types import AllModels, ChatModel
+from pydantic import TypeAdapter
 
+from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.policy.dialect import (
     Dialect,
     OwnRule,
@@ -23,6 +25,7 @@ from orchestrator.policy.dialect import (
 )
 from orchestrator.policy.dialect.strict_schemas import strict_schema
 from orchestrator.policy.max_tokens import most_tokens
+from orchestrator.settings.backends import Backend
 from orchestrator.settings.task_spec import Task
 
 CHAT = "/v1/chat/completions"
@@ -163,6 +166,26 @@ def test_under_drop_it_is_left_out_where_it_may_be(
         assert body["dimensions"] == fields["dimensions"], "the size of a vector is what the task is about"
     else:
         assert dialect.losses(body) == ()
+
+
+@pytest.mark.parametrize("field", ["stop_sequences", "output_config", "output_format"])
+def test_anthropics_own_name_of_a_setting_is_told_by_ours(field: str) -> None:
+    [loss] = at("anthropic", "claude-sonnet-4-6").losses({field: {"x": 1}})
+    assert f"takes {field} as " in loss.reason
+
+
+def test_anthropics_chat_completions_ignore_schemas_and_efforts() -> None:
+    backend = TypeAdapter(Backend).validate_python(
+        {"kind": "sync", "location": "hosted", "api_key_env": "K", "base_url": "https://api.anthropic.com/v1"}
+    )
+    dialect = dialect_of(recipient_of(backend), "claude-sonnet-4-6", CHAT)
+    [message] = sent(dialect, response_format=format_of(SCHEMA)).pop("messages")
+    assert "end_date" in message["content"]
+    assert "response_format" not in dialect.body({"response_format": format_of(SCHEMA), "messages": ASKED})
+    assert [loss.field for loss in dialect.losses({"reasoning_effort": "low"})] == ["reasoning_effort"]
+    assert [loss.field for loss in dialect.losses({"stop": [" "]})] == ["stop"]
+    native = at("anthropic", "claude-sonnet-4-6").body({"response_format": format_of(SCHEMA), "messages": ASKED})
+    assert native["response_format"]["type"] == "json_schema"
 
 
 TAKEN = [

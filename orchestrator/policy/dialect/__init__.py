@@ -6,10 +6,19 @@ that is written for a route: it renames, transforms or reports what cannot be ex
 
 from orchestrator.policy.dialect.description import describe
 from orchestrator.policy.dialect.draft import Loss
-from orchestrator.policy.dialect.recipient import UNKNOWN, OwnRule, Recipient, Structured, priced_as, provider_at
+from orchestrator.policy.dialect.recipient import (
+    ANTHROPIC_CHAT,
+    UNKNOWN,
+    OwnRule,
+    Recipient,
+    Structured,
+    priced_as,
+    provider_at,
+)
 from orchestrator.policy.dialect.writing import Dialect, dialect_of
 
 __all__ = [
+    "ANTHROPIC_CHAT",
     "UNKNOWN",
     "Dialect",
     "Loss",

@@ -25,6 +25,12 @@ TRANSLATED = frozenset(
         "thinking", "cache_control",
     }
 )  # fmt: skip
+_CALLED_HERE = {
+    "stop_sequences": "`stop`",
+    "output_config": "`reasoning_effort`, and the task's `schema`",
+    "output_format": "the task's `schema`",
+}
+"""Anthropic's own names of what a task says otherwise; beside each other one would be lost."""
 LEFT_OUT = frozenset(
     {
         "logprobs", "top_logprobs", "metadata", "store", "service_tier", "prediction", "prompt_cache_key",
@@ -48,7 +54,8 @@ def check_fields(draft: Draft) -> None:
     for name, value in list(draft.fields.items()):
         is_said = value is not None and not (name in NEUTRAL and value == NEUTRAL[name])
         if is_said and name not in TRANSLATED and name not in LEFT_OUT:
-            draft.lose(name, f"takes no {name}")
+            ours = _CALLED_HERE.get(name)
+            draft.lose(name, f"takes no {name}" if ours is None else f"takes {name} as {ours}")
     if named(draft.fields.get("response_format"), "type") == "json_object":
         draft.lose("response_format", "takes no json_object, only a json_schema")
 

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 LOCAL = "local"
 OTHER = "other"
+ANTHROPIC_CHAT = "anthropic-chat"
+"""Anthropic's chat completions, for tests with OpenAI's SDK; its Messages are `anthropic`."""
 
 _HOSTS = {
     "api.openai.com": "openai",

@@ -6,8 +6,8 @@ recorded. A name like `owner/repo#1` is an issue on GitHub. Rules apply in this 
 
 from __future__ import annotations
 
-from orchestrator.policy.dialect import anthropic_rules as claude
 from orchestrator.policy.dialect import openai_rules as openai
+from orchestrator.policy.dialect.anthropic_tables import ANTHROPIC_RULES
 from orchestrator.policy.dialect.roles import system_into_question
 from orchestrator.policy.dialect.rules import (
     CHAT,
@@ -18,15 +18,12 @@ from orchestrator.policy.dialect.rules import (
     NotAbove,
     NotTaken,
     NotThere,
-    NotTogether,
     OnlyValues,
     Renamed,
     TableRule,
 )
 from orchestrator.policy.dialect.structured import (
-    ask_anthropic,
     ask_for_an_object,
-    ask_in_prompt,
     ask_loosely,
     ask_strictly,
     ask_strictly_without_limits,
@@ -34,7 +31,6 @@ from orchestrator.policy.dialect.structured import (
 
 # An unknown server is treated as a proxy: it takes what OpenAI's models take if its model has such a name.
 _OPENAI = ("openai", "azure", "other")
-_ANTHROPIC = ("anthropic",)
 _ANY = ""
 _KNOWN_AS_OPENAIS = r"gpt-(3\.5|35|4|5|6|audio)|o\d|chatgpt|codex|computer-use"
 # Some rules hold for every model at OpenAI and Azure, whose deployments have names chosen by their owners.
@@ -217,50 +213,6 @@ _OPENAI_RULES = (
     ),
 )
 
-_ANTHROPIC_RULES = (
-    TableRule(
-        _ANTHROPIC,
-        _ANY,
-        NotTaken(("temperature", "top_p", "top_k")),
-        "szczyglis-dev/py-gpt#184; pydantic-ai's profiles",
-        when=claude.takes_no_sampling,
-    ),
-    TableRule(
-        _ANTHROPIC,
-        _ANY,
-        NotTaken(("seed", "n", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs")),
-        "Anthropic's reference of messages: no such fields",
-    ),
-    TableRule(_ANTHROPIC, _ANY, By(claude.check_fields), "Anthropic's reference of messages"),
-    TableRule(_ANTHROPIC, _ANY, NotAbove("temperature", 1), "Anthropic's reference of messages"),
-    TableRule(
-        _ANTHROPIC,
-        _ANY,
-        By(claude.leave_out_default_top_p),
-        "Anthropic's reference: 1 is what holds without the field",
-    ),
-    TableRule(
-        _ANTHROPIC,
-        _ANY,
-        NotTogether("temperature", "top_p"),
-        "BerriAI/litellm#15097",
-        when=claude.takes_one_of_temperature_and_top_p,
-    ),
-    TableRule(_ANTHROPIC, _ANY, By(claude.check_effort), "Oaklight/llm-rosetta#289; a recorded refusal of xhigh"),
-    TableRule(_ANTHROPIC, _ANY, By(claude.bound_answer), "a recorded refusal; Anthropic's model pages"),
-    TableRule(_ANTHROPIC, _ANY, By(claude.check_thinking), "freecodexyz/free-code#32, mnfst/modelparams.dev#214"),
-    TableRule(_ANTHROPIC, _ANY, By(claude.check_tool_choice), "pydantic-ai's profiles; Anthropic's guide to tools"),
-    TableRule(_ANTHROPIC, _ANY, By(claude.check_stops), "BerriAI/litellm#3286"),
-    TableRule(
-        _ANTHROPIC,
-        _ANY,
-        By(ask_in_prompt),
-        "laurent22/joplin#15801; pydantic-ai's profiles",
-        when=claude.takes_no_schema,
-    ),
-    TableRule(_ANTHROPIC, _ANY, By(ask_anthropic), "Anthropic's guide to structured outputs"),
-)
-
 _OTHER_RULES = (
     *(
         TableRule((provider,), models, NotThere(is_for), source, endpoints=_CHAT)
@@ -394,4 +346,4 @@ _OTHER_RULES = (
     ),
 )
 
-RULES = _OPENAI_RULES + _ANTHROPIC_RULES + _OTHER_RULES
+RULES = _OPENAI_RULES + ANTHROPIC_RULES + _OTHER_RULES
