@@ -37,7 +37,7 @@ FILES = {
     ".fb2": "fb2",
     **dict.fromkeys((".mhtml", ".mht"), "mhtml"),
     ".rtf": "rtf",
-    **dict.fromkeys((".xlsx", ".xlsm", ".xltx", ".xltm", ".xlsb", ".xls", ".ods", ".ots"), SHEETS),
+    **dict.fromkeys((".xlsx", ".xlsm", ".xltx", ".xltm", ".xlsb", ".xls", ".ods", ".ots", ".fods"), SHEETS),
 }
 CHOSEN = {".ipynb": "ipynb", ".svg": "svg", ".xml": "xml", ".ics": "folded", ".vcf": "folded"}
 """Kinds that are read only if the user's pattern or path names them: a folder may contain settings and drawings."""
@@ -47,7 +47,7 @@ LEGACY = {
     **dict.fromkeys((".ppt", ".pps", ".pot"), ("pptx", "pptx")),
     **dict.fromkeys((".sxw", ".stw"), ("odf", "odt")),
     **dict.fromkeys((".sxi", ".sti"), ("odf", "odp")),
-    **dict.fromkeys((".numbers", ".fods", ".sxc", ".stc"), (SHEETS, "xlsx")),
+    **dict.fromkeys((".numbers", ".sxc", ".stc"), (SHEETS, "xlsx")),
 }
 """LibreOffice's targets for older and single-program formats: the kind, and the file's ending."""
 JSON = "json"

@@ -1,7 +1,7 @@
-"""Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods): all sheets as one text, or a document per row.
+"""Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods, .fods): all sheets as one text, or a document per row.
 
-Values are those computed by the program that saved the file, including errors such as `#N/A`; formats, formulas and
-comments are not read.
+Values are those computed by the program that saved the file, including errors such as `#N/A`; formats and formulas
+are not read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from orchestrator.documents.content import Content, too_large_inside
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.extras import require
 from orchestrator.documents.files import text_too_large
+from orchestrator.documents.ods_cells import OdsParts, holds_sheets, ods_sheets
 from orchestrator.documents.office import EXCELS_PASSWORD, OLE, damaged, encrypted, is_locked, unlocked
 from orchestrator.documents.office_package import DAMAGE, Package
 from orchestrator.documents.old_workbook_repair import repaired as repaired_old
@@ -72,7 +73,8 @@ class SheetTable:
 
     def cells(self, row: TableRow) -> Mapping[str, object]:
         columns, cells = row.raw
-        named = [(name, cell) for name, cell in zip(columns, cells, strict=False) if name]
+        filled = [*cells, *("" for _ in columns[len(cells) :])]
+        named = [(name, cell) for name, cell in zip(columns, filled, strict=False) if name]
         if len({name for name, _ in named}) < len(named):
             raise bad_row(
                 f"Row {row.label} is in a sheet that has two columns with the same name; rename one.", row.size
@@ -95,15 +97,22 @@ class _Workbook:
 
     def __init__(self, data: bytes) -> None:
         self._library = require("python_calamine", "spreadsheets", "office")
+        self._package: Package | None = None
         with self._errors():
             if data.startswith(OLE):
                 data = _opened(data)
             self._package = Package(data) if data.startswith(b"PK") else None
+            self._open = ods_sheets(data, self._package, _shown) if holds_sheets(data, self._package) else None
+            if self._open is not None:
+                return
             data = repaired_old(data) if self._package is None else repaired(data, self._package)
             self._book = self._library.CalamineWorkbook.from_filelike(io.BytesIO(data))
 
     def sheets(self) -> Iterator[tuple[str, bool, list[list[str]]]]:
         """Yield the sheets in order: name, whether it is hidden, cells as text."""
+        if self._open is not None:
+            yield from ((sheet.name, sheet.is_hidden, sheet.rows) for sheet in self._open)
+            return
         cells = self._library.SheetTypeEnum.WorkSheet
         seen = self._library.SheetVisibleEnum.Visible
         with self._errors():
@@ -115,8 +124,10 @@ class _Workbook:
                     shown = [[cell if isinstance(cell, str) else _shown(cell) for cell in row] for row in rows]
                     yield name, visible != seen, shown
 
-    def parts(self, most: int) -> SheetParts | None:
+    def parts(self, most: int) -> SheetParts | OdsParts | None:
         """Return the parts besides the cells; None without any, or if they cannot be read."""
+        if self._open is not None:
+            return OdsParts(self._open)
         if self._package is None or not any(map(is_about_sheet, self._package.parts())):
             return None
         try:

@@ -27,7 +27,7 @@ READERS: Mapping[str, int] = {
     "pdf": 5,
     "pptx": 5,
     "rtf": 4,
-    "sheets": 5,
+    "sheets": 6,
     "svg": 3,
     "text": 3,
     "xml": 3,

@@ -12,7 +12,6 @@ import re
 import zipfile
 from bisect import bisect_left
 
-from orchestrator.documents.office import encrypted
 from orchestrator.documents.office_package import Package
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -20,7 +19,6 @@ MOST_CELLS = 5_000_000
 """Cells of a sheet's rectangle. A cell takes 32 bytes in the library, and as many again as a Python object."""
 _SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.xml", re.IGNORECASE)
 _RELATIONS = "xl/_rels/workbook.xml.rels"
-_MANIFEST = "meta-inf/manifest.xml"
 _MACRO_SHEET = b"http://schemas.microsoft.com/office/2006/relationships/xlMacrosheet"
 _SHEET = b"http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet"
 _ROOT = re.compile(rb"(</?)(?:\w+:)?macrosheet\b")
@@ -47,8 +45,6 @@ def repaired(data: bytes, package: Package) -> bytes:
             relations = package.whole(part)
             if _MACRO_SHEET in relations:
                 changed[part] = relations.replace(_MACRO_SHEET, _SHEET)
-        elif part.lower() == _MANIFEST and b"encryption-data" in package.whole(part):
-            raise encrypted()
     package.check_unread()
     return _rewritten(data, changed) if changed else data
 
@@ -98,7 +94,7 @@ def _without_empty(sheet: bytes) -> bytes:
             f"A sheet of it has {len(rows):,} rows and {len(columns):,} columns with anything in them, more than "
             f"{MOST_CELLS:,} cells; split it, or exclude it.",
         )
-    place = {_letters(column): _letters(at) for at, column in enumerate(columns, 1)}
+    place = {letters_of(column): letters_of(at) for at, column in enumerate(columns, 1)}
 
     def row(number: bytes) -> bytes:
         return b"%d" % (bisect_left(rows, int(number)) + 1)
@@ -115,7 +111,8 @@ def _number(letters: bytes) -> int:
     return number
 
 
-def _letters(number: int) -> bytes:
+def letters_of(number: int) -> bytes:
+    """Return the name of a column: A for 1."""
     letters = b""
     while number:
         number, rest = divmod(number - 1, 26)

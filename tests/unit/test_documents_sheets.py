@@ -25,7 +25,7 @@ from orchestrator.documents.office_package import Package
 from orchestrator.documents.types import ExtractionError
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import read
-from tests.support.office import compound, workbook
+from tests.support.office import compound, workbook, zipped
 
 Write = Callable[[xlsxwriter.Workbook, xlsxwriter.worksheet.Worksheet], object]
 
@@ -281,3 +281,92 @@ def test_a_reader_that_panics_takes_nothing_with_it(tmp_path: Path) -> None:
     assert isinstance(bad, UnreadableDocument)
     assert bad.code is DocumentProblem.UNREADABLE
     assert isinstance(good, Document)
+
+
+NAMES = " ".join(
+    f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{about}:1.0"'
+    for name, about in (
+        ("office", "office"),
+        ("table", "table"),
+        ("text", "text"),
+        ("style", "style"),
+        ("draw", "drawing"),
+    )
+)
+CALC = 'xmlns:calc="urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0"'
+
+
+def flat(table: str, name: str = "S") -> str:
+    """A spreadsheet of OpenDocument as one XML file."""
+    hidden = '<style:style style:name="h"><style:table-properties table:display="false"/></style:style>'
+    return (
+        f'<office:document {NAMES} {CALC} xmlns:dc="http://purl.org/dc/elements/1.1/">{hidden}<office:body>'
+        f'<office:spreadsheet><table:table table:name="{name}" table:style-name="{name.lower()}">{table}'
+        "</table:table></office:spreadsheet></office:body></office:document>"
+    )
+
+
+def row(*cells: str, repeated: int = 1) -> str:
+    return f'<table:table-row table:number-rows-repeated="{repeated}">{"".join(cells)}</table:table-row>'
+
+
+def cell(about: str = "", text: str = "", more: str = "") -> str:
+    return f"<table:table-cell {about}>{more}<text:p>{text}</text:p></table:table-cell>"
+
+
+WORDS = 'office:value-type="string"'
+BY_INES = "<dc:creator>Ines</dc:creator><text:p>Checked</text:p><text:p>twice</text:p>"
+NOTE = f"<office:annotation>{BY_INES}</office:annotation>"
+DATE = 'office:date-value="2026-03-01T00:00:00"'
+BOX = "<table:shapes><draw:frame><draw:text-box><text:p>Draft</text:p></draw:text-box></draw:frame></table:shapes>"
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        (row(cell('office:value-type="float" office:value="9100"', "9,100.00"), cell(WORDS, "x")), "9100 | x"),
+        (row("\n  ", cell(WORDS, "a"), "\n  ", cell(WORDS, "b"), "\n"), "a | b"),
+        (row(cell('office:value-type="string" office:string-value="" calc:value-type="error"', "#N/A")), "#N/A"),
+        (row(cell('office:value-type="time" office:time-value="PT36H05M00S"'), cell("", "x")), "36:05:00 | x"),
+        (row(cell(DATE)) + row(cell('office:boolean-value="true"')), "2026-03-01\nTRUE"),
+        (row(cell(WORDS, "a<text:line-break/>b<text:s text:c='2'/>c")), "a b c"),
+        (
+            row(cell('table:number-columns-repeated="1"'), cell(WORDS, "x", NOTE)) + BOX,
+            " | x\nDraft\n[comment B1]: Ines: Checked twice",
+        ),
+        (
+            row(cell(WORDS, "first")) + row(cell(), repeated=1_048_574) + row(
+                '<table:table-cell table:number-columns-repeated="16383"/>', cell(WORDS, "stray")),
+            "first\n | stray",
+        ),
+        (row(cell(f'{WORDS} table:number-columns-repeated="3"', "x"), repeated=2), "x | x | x\nx | x | x"),
+    ],
+    ids=["values", "indented", "errors", "durations", "dates", "breaks", "beside", "a stray cell", "repeated"],
+)  # fmt: skip
+def test_what_is_in_sheets_of_opendocument(table: str, text: str) -> None:
+    assert text_of(flat(table).encode()) == f"## S\n{text}"
+    assert text_of(zipped({"content.xml": flat(table)})) == f"## S\n{text}"  # without a `mimetype`
+
+
+def test_hidden_and_locked_sheets_of_opendocument() -> None:
+    table = row(cell(WORDS, "x"))
+    assert text_of(flat(table, "H").encode()) == "## H (hidden)\nx"
+    with pytest.raises(ExtractionError) as raised:
+        text_of(zipped({"content.xml": flat(table), "META-INF/manifest.xml": "<m:encryption-data/>"}))
+    assert raised.value.code is DocumentProblem.ENCRYPTED
+
+
+def test_sheets_of_opendocument_that_are_full_far_and_wide_are_refused() -> None:
+    with pytest.raises(ExtractionError) as raised:
+        text_of(flat(row(cell(f'{WORDS} table:number-columns-repeated="99"', "x"), repeated=999_999)).encode())
+    assert raised.value.code is DocumentProblem.TOO_LARGE
+
+
+def test_rows_of_opendocument_have_all_columns(tmp_path: Path) -> None:
+    table = row(cell(WORDS, "id"), cell(WORDS, "text"), cell(WORDS, "note")) + row(
+        cell(WORDS, "7"), cell(WORDS, "hello")
+    )
+    (tmp_path / "a.fods").write_text(flat(table))
+    [one] = read(DocumentSource(path="a.fods", text_column="text", id_column="id"), tmp_path)
+    assert isinstance(one, Document)
+    assert (one.key, one.text, one.fields["note"]) == ("a.fods#7", "hello", "")
