@@ -21,6 +21,15 @@ from tests.support.hostedjob import HOUR, Desk, desk_of
 from tests.support.postgres import copy_database
 
 
+def age(home: Home) -> None:
+    """As if the files had been written an hour before they were put back."""
+    found = (home.root / "home.id").stat()
+    os.utime(home.root / "home.id", (found.st_atime, found.st_mtime - HOUR))
+    for path in home.last_creates.glob("*.json"):
+        told = json.loads(path.read_bytes())
+        path.write_text(json.dumps(told | {"written_at": told["written_at"] - HOUR}))
+
+
 @dataclass(frozen=True)
 class Backups:
     """Backups of a desk's home. Whoever works in the home ends before one is made or put back."""
@@ -42,21 +51,13 @@ class Backups:
         if files:
             shutil.rmtree(self.desk.home.root)
             shutil.copytree(self.folder / name, self.desk.home.root)
-            self._age(self.desk.home)
+            age(self.desk.home)
         elif self._database is None:
             for left in self.desk.home.root.glob("orch.db-*"):
                 left.unlink()
             shutil.copy(self.folder / name / "orch.db", self.desk.home.root / "orch.db")
         copy_database(self.database_url, self._database_of(name), self._database)
         self._begin()
-
-    def _age(self, home: Home) -> None:
-        """As if the files had been written an hour before they were put back."""
-        found = (home.root / "home.id").stat()
-        os.utime(home.root / "home.id", (found.st_atime, found.st_mtime - HOUR))
-        for path in home.last_creates.glob("*.json"):
-            told = json.loads(path.read_bytes())
-            path.write_text(json.dumps(told | {"written_at": told["written_at"] - HOUR}))
 
     def _end(self) -> None:
         self.desk._stop()
