@@ -43,10 +43,15 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         problems = problems_now(context.config, intake.job)
         if as_json:
             told_chance = {"chance": None} if any(route.backend in problems for route in found.routes) else {}
-            others = {"of_other_models": report.other_models_json()}
+            others = {
+                "requests": report.requests, "to_send": report.to_send, "of_other_models": report.other_models_json()
+            }  # fmt: skip
             print_json({**plan_json(found), **told_chance, "problems": problems, "ignored": ignored, **others})
         else:
-            out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
+            if report.to_send:
+                out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
+            else:
+                show(f"nothing to send: {report}")
             if words := told(ignored):
                 show(f"documents: {words}")
             if report.of_other_models:

@@ -61,6 +61,8 @@ def test_another_model_behind_an_alias_is_told_and_asked_where_it_is_wanted(
     told = ran()
     assert "nothing changed" in told
     assert "2 answers are from first: `--reask` asks second" in told
+    assert (planned()["requests"], planned()["to_send"]) == (2, 0)
+    assert "nothing to send: 2 requests of 2 documents, 2 unchanged" in run_orch("plan", str(job)).stdout
     assert planned()["of_other_models"] == [{"answered_by": "first", "asks": "second", "requests": 2}]
     assert asked(upstream) == {"first": 2}
 
@@ -76,7 +78,7 @@ def test_another_model_behind_an_alias_is_told_and_asked_where_it_is_wanted(
     # The job file can ask for it every night; an answer that was paid before is found again.
     means("first")
     job.write_text(JOB + "reask: model_changed\n")
-    assert planned()["of_other_models"] == []
+    assert (planned()["of_other_models"], planned()["to_send"]) == ([], 1)
     ran()
     assert asked(upstream) == {"first": 3, "second": 3}
 

@@ -28,12 +28,12 @@ class BuildReport:
     """Figures of a build: documents, requests, and problems with documents.
 
     Not sent are requests `carried` over, `cached` from other jobs' answers, `twins` of requests that are sent, and
-    `awaited` ones in flight in other jobs. `later` requests are made from the answers to a long document's parts.
-    `input_bytes` is what goes out, without the `trimmed_tokens` removed by cleaning. Files of `unread` documents have
-    not changed. `whys` counts requests by their reason, `of_other_models` carried answers by the model that gave
-    them and the model that would be asked. `removed` documents were in the last run; `gone` names the
-    first GONE of them. `ignored` counts what is not a document. `expected` is the total of documents, None if only
-    reading tables can tell. `limited_to` describes the scope of a limited run.
+    `awaited` ones in flight in other jobs; `to_send` are the others that can be asked. `later` requests are made from
+    the answers to a long document's parts. `input_bytes` is what goes out, without the `trimmed_tokens` removed by
+    cleaning. Files of `unread` documents have not changed. `whys` counts requests by their reason, `of_other_models`
+    carried answers by the model that gave them and the model that would be asked. `removed` documents were in the
+    last run; `gone` names the first GONE of them. `ignored` counts what is not a document. `expected` is the total of
+    documents, None if only reading tables can tell. `limited_to` describes the scope of a limited run.
     """
 
     documents: int = 0
@@ -44,6 +44,7 @@ class BuildReport:
     cached: int = 0
     twins: int = 0
     awaited: int = 0
+    to_send: int = 0
     input_bytes: int = 0
     trimmed_tokens: int = 0
     later: int = 0

@@ -216,6 +216,7 @@ class _Recorder:
         report.twins += len(twins)
         report.awaited += len(awaited)
         report.whys.update(whys.values())
+        report.to_send += sum(built.row.problem is None for built in sent)
         report.input_bytes += sum(len(built.line) for built in sent)
         report.trimmed_tokens += sum(built.row.trimmed_tokens for built in sent)
         report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
