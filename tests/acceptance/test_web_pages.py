@@ -133,7 +133,9 @@ def client(view: Shown) -> Iterator[httpx2.Client]:
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     if (command := installed()) is None:
-        pytest.skip(f"no browser is installed ({', '.join(BROWSERS)}): nobody has looked at the pages")
+        pytest.skip(
+            f"no browser is installed ({', '.join(BROWSERS)}; apt-get install chromium): nobody looks at the pages"
+        )
     browser = Chromium(command, tmp_path_factory.mktemp("chromium"))
     yield browser
     browser.close()

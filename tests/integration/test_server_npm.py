@@ -31,7 +31,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_the_npm_package_drives_the_server(url: str, package: str) -> None:
     node = shutil.which("node")
     if node is None:
-        pytest.skip("node is not installed on this machine: the openai npm package is not tested")
+        pytest.skip("node is not installed (apt-get install nodejs npm): the openai npm package is not tested")
     if not (NPM / "node_modules" / package / "package.json").is_file():
         pytest.skip(f"the npm package is not installed: npm install --prefix {NPM}")
     done = subprocess.run(

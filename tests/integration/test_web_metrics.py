@@ -140,7 +140,9 @@ def test_every_query_is_one_that_a_real_prometheus_answers(
 ) -> None:
     prometheus = shutil.which("prometheus")
     if prometheus is None:
-        pytest.skip("Prometheus is not installed: nobody has asked it the queries of the board and the rules")
+        pytest.skip(
+            "Prometheus is not installed (apt-get install prometheus): nobody asks it the queries of the board"
+        )
     url, secret = served
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -169,7 +171,7 @@ def test_every_query_is_one_that_a_real_prometheus_answers(
             assert told["status"] == "success", (query, told)
             return told["data"]["result"]
 
-        wait_until(lambda: bool(ask("orch_job_rows")), 30)
+        wait_until(lambda: bool(ask("orch_job_rows")))
         for name, query in expressions().items():
             asked[name] = ask(query.replace("$job", ".*"))
         silent = {name for name, found in asked.items() if not found}

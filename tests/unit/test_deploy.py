@@ -131,7 +131,9 @@ MOST_EXPOSED = 30
 """Tenths, as `systemd-analyze security` scores a unit: from 0 to 100."""
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed: apt-get install systemd"
+)
 def test_the_service_is_confined() -> None:
     command = ["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSED}"]
     done = subprocess.run([*command, str(DEPLOY / "orch.service")], capture_output=True, text=True, check=False)

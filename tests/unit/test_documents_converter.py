@@ -211,7 +211,9 @@ def test_a_locked_document_is_not_tried(tmp_path: Path, name: str, data: bytes) 
 
 
 @confined
-@pytest.mark.skipif(shutil.which("soffice") is None, reason="LibreOffice is not installed")
+@pytest.mark.skipif(
+    shutil.which("soffice") is None, reason="LibreOffice is not installed: apt-get install libreoffice-nogui"
+)
 def test_libreoffice_itself(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\ufeffGröße 12,000 €", encoding="utf-8")
     profile = f"-env:UserInstallation=file://{tmp_path}/profile"

@@ -27,7 +27,9 @@ def test_the_unit_runs_up_and_lets_it_end() -> None:
     assert int(service["RestartPreventExitStatus"]) == InputError.exit_code
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed: apt-get install systemd"
+)
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     """But for the program and the user, which are not on this machine."""
     text = UNIT.read_text(encoding="utf-8")

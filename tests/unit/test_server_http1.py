@@ -271,7 +271,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     try:
         subprocess.run(command, check=True, capture_output=True)
     except FileNotFoundError:
-        pytest.skip("no openssl to make a certificate with")
+        pytest.skip("no openssl to make a certificate with: apt-get install openssl")
     return cert, key
 
 
