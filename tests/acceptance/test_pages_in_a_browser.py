@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from decimal import Decimal
 from pathlib import Path
@@ -15,10 +14,10 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Forecast
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+from tests.support.chromium import NO_BROWSER, installed
 from tests.support.nights import Bad, Nights
 from tests.support.stored import NOW, later
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PHONE, DESK = 390, 1280
 PROBE = """<script>
 addEventListener("load", () => {
@@ -37,9 +36,9 @@ FRAME = """<title></title><iframe src="{name}" style="border: 0; width: {width}p
 
 @pytest.fixture
 def browser() -> str:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    found = installed()
     if found is None:
-        pytest.skip(f"no browser is installed ({', '.join(BROWSERS)}): nobody has looked at the pages")
+        pytest.skip(NO_BROWSER)
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+NO_BROWSER = f"no browser is installed ({', '.join(BROWSERS)}; apt-get install chromium): nobody looks at the pages"
 OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--mute-audio",
            "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
            "--remote-debugging-port=0")  # fmt: skip
