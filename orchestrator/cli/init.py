@@ -10,8 +10,11 @@ from pathlib import Path
 
 import click
 
+from orchestrator.cli.options import Url
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.errors import StorageError, UsageError
+
+UPSTREAM = "http://127.0.0.1:8000/v1"
 
 CONFIG = """\
 # Settings of orch: where models are, what they cost, where reports go. All of them: docs/reference/configuration.md.
@@ -55,21 +58,15 @@ idle = true                            # its hours cost nothing; or: cost_per_ho
 #probe = true                          # measure backends long unused (docs/explanation/planning.md)
 """
 
-JOB = """\
-# What to ask of which documents. Every field: docs/reference/job-file.md; `orch validate job.yaml` checks this one.
-name: example
-
+DOCUMENTS = """\
 documents:
   - path: documents                    # txt md html pdf docx; csv jsonl parquet by rows
     #include: ["**/*.pdf", "**/*.txt"]
     #exclude: ["drafts/**"]
   #- {path: letters.csv, text_column: body}   # a table: a document for each row
+"""
 
-tasks:
-  - id: summary
-    model: small
-    prompt: What is this document about? Answer in one sentence.
-    max_tokens: 120
+CONTRACTS = """\
   - id: term
     model: small
     #sources: [documents]              # which of the documents above it is asked of; default: all
@@ -80,16 +77,44 @@ tasks:
       type: object
       properties: {end_date: {type: string}, renewable: {type: boolean}}
       required: [end_date, renewable]
+"""
 
+FACTS = """\
+  - id: facts
+    model: small
+    prompt: What kind of document is this, who wrote it, and when? Answer as JSON; null for what it does not say.
+    max_tokens: 200
+    #retries: 1                        # an answer that does not fit is asked again, with what was wrong
+    schema:                            # answers that do not fit are failed rows with a reason
+      type: object
+      properties:
+        kind: {type: string}
+        author: {type: [string, "null"]}
+        date: {type: [string, "null"]}
+      required: [kind, author, date]
+"""
+
+MODEL = "  small: {local: default}              # `default`: whatever the upstream serves\n"
+
+JOB = f"""\
+# What to ask of which documents. Every field: docs/reference/job-file.md; `orch validate job.yaml` checks this one.
+name: example
+
+{DOCUMENTS}
+tasks:
+  - id: summary
+    model: small
+    prompt: What is this document about? Answer in one sentence.
+    max_tokens: 120
+{CONTRACTS}
 models:
-  small: {local: default}              # `default`: whatever the upstream serves
-  #small: {local: default, openai: gpt-5-nano}
+{MODEL}  #small: {{local: default, openai: gpt-5-nano}}
 
 #deadline: 8h                          # or "06:00", or an ISO time
 #budget: 5                             # dollars, a hard cap
-#allow: {location: local}              # nothing leaves for a hosted backend
-output: {path: answers.csv, shape: wide}   # a row per document; .xlsx, .parquet and .jsonl too
-#tags: {team: legal}                   # for cost reports
+#allow: {{location: local}}              # nothing leaves for a hosted backend
+output: {{path: answers.csv, shape: wide}}   # a row per document; .xlsx, .parquet and .jsonl too
+#tags: {{team: legal}}                   # for cost reports
 """
 
 DOCUMENT = """\
@@ -102,17 +127,24 @@ either party gives notice in writing three months before it ends. The rent is 84
 
 @click.command("init")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
+@click.option(
+    "--upstream", type=Url(), default=UPSTREAM, show_default=True, metavar="URL", help="The server with the model."
+)
 @json_option
-def init_folder(folder: Path, as_json: bool) -> int:
+def init_folder(folder: Path, upstream: str, as_json: bool) -> int:  # fmt: skip
     """Write an orch.toml and a job.yaml to start from into FOLDER (default: this one).
 
-    Both are commented and pass `orch validate`. A sample document is added to a folder without documents. Asks no
+    If FOLDER holds documents, both are written beside it, for these documents: the job names their kinds and a model
+    that the server has. Else a sample document is added. Both files are commented and pass `orch validate`. Asks no
     questions and never overwrites a file.
     """
-    files = {folder / "orch.toml": CONFIG, folder / "job.yaml": JOB}
-    documents = folder / "documents"
-    if not documents.is_dir() or not any(documents.iterdir()):
+    target, job, told = _proposed(folder, upstream)
+    files = {target / "orch.toml": CONFIG.replace(UPSTREAM, upstream), target / "job.yaml": job}
+    documents = target / "documents"
+    if told is None and (not documents.is_dir() or not any(documents.iterdir())):
         files[documents / "example.txt"] = DOCUMENT
+    if told is not None and (target / "orch.toml").is_file():
+        del files[target / "orch.toml"]  # the settings of this place are kept
     if there := [str(path) for path in files if path.exists() or path.is_symlink()]:
         raise UsageError(
             f"{', '.join(there)}: already there; nothing was written",
@@ -120,13 +152,33 @@ def init_folder(folder: Path, as_json: bool) -> int:
         )
     _write(files)
     if as_json:
-        print_json({"folder": str(folder), "files": [str(path) for path in files]})
+        print_json({"folder": str(target), "files": [str(path) for path in files]})
         return 0
     for path in files:
         show(str(path))
-    where = "" if folder == Path() else f"in {folder}: "
-    say(f"orch: {where}set your model in orch.toml, then `orch doctor` and `orch run job.yaml --limit 5`")
+    if told is not None:
+        say(f"orch: {folder}: {told}")
+    where = "" if target == Path() else f"in {target}: "
+    before = "" if "local: default}" not in job else "set your model in orch.toml, then "
+    say(f"orch: {where}{before}`orch doctor` and `orch run job.yaml --limit 5`")
     return 0
+
+
+def _proposed(folder: Path, upstream: str) -> tuple[Path, str, str | None]:
+    """Return where to write, the job file, and what the folder holds; None if it holds no documents."""
+    from orchestrator.cli import proposal
+
+    is_here = folder == Path()
+    is_ours = any((folder / name).exists() for name in ("documents", "orch.toml", "job.yaml"))
+    found = None if is_ours or not folder.is_dir() else proposal.look(folder, deep=not is_here)
+    if found is None or not found.is_any:
+        return folder, JOB, None
+    target, path = (folder, ".") if is_here else (folder.parent, folder.name)
+    job = JOB.replace("name: example", f"name: {proposal.name_of(folder.resolve())}").replace(CONTRACTS, FACTS)
+    job = job.replace(DOCUMENTS, proposal.sources(found, folder, path, deep=not is_here) + "\n")
+    if models := proposal.models_at(upstream):
+        job = job.replace(MODEL, proposal.model_line(models))
+    return target, job, str(found)
 
 
 def _write(files: dict[Path, str]) -> None:

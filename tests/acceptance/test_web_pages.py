@@ -27,7 +27,7 @@ from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
 from orchestrator.store import Store
 from orchestrator.web.views.rows import PLACES
-from tests.support.chromium import BROWSERS, Chromium, Tab, installed
+from tests.support.chromium import NO_BROWSER, Chromium, Tab, installed
 from tests.support.webhome import EVIL, WebHome, web_home
 
 WIDTHS = (360, 390, 768, 1024, 1440, 1920)
@@ -133,9 +133,7 @@ def client(view: Shown) -> Iterator[httpx2.Client]:
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     if (command := installed()) is None:
-        pytest.skip(
-            f"no browser is installed ({', '.join(BROWSERS)}; apt-get install chromium): nobody looks at the pages"
-        )
+        pytest.skip(NO_BROWSER)
     browser = Chromium(command, tmp_path_factory.mktemp("chromium"))
     yield browser
     browser.close()

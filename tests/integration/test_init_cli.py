@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import run
+from tests.conftest import MakeUpstream
+from tests.support.process import Upstream
+
+
+@pytest.fixture
+def upstream(make_upstream: MakeUpstream) -> Upstream:
+    return make_upstream(model=["small", "large"])
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +85,54 @@ def test_where_it_cannot_write_it_leaves_nothing(folder: Path, capsys: pytest.Ca
     assert run(["init"]) == 4
     assert "cannot write" in capsys.readouterr().err
     assert [path.name for path in folder.iterdir()] == ["documents"]
+
+
+def test_a_folder_of_documents_gets_a_job_beside_it(
+    folder: Path, upstream: Upstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = folder / "Verträge 2026"
+    (place / "old").mkdir(parents=True)
+    for name in ("a.txt", "old/b.md"):
+        (place / name).write_text("A letter.")
+    (place / "mails.csv").write_text("id;text\n1;A much longer text than the id\n2;Another one\n")
+    (place / "notes.jsonl").write_text('{"id": "1", "body": "A longer text"}\n')
+    (place / "x.zzz").write_text("?")
+    assert run(["init", "Verträge 2026", "--upstream", upstream.base_url]) == 0
+    told = capsys.readouterr()
+    assert told.out.split() == ["orch.toml", "job.yaml"]
+    assert "Verträge 2026: 1 .txt, 1 .md; 2 tables; 1 .zzz not read" in told.err
+    assert "set your model" not in told.err
+    job = (folder / "job.yaml").read_text()
+    assert "small: {local: small}" in job
+    assert "text_column: text}" in job
+    assert "text_column: body}" in job
+    assert f'upstreams = ["{upstream.base_url}"]' in (folder / "orch.toml").read_text()
+    assert sorted(path.name for path in place.iterdir()) == ["a.txt", "mails.csv", "notes.jsonl", "old", "x.zzz"]
+
+    assert run(["validate", "job.yaml", "--json"]) == 0, capsys.readouterr().err
+    found = json.loads(capsys.readouterr().out)
+    assert (found["documents"], found["requests"], found["problems"]) == (5, 10, [])
+    assert run(["init", "Verträge 2026"]) == 2  # there is a job already
+
+
+def test_settings_that_are_there_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "orch.toml").write_text("# mine\n")
+    (folder / "scans").mkdir()
+    (folder / "scans" / "page.png").write_bytes(b"")
+    assert run(["init", "scans", "--upstream", "http://127.0.0.1:9/v1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"folder": ".", "files": ["job.yaml"]}
+    assert (folder / "orch.toml").read_text() == "# mine\n"
+    job = (folder / "job.yaml").read_text()
+    assert ("render: auto" in job, "small: {local: default}" in job, "name: scans" in job) == (True, True, True)
+
+
+def test_documents_in_this_folder_are_asked_about_without_what_orch_keeps_here(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.txt").write_text("A letter.")
+    assert run(["init", "--upstream", "http://127.0.0.1:9/v1"]) == 0
+    capsys.readouterr()
+    (folder / "state").mkdir()
+    (folder / "state" / "kept.txt").write_text("not a document")
+    assert run(["validate", "job.yaml", "--json"]) == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)["documents"] == 1

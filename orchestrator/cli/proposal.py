@@ -1,0 +1,168 @@
+"""What `orch init FOLDER` finds in a folder of documents, and the job that it proposes for them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from orchestrator.core.counts import number_of
+from orchestrator.documents.kinds import FILES, IMAGES, LEGACY, Holds, kind_of, split_name
+
+MOST_FILES = 200_000
+MOST_TABLES = 5
+SAMPLE_ROWS = 50
+ANSWER_SECONDS = 2.0
+_LONGEST_LINE = 1_000_000
+
+
+@dataclass(slots=True)
+class FoundFiles:
+    """Files of a folder by ending: those that are read, pictures, those that LibreOffice reads, and others.
+
+    `tables` are the files whose rows are documents, relative to the folder.
+    """
+
+    read: Counter[str] = field(default_factory=Counter)
+    pictures: Counter[str] = field(default_factory=Counter)
+    converted: Counter[str] = field(default_factory=Counter)
+    others: Counter[str] = field(default_factory=Counter)
+    tables: list[str] = field(default_factory=list)
+
+    @property
+    def is_any(self) -> bool:
+        """True if there is something to ask about."""
+        return bool(self.read or self.pictures or self.converted or self.tables)
+
+    def __str__(self) -> str:
+        parts = [_counted(self.read), _counted(self.pictures)]
+        parts.append(number_of(len(self.tables), "table") if self.tables else "")
+        parts += [f"{_counted(kinds)} {why}" for kinds, why in self._unread() if kinds]
+        return "; ".join(filter(None, parts))
+
+    def _unread(self) -> Iterator[tuple[Counter[str], str]]:
+        yield self.converted, "not read without LibreOffice"
+        yield self.others, "not read"
+
+
+def look(folder: Path, *, deep: bool = True) -> FoundFiles:
+    """Count the files of a folder, and of the folders in it if `deep`. Hidden ones are left out."""
+    found = FoundFiles()
+    for path in islice(_files(folder, deep=deep), MOST_FILES):
+        ending = split_name(path.name)[1].lower()
+        kind = kind_of(path.name, {}, as_rows=False)
+        if kind.holds is Holds.ROWS:
+            found.tables.append(path.relative_to(folder).as_posix())
+        elif ending in IMAGES:
+            found.pictures[ending] += 1
+        elif ending in LEGACY:
+            found.converted[ending] += 1
+        elif kind.holds is Holds.PARTS or ending in FILES or kind.packing:
+            found.read[ending] += 1
+        else:
+            found.others[ending or "without an ending"] += 1
+    found.tables.sort()
+    return found
+
+
+def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".")) if deep else []
+        yield from (Path(place, name) for name in sorted(names) if not name.startswith("."))
+
+
+def _counted(kinds: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {ending}" for ending, number in kinds.most_common())
+
+
+def text_column(table: Path) -> str | None:
+    """Return the column of a CSV or JSONL file with the longest texts; None if it cannot be known here."""
+    try:
+        with table.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            lines = islice((line[:_LONGEST_LINE] for line in file), SAMPLE_ROWS)
+            rows = list(
+                _json_rows(lines) if table.suffix.lower() in (".jsonl", ".ndjson") else _csv_rows(table, lines)
+            )
+    except (OSError, csv.Error, ValueError):
+        return None
+    lengths: Counter[str] = Counter()
+    for row in rows:
+        lengths.update({name: len(value) for name, value in row.items() if name and isinstance(value, str)})
+    return max(lengths, key=lambda name: lengths[name], default=None)
+
+
+def _csv_rows(table: Path, lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    text = list(lines)
+    delimiter = "\t" if table.suffix.lower() == ".tsv" else max(",;\t|", key=text[0].count if text else "".count)
+    return csv.DictReader(text, delimiter=delimiter)
+
+
+def _json_rows(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    return (row for line in lines if line.strip() and isinstance(row := json.loads(line), dict))
+
+
+def models_at(upstream: str) -> list[str]:
+    """Return the models that a server lists; empty if it does not answer within two seconds."""
+    try:
+        with urlopen(f"{upstream}/models", timeout=ANSWER_SECONDS) as answer:
+            listed = json.load(answer)["data"]
+        return [str(one["id"]) for one in listed]
+    except (OSError, ValueError, KeyError, TypeError, HTTPException):
+        return []
+
+
+def model_line(models: list[str]) -> str:
+    """Return the job file's line for the first of a server's models."""
+    others = f"   # it also has {', '.join(models[1:4])}" if len(models) > 1 else ""
+    return f"  small: {{local: {_yaml(models[0])}}}{others}\n"
+
+
+def name_of(folder: Path) -> str:
+    """Return a name for a job about a folder."""
+    plain = "".join(one for one in unicodedata.normalize("NFKD", folder.name) if not unicodedata.combining(one))
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")[:40] or "documents"
+
+
+def sources(found: FoundFiles, folder: Path, path: str, *, deep: bool) -> str:
+    """Return the job file's `documents` for a folder, which is `path` there, in YAML."""
+    lines = []
+    if kinds := {**found.read, **found.pictures, **found.converted}:
+        lines.append(f"  - path: {_yaml(path)}")
+        lines[-1] += f"                    # {found}"
+        if not deep:
+            lines.append(f"    include: {_yaml([f'*{ending}' for ending in sorted(kinds)])}   # this folder alone")
+        elif found.tables:
+            endings = sorted({split_name(name)[1] for name in found.tables})
+            lines.append(f"    exclude: {_yaml([f'**/*{ending}' for ending in endings])}   # tables: see below")
+        if found.pictures:
+            lines.append("    render: auto                     # pictures and scans go to a model that sees; or ocr")
+        if found.converted:
+            lines.append('    # orch.toml: converter = "soffice" under [documents] lets LibreOffice read older files')
+    for name in found.tables[:MOST_TABLES]:
+        column = text_column(folder / name)
+        source = f"{{path: {_yaml(f'{path}/{name}')}, text_column: {_yaml(column or 'COLUMN')}}}"
+        lines.append(f"  {'' if column else '#'}- {source}   # a document for each row")
+    if len(found.tables) > MOST_TABLES:
+        lines.append(f"  # and {number_of(len(found.tables) - MOST_TABLES, 'table')} more, each with its text_column")
+    return "documents:\n" + "\n".join(lines)
+
+
+def _yaml(value: object) -> str:
+    """Return a value as YAML on one line: JSON, without quotes where a word needs none."""
+    if (
+        isinstance(value, str)
+        and re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", value)
+        and value not in ("true", "false", "null")
+    ):
+        return value
+    return json.dumps(value, ensure_ascii=False)
