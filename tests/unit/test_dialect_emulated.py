@@ -55,7 +55,10 @@ THINKING.append({"thinking": {"type": "enabled", "budget_tokens": 2000}})  # typ
 SETTINGS: list[Body] = [
     {},
     *({"reasoning_effort": effort} for effort in ("none", "minimal", "low", "medium", "high", "xhigh", "max")),
-    {"temperature": 0}, {"temperature": 1}, {"top_p": 0.5}, {"stop": ["."]}, {"stop": ["\n"]}, {"seed": 3}, {"n": 2},
+    {"temperature": 0}, {"temperature": 1}, {"temperature": 1.8}, {"temperature": 2.5},
+    {"stop": ["a", "b", "c", "d", "e"]},
+    {"top_logprobs": 30, "logprobs": True}, {"n": 200}, {"top_p": 0}, {"top_p": 0.5},
+    {"stop": ["."]}, {"stop": ["\n"]}, {"seed": 3}, {"n": 2},
     {"logprobs": True, "top_logprobs": 3}, {"presence_penalty": 1}, {"frequency_penalty": 1},
     {"logit_bias": {"1": 2}}, {"max_tokens": 5}, {"max_tokens": 500_000},
     {"response_format": {"type": "json_object"}},

@@ -148,6 +148,19 @@ class NotAbove:
 
 
 @dataclass(frozen=True, slots=True)
+class NotMore:
+    """Refuse a list of more than `most` values."""
+
+    field: str
+    most: int
+
+    def apply(self, draft: Draft) -> None:
+        value = draft.fields.get(self.field)
+        if isinstance(value, list | tuple) and len(value) > self.most:
+            draft.lose(self.field, f"takes at most {self.most} values of {self.field}")
+
+
+@dataclass(frozen=True, slots=True)
 class NotTogether:
     """The second of two fields is refused beside the first."""
 

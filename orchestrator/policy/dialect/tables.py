@@ -16,6 +16,7 @@ from orchestrator.policy.dialect.rules import (
     Bounded,
     By,
     NotAbove,
+    NotMore,
     NotTaken,
     NotThere,
     OnlyValues,
@@ -121,6 +122,22 @@ _OPENAI_RULES = (
         By(openai.bound_answer),
         "OpenAI's model pages: max_tokens is too large",
         endpoints=_PROMPTED,
+    ),
+    *(
+        TableRule(
+            providers,
+            models,
+            change,
+            "OpenAI's reference: decimal above maximum value",
+            endpoints=_PROMPTED,
+            when=lambda draft: not openai.reasons(draft),
+        )
+        for providers, models in _EVERY_OPENAI_MODEL
+        for change in (NotAbove("temperature", 2), NotAbove("top_logprobs", 20))
+    ),
+    *(
+        TableRule(providers, models, NotMore("stop", 4), "OpenAI's reference: array too long", endpoints=_CHAT)
+        for providers, models in _EVERY_OPENAI_MODEL
     ),
     TableRule(_OPENAI, r"o1", OnlyValues("n", (1,)), "OpenAI's guide to reasoning", endpoints=_CHAT),
     TableRule(_OPENAI, r"o1-(mini|preview)", By(system_into_question), "pydantic/pydantic-ai#974", endpoints=_CHAT),
@@ -240,6 +257,10 @@ _OTHER_RULES = (
         endpoints=_CHAT,
     ),
     TableRule(("groq",), _ANY, OnlyValues("n", (1,)), "the same page", endpoints=_CHAT),
+    *(
+        TableRule((provider,), _ANY, NotAbove("temperature", most), "their references", endpoints=_CHAT)
+        for provider, most in (("groq", 2), ("deepseek", 2), ("xai", 2), ("mistral", 1.5), ("moonshot", 1))
+    ),
     *(
         TableRule(("groq",), models, change, "Groq's guide to reasoning", endpoints=_CHAT)
         for models, change in (
