@@ -98,13 +98,8 @@ class Prospects:
         return [self._shape(model, parts) for model, parts in found.items()]
 
     def _shape(self, model: str, parts: Sequence[OpenRows]) -> Shape:
-        rows = sum(part.rows for part in parts)
-        fed = sum(part.bytes * self._density(part) for part in parts) / rows
-        lengths = [(part.rows, self.lengths(part)) for part in parts]
-        mean = sum(many * one.mean for many, one in lengths) / rows
-        p50 = round(sum(many * one.p50 for many, one in lengths) / rows)
-        p95 = math.ceil(sum(many * one.p95 for many, one in lengths) / rows)
-        return Shape(rows, model, fed, Lengths(mean, p50, p95, lengths[0][1].source))
+        tokens = ((part.rows, part.bytes * self._density(part) / part.rows, self.lengths(part)) for part in parts)
+        return Shape.of(model, list(tokens))
 
     @cached_property
     def _runs(self) -> list[JobId]:
@@ -348,7 +343,7 @@ class Prospects:
         )
 
     def _model_rows(self) -> list[ModelRows]:
-        return [ModelRows(one.model, one.rows, RowTokens(one.input_tokens, one.output.mean)) for one in self.shapes]
+        return [ModelRows(one.model, one.rows, RowTokens(one.input_tokens, one.output_tokens)) for one in self.shapes]
 
     def _rough_tokens(self) -> RowTokens:
         """Estimate a row's tokens by the length of its line, without counting."""
