@@ -170,14 +170,15 @@ def slips(candidate: CandidatePlan) -> float:
     return max((batch_share.option.slips for batch_share in candidate.batch_shares), default=coming)
 
 
-def too_long(candidate: CandidatePlan, capacity: Capacity, at: float) -> float:
-    """P(a cancel takes longer than there is time for): the more is left, the less likely."""
-    planned = latency(candidate)
-    burden = candidate.in_batches + candidate.coming
+def too_long(candidate: CandidatePlan, capacity: Capacity, at: float, *, coming: bool = False) -> float:
+    """P(a cancel takes longer than there is time for): the more is left, the less likely. With `coming`, of the
+    batches that were cancelled before."""
+    planned = candidate.free_in if coming else latency(candidate)
+    burden = candidate.coming + (0 if coming else candidate.in_batches)
     end, _ = capacity.seconds(burden, candidate.held, at, candidate.fallback)
     times = 1.0 + max(0.0, capacity.horizon - end) / max(1.0, planned)
     rarer: float = min(1.0, FAR / times) ** FADES
-    return slips(candidate) * max(SELDOM, rarer)
+    return (candidate.slips if coming else slips(candidate)) * max(SELDOM, rarer)
 
 
 def _cancels_in_time(candidate: CandidatePlan, capacity: Capacity, at: float, running: float) -> bool:
@@ -251,7 +252,7 @@ def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
             return chance
         return max(chance, EVEN * capacity.chance(burden, candidate.held, usual, candidate.fallback, cause=cause))
 
-    free = 1.0 - candidate.slips if candidate.coming else 1.0
+    free = 1.0 - too_long(candidate, capacity, candidate.free_in, coming=True) if candidate.coming else 1.0
     rest = arrives(candidate.coming, candidate.free_in, _usually_free(candidate), free, frozenset())
     if not candidate.batch_shares:
         return rest

@@ -69,6 +69,10 @@ class _Board:
         """The best candidate plan from a position."""
         return best(position, self.batches, self.ours, self.terms, every=False)
 
+    def best_of_all(self, position: Position) -> Chosen | None:
+        """The best, also of those in which rows leave the option that has them."""
+        return _cheaper(position, self, _spared(position, self, self.best(position)))
+
 
 def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
     """What to do with a job's open rows at this look.
@@ -169,17 +173,17 @@ def _rerouting(job: Open, board: _Board, now: datetime) -> Chosen | None:
     where that is cheaper than to wait and leaves the rest sure, else all of them."""
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
     at = _position(job, board, running, 0, now)
-    found = _cheaper(at, board, _spared(at, board, board.best(at)))
+    found = board.best_of_all(at)
     soon = (
         found is not None and found.candidate.reroute_after is not None and found.candidate.reroute_after <= WAITS[0]
     )
     if found is None or not running or (found.holds and not soon):
         return found
     if found.holds and len(running) > 1:
-        one = board.best(_position(job, board, running, 1, now))
+        one = board.best_of_all(_position(job, board, running, 1, now))
         if one and one.holds and one.value < found.value:
             return one
-    everything = board.best(_position(job, board, running, len(running), now))
+    everything = board.best_of_all(_position(job, board, running, len(running), now))
     if everything is None:
         return found
     likelier = board.terms.late_cost is None and everything.chance > found.chance + SURER
