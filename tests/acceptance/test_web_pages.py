@@ -153,7 +153,7 @@ def pages(home: WebHome) -> list[str]:
     job = f"/jobs/{home.letters.id}"
     night = f"/nights/{night_of(home.new.created_at).isoformat()}"
     return [
-        "/", "/jobs", "/jobs?q=vertrag", "/schedules",
+        "/", "/jobs", "/jobs?q=vertrag", "/jobs?q=letter", "/schedules",
         f"/jobs/{home.running.id}", f"/jobs/{home.new.id}", job, f"{job}/rows", f"{job}/rows/0",
         f"{job}/rows/1", f"{job}/rows/2", "/nights", night, f"/diff?before={home.old.id}&after={home.new.id}",
         f"/jobs/{home.long.id}", f"/jobs/{home.long.id}/rows", f"/jobs/{home.long.id}/rows/0",
@@ -342,11 +342,19 @@ def test_jobs_are_listed_and_searched(home: WebHome, tab: Tab, view: Shown) -> N
     assert tab.js("document.querySelectorAll('tbody tr').length") == 7
     # At once: an update of the page that comes in between would empty a field that nobody types in.
     tab.js("(form => { form.q.value = 'VERTRAG'; form.requestSubmit(); })(document.querySelector('form.filter'))")
-    tab.until("document.querySelectorAll('tbody tr').length === 2")
+    tab.until("document.querySelectorAll('main > .frame tbody tr').length === 2")
     tab.js("document.querySelector('tbody a').click()")
     tab.until(f"location.pathname === '/jobs/{home.long.id}' && document.querySelector('h1') !== null")
     tab.open(f"{view.url}/jobs?q=%25")
     assert "No job has “%”" in tab.text()
+    assert "No document of a newest run has “%”" in tab.text()
+    tab.open(f"{view.url}/jobs?q=PAGE-2.pdf")
+    rows = "[...document.querySelectorAll('#documents ~ div tbody tr')]"
+    assert tab.js(f"{rows}.map(one => one.innerText.split(/\\s+/).slice(0, 4))") == [
+        ["scans/page-2.pdf", "contracts", "t", "failed"]
+    ]
+    tab.js("document.querySelector('#documents ~ div tbody a').click()")
+    tab.until("document.querySelector('h1').innerText.startsWith('scans/page-2.pdf')")
 
 
 def test_rows_show_their_answers_by_field_and_lead_to_each_other(home: WebHome, tab: Tab, view: Shown) -> None:

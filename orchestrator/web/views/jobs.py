@@ -12,12 +12,14 @@ from typing import Any
 from orchestrator.core.clock import now
 from orchestrator.core.durations import duration
 from orchestrator.core.errors import OrchError, UsageError
-from orchestrator.core.model import Forecast, Job, JobId
+from orchestrator.core.model import FinishedRow, Forecast, Job, JobId
 from orchestrator.core.money import money
 from orchestrator.core.shards import Shard
 from orchestrator.reports import status
 from orchestrator.reports.cost_reader import cost_of
+from orchestrator.reports.night import last_runs
 from orchestrator.reports.status import JobDetail
+from orchestrator.store.lookups import RowFilter
 from orchestrator.web.figures import NOTHING, CommandJson
 from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader
@@ -25,6 +27,9 @@ from orchestrator.web.views import PageAddress, View
 
 EVENTS, SHARDS, FORECASTS = 100, 200, 40
 PAGE = 50
+MOST_DOCUMENTS = 50
+MOST_RUNS = 500
+"""Jobs whose documents are searched, newest first."""
 
 
 class JobPage:
@@ -59,7 +64,7 @@ class JobPage:
 
 
 def job_list(reader: HomeReader, address: PageAddress) -> View:
-    """Show all jobs, newest first, or the jobs with a text in their name or id."""
+    """Show all jobs, newest first; or the jobs and documents with a text in their name or id."""
     text, page = address.query.get("q", "").strip(), address.number("page") or 0
     found = reader.store.jobs.newest(PAGE + 1, skip=page * PAGE, text=text)
     lines = status.lines(reader.store, found[:PAGE], now(), reader.running_cost)
@@ -70,10 +75,24 @@ def job_list(reader: HomeReader, address: PageAddress) -> View:
         {
             "jobs": [(line.job, CommandJson(f"status {line.job.id}", line.to_json())) for line in lines],
             "text": text,
+            "documents": _documents(reader, text) if text and not page else [],
+            "most_documents": MOST_DOCUMENTS,
             "page": page,
             "has_more": len(found) > PAGE,
         },
     )
+
+
+def _documents(reader: HomeReader, text: str) -> list[tuple[Job, FinishedRow]]:
+    """Return rows of the newest run of each job file whose document or id has a text in it."""
+    runs = last_runs(reader.store.jobs.newest(MOST_RUNS), lambda job: job)
+    found: list[tuple[Job, FinishedRow]] = []
+    for run in runs:
+        rows = reader.store.lookups.page(run.id, RowFilter(text=text), MOST_DOCUMENTS + 1 - len(found))
+        found += ((run, one.row) for one in rows)
+        if len(found) > MOST_DOCUMENTS:
+            break
+    return found
 
 
 def found_job(reader: HomeReader, address: PageAddress) -> Job:
