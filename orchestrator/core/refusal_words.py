@@ -53,6 +53,16 @@ _REJECTED = (
     *INVALID_WORDS,
 )  # fmt: skip
 _rejects = re.compile(f"{FIELD_SAYS}|{FILTER_SAYS}|{IMAGE_SAYS}", re.IGNORECASE).search
+_is_about_request = re.compile(
+    r"\binvalid\b|\bmalformed|\bbad request|\bvalidation (error|failed)|\bmissing (required )?(field|param|argument)"
+    r"|\b(field|param\w*|argument) (is )?(required|missing)|\bnot (supported|allowed|permitted)\b|\bunsupported\b",
+    re.IGNORECASE,
+).search
+_is_about_server = re.compile(
+    r"\binternal\b|\bworkers?\b|\bengines?\b|\bbackend|\bupstream|\breplicas?\b|\bcapacity|\bconnection|time[d -]?out"
+    r"|\bresponse from\b|\bcuda|\bgpu\b",
+    re.IGNORECASE,
+).search
 _lacks_model = re.compile(MODEL_SAYS, re.IGNORECASE | re.DOTALL).search
 
 
@@ -78,5 +88,10 @@ def status_meant(words: ErrorWords) -> int | None:
     if told & _MODEL_PLAIN or _lacks_model(text):
         return _NOT_FOUND
     error = ProviderError(_BAD_REQUEST, words.code, words.type, words.param, words.message)
-    is_rejected = told & _REJECTED_PLAIN or _rejects(text) or names_request_field(error)
+    is_rejected = (
+        told & _REJECTED_PLAIN
+        or _rejects(text)
+        or names_request_field(error)
+        or (_is_about_request(text) and not _is_about_server(text))
+    )
     return _BAD_REQUEST if is_rejected else None

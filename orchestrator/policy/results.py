@@ -341,7 +341,7 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
     code = words.code
     if code is None and status is None and words.status is not None:
         code = str(words.status)
-    if status is None:
+    if status is None and not is_passing(words.code):
         status = status_meant(words)
     return RowRefusal(status, code, words.type, words.message, words.param)
 

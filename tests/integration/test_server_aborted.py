@@ -136,6 +136,7 @@ REFUSALS = {
         400,
         "invalid params",
     ),
+    "no field and no code": (b'{"detail":"Malformed prompt: nothing to answer"}', 400, "Malformed prompt"),
     "a content filter": (
         b'{"error":{"code":"content_policy_violation","message":"flagged as potentially violating"}}',
         400,
@@ -159,6 +160,7 @@ PASSING = {
     "a model that is loading": b'{"detail":"model m is not available yet, it is starting up"}',
     "an overload": b'{"error":{"message":"The model is currently overloaded. Please try again later."}}',
     "a worker": b'{"detail":"no worker is left"}',
+    "an engine": b'{"error":{"message":"invalid response from engine 3"}}',
 }
 
 

@@ -114,6 +114,13 @@ def test_a_row_of_an_error_file_is_judged_by_its_providers_words(name: str) -> N
     assert "<" not in said.message
 
 
+@pytest.mark.parametrize("code", ["upstream_error", "rate_limit_exceeded", "internal_error"])
+def test_words_beside_a_code_of_a_state_mean_no_status(code: str) -> None:
+    error = {"code": code, "message": "aborted: Unsupported parameter: 'seed'"}
+    raw = json.dumps({"custom_id": "a", **unanswered(error)}).encode()
+    assert refusal(msgspec.json.decode(raw, type=wire.ResultLine)).status is None
+
+
 def test_a_line_without_a_response_teaches_by_its_words() -> None:
     raw = json.dumps({"custom_id": "a", **LINES["together, a field"][0]}).encode()
     assert refusal(msgspec.json.decode(raw, type=wire.ResultLine)).status == 400
