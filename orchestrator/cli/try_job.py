@@ -21,9 +21,11 @@ from orchestrator.cli.output import json_option, print_json, quiet_option, say
 from orchestrator.cli.plan import plan_json
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, OrchError, RefusedError, UsageError
-from orchestrator.pipeline.build.intake import Options
+from orchestrator.core.model import JobKind
+from orchestrator.pipeline.build.intake import Options, kind_of, read_spec
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
+from orchestrator.pipeline.build.sample import sampled
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.synchronous_backends import at_once
 from orchestrator.reports.trials import Trial, WholeJob, trial_rows
@@ -41,6 +43,10 @@ LOOK_SECONDS = 0.3
     "-n", "--limit", type=click.IntRange(1, MOST), metavar="N",
     help=f"Only the first N documents (default: {DOCUMENTS}; with DOC: all of those).",
 )  # fmt: skip
+@click.option(
+    "--sample", type=click.IntRange(1, MOST), metavar="N",
+    help="N documents of all kinds and lengths, instead of the first ones.",
+)  # fmt: skip
 @click.option("--task", "tasks", metavar="ID", multiple=True, help="Only this task; may be given several times.")
 @click.option(
     "--against", type=click.Path(path_type=Path), metavar="FILE",
@@ -57,7 +63,7 @@ LOOK_SECONDS = 0.3
 def try_job(
     file: Path, documents: tuple[str, ...], limit: int | None, tasks: tuple[str, ...], against: Path | None,
     backend: str | None, budget: Decimal | None, new: bool, no_estimate: bool, full: bool, watch: bool, quiet: bool,
-    as_json: bool,
+    as_json: bool, sample: int | None,
 ) -> int:  # fmt: skip
     """Ask a few documents now, and show prompts, answers, checks, tokens and cost.
 
@@ -66,7 +72,8 @@ def try_job(
     """
     if watch and as_json:
         raise UsageError("--watch and --json: one of the two")
-    scope = Scope(limit or (None if documents else DOCUMENTS), documents, tasks)
+    if sample is not None and (documents or limit is not None):
+        raise UsageError("--sample chooses the documents: name none, and leave out -n")
     files = [file] if against is None else [file, against]
     if against is not None and os.path.realpath(file) == os.path.realpath(against):
         raise UsageError(f"--against {against}: is the same file")
@@ -74,6 +81,8 @@ def try_job(
     def once() -> int:
         with ready() as context, progress(quiet=quiet or as_json) as view:
             say_exposure(context)
+            named = documents if sample is None else _sampled(context, file, sample)
+            scope = Scope(limit or (None if named else DOCUMENTS), named, tasks)
             options = _options(context, scope, backend, budget, new=new)
             found = [_tried(context, one, options, view, estimate=not no_estimate) for one in files]
             view.stop()
@@ -81,6 +90,13 @@ def try_job(
         return 0 if all(trial.is_well for trial in found) else 1
 
     return _watch(files, once) if watch else once()
+
+
+def _sampled(context: Context, file: Path, number: int) -> tuple[str, ...]:
+    if kind_of(file) is JobKind.BATCH:
+        raise UsageError("--sample is for documents", hint="-n takes the first lines of a batch file")
+    spec = read_spec(file, context.config)
+    return sampled(spec, file.absolute().parent, number, context.config.documents)
 
 
 def _options(context: Context, scope: Scope, backend: str | None, budget: Decimal | None, *, new: bool) -> Options:

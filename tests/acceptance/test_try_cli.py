@@ -83,6 +83,20 @@ def test_the_night_does_not_pay_again_for_what_was_tried(orch: Orch, upstream: U
     assert sorted(upstream.counts().values()) == [1] * 7
 
 
+def test_a_sample_has_documents_of_all_kinds_and_lengths(orch: Orch, tmp_path: Path) -> None:
+    letters = tmp_path / "letters"
+    for number in range(6):
+        (letters / f"z{number}.md").write_text("a long line of text\n" * (1 + 40 * number))
+    found = tried(orch, "--sample", "4")
+    names = sorted({row["document"] for row in found["rows"]})
+    assert len(names) == 4
+    assert {name.rpartition(".")[2] for name in names} == {"txt", "md"}
+    lengths = [(tmp_path / name).stat().st_size for name in names if name.endswith(".md")]
+    assert min(lengths) < 1000 < max(lengths)
+    refused = orch("try", "job.yaml", "--sample", "2", "-n", "3")
+    assert (refused.returncode, "leave out -n" in refused.stderr) == (2, True)
+
+
 def test_two_job_files_side_by_side_in_80_columns(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(JOB.replace("What is it?", "Which kind?").replace("some-", "another-"))
     found = tried(orch, "-n", "1", "--against", "other.yaml", "--no-estimate")
