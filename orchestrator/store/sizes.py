@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import func, select, true
+from sqlalchemy import ColumnElement, FromClause, func, select, true
 
 from orchestrator.core.model import JobId, RequestState, Span
 from orchestrator.store.database import Database
@@ -27,6 +27,19 @@ class Sizes:
         With `canary`, only canary rows. With `awaiting`, rows that await another job's rows instead.
         """
         c = requests.c
+        return self._grouped(
+            requests, c.job_id == job_id, c.state == RequestState.PENDING, c.length > 0,
+            IS_AWAITING if awaiting else c.twin_of.is_(None), IS_CANARY if canary else true(),
+        )  # fmt: skip
+
+    def last_work(self, shard_id: str, rows: int) -> list[OpenRows]:
+        """Return the last rows of a shard without outcome, this many, grouped as `open_work` groups them."""
+        c = requests.c
+        open_rows = select(requests).where(c.shard_id == shard_id, c.state == RequestState.PENDING, c.length > 0)
+        return self._grouped(open_rows.order_by(c.seq.desc()).limit(rows).subquery())
+
+    def _grouped(self, source: FromClause, *where: ColumnElement[bool]) -> list[OpenRows]:
+        c = source.c
         groups = (c.endpoint, c.model, c.task, c.prompt_version, c.avoid, c.shard_id)
         query = (
             select(
@@ -36,9 +49,7 @@ class Sizes:
                 func.sum(c.max_output).label("most"),
                 func.count(c.max_output).label("bounded"),
             )
-            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.length > 0)
-            .where(IS_AWAITING if awaiting else c.twin_of.is_(None))
-            .where(IS_CANARY if canary else true())
+            .where(*where)
             .group_by(*groups)
             .order_by(*groups)
         )

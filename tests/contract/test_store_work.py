@@ -198,6 +198,7 @@ CASES = [
     Case("waiting: into a shard", CHUNK, sharded),
     Case("waiting: out of it again", CHUNK, lambda s: s.shards.dissolve(s.shards.of_job(TONIGHT)[1], "x")),
     Case("planning: open work", BIG, lambda s: s.sizes.open_work(TONIGHT)),
+    Case("planning: the last rows of a shard", SHARD, lambda s: s.sizes.last_work(batch(s), CHUNK)),
     Case("forecast: lengths of answers", OLD, lambda s: s.sizes.output_lengths([FIRST], "t", "v")),
     Case("forecast: lengths of prompts", OLD, lambda s: s.sizes.prompt_sizes([FIRST], "t", "v")),
     Case("forecast: answers that were cut", OLD, lambda s: s.sizes.cut_at([FIRST], "t", "v")),

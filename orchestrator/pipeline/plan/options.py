@@ -18,6 +18,7 @@ from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.core.engines import start_seconds
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobId
+from orchestrator.core.shards import AT_BACKEND
 from orchestrator.core.tokens import BYTES_PER_TOKEN
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.plan.engine_speeds import EngineSpeeds, ModelRows, ObservationMemory, RowTokens
@@ -30,7 +31,7 @@ from orchestrator.policy.forecast import Lengths
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import BatchOption, Claim, Cost, CostSteps, Open, Option, SynchronousOption, observed
 from orchestrator.policy.planner.returning_rows import seconds_beside
-from orchestrator.policy.planner.stints import Sight
+from orchestrator.policy.planner.stints import Sight, done, unfinished
 from orchestrator.policy.quota import Learned
 from orchestrator.settings.backends import (
     Backend,
@@ -91,15 +92,22 @@ class Prospects:
 
     @cached_property
     def shapes(self) -> list[Shape]:
-        """The open rows by model."""
-        found: dict[str, list[OpenRows]] = {}
-        for work in self._open:
-            found.setdefault(work.model, []).append(work)
-        return [self._shape(model, parts) for model, parts in found.items()]
+        """The open rows that are not done yet, by model."""
+        parts: dict[str, list[tuple[int, float, Lengths]]] = {}
+        for part in self._left:
+            fed = part.bytes * self._density(part) / part.rows
+            parts.setdefault(part.model, []).append((part.rows, fed, self.lengths(part)))
+        return [Shape.of(model, found) for model, found in parts.items()]
 
-    def _shape(self, model: str, parts: Sequence[OpenRows]) -> Shape:
-        tokens = ((part.rows, part.bytes * self._density(part) / part.rows, self.lengths(part)) for part in parts)
-        return Shape.of(model, list(tokens))
+    @cached_property
+    def _left(self) -> Sequence[OpenRows]:
+        """The open rows that no engine has done yet. Engines work through a batch from its first row to its last."""
+        own = [name for name, backend in self._config.backends.items() if isinstance(backend, OwnServer)]
+        mine = [shard for name in own for shard in self._sight(name).shards if shard.job_id == self._job.id]
+        at_work = {str(one.id): unfinished(one, one.rows) for one in mine if one.state in AT_BACKEND and done(one)}
+        found = [part for part in self._open if part.shard_id not in at_work]
+        found += [part for shard_id, left in at_work.items() for part in self._store.sizes.last_work(shard_id, left)]
+        return found or self._open
 
     @cached_property
     def _runs(self) -> list[JobId]:
@@ -279,7 +287,7 @@ class Prospects:
                 p50, p95 = p50 + shape.rows * each.p50, p95 + shape.rows * each.p95
         except UsageError as error:
             return FREE, error.message
-        rows = max(1, self.rows)
+        rows = max(1, sum(shape.rows for shape in self.shapes))
         return Cost(p50 / rows, max(p50, p95) / rows), None
 
     def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
@@ -347,9 +355,9 @@ class Prospects:
 
     def _rough_tokens(self) -> RowTokens:
         """Estimate a row's tokens by the length of its line, without counting."""
-        rows = max(1, self.rows)
-        told = sum(part.rows * self.lengths(part).mean for part in self._open) / rows
-        return RowTokens(sum(part.bytes for part in self._open) / rows / BYTES_PER_TOKEN, told)
+        rows = max(1, sum(part.rows for part in self._left))
+        told = sum(part.rows * self.lengths(part).mean for part in self._left) / rows
+        return RowTokens(sum(part.bytes for part in self._left) / rows / BYTES_PER_TOKEN, told)
 
 
 def _learned(known: LearnedLimit, now: datetime) -> int | None:
