@@ -21,7 +21,7 @@ from orchestrator.documents.office_package import DAMAGE, Package
 from orchestrator.documents.old_workbook_repair import repaired as repaired_old
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.sheet_parts import SheetParts, is_about_sheet
-from orchestrator.documents.types import ExtractionError
+from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.workbook_repair import repaired
 
 MOST_HEADER = 50
@@ -144,10 +144,14 @@ class _Workbook:
         except self._library.PasswordError as error:
             raise encrypted() from error
         except BaseException as error:
-            # calamine raises a type per format; its panics are not of type Exception.
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            if isinstance(error, Exception):  # calamine raises a type per format
+                raise damaged("spreadsheet") from error
+            if type(error).__name__ != "PanicException":
                 raise
-            raise damaged("spreadsheet") from error
+            raise ExtractionError(
+                DocumentProblem.UNSUPPORTED,
+                "The reader does not know a part of this workbook; save it as .xlsx, or exclude it.",
+            ) from error
 
 
 def _opened(data: bytes) -> bytes:

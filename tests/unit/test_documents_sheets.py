@@ -279,7 +279,7 @@ def test_a_reader_that_panics_takes_nothing_with_it(tmp_path: Path) -> None:
     (tmp_path / "in/b.xlsx").write_bytes(workbook({"A": [["fine"]]}))
     bad, good = read(DocumentSource(path="in"), tmp_path)
     assert isinstance(bad, UnreadableDocument)
-    assert bad.code is DocumentProblem.UNREADABLE
+    assert bad.code is DocumentProblem.UNSUPPORTED
     assert isinstance(good, Document)
 
 
