@@ -18,6 +18,8 @@ _MASTER_TEXTS = frozenset("header footer header-left footer-left header-first fo
 """Parts of the master that a page shows; the rest is placeholders (`Click to edit Master title style`)."""
 _MASTERS = ("master-page", "handout-master")
 _STYLE = "style:1.0}"
+_PRESENTATION = "urn:oasis:names:tc:opendocument:xmlns:presentation:1.0}"
+_CLASS = f"{_PRESENTATION}class"
 _SKIPPED = frozenset(
     "tracked-changes forms sequence-decls scripts font-face-decls meta date creator binary-data".split()
 )
@@ -74,6 +76,10 @@ class _Text:
         self._scripts: dict[str, Callable[[str], str]] = {}  # of text styles that have one
         self._spans: list[tuple[Callable[[str], str] | None, list[str], int]] = []  # with the pieces at its start
         self._is_master = False
+        self._is_footer = False  # of a master of slides
+        self._master = ""
+        self._master_footers: dict[str, list[str]] = {}
+        self._with_footer: set[str] = set()  # styles of slides that show their master's footer
         self._break = ""  # prefix of the next line: a form feed at the start of a slide
         self._ends: list[str] = []
 
@@ -85,7 +91,12 @@ class _Text:
         """Handle the start of an element."""
         self._limit.element()
         name = _name(tag)
-        if self._skipped or name in _SKIPPED or (self._is_master and name not in _MASTER_TEXTS):
+        if self._is_master and name == "frame" and attributes.get(_CLASS) == "footer" and not self._skipped:
+            self._is_master, self._is_footer = False, True
+            self._lines.append([])
+            return
+        is_left_out = name in _SKIPPED or (self._is_master and name not in _MASTER_TEXTS)
+        if self._skipped or is_left_out or (self._is_footer and tag.startswith(_PRESENTATION)):  # each slide's own
             self._skipped += 1
             return
         if name in _MASTER_TEXTS:
@@ -99,18 +110,17 @@ class _Text:
             case "span":
                 pieces = self._paragraphs[-1][1] if self._paragraphs else []
                 self._spans.append((self._scripts.get(about.get("style-name", "")), pieces, len(pieces)))
-            case "style":
+            case "style" | "list-style":
                 self._style = about.get("name", "")
             case "text-properties" if script := _script(about.get("text-position", "")):
                 self._scripts[self._style] = script
             case "master-page" | "handout-master":
                 self._is_master = True
-            case "tab":
-                self._add("\t")
-            case "line-break":
-                self._add("\n")
-            case "list-style":
-                self._style = about.get("name", "")
+                self._master = about.get("name", "")
+            case "drawing-page-properties" if about.get("display-footer") == "true":
+                self._with_footer.add(self._style)
+            case "tab" | "line-break":
+                self._add("\t" if name == "tab" else "\n")
             case "list-level-style-number" | "list-level-style-bullet":
                 self._define(name, about)
             case "list":
@@ -131,10 +141,16 @@ class _Text:
                 self._lines.append([])
             case "note-citation":
                 self._paragraphs.append(("", []))
-            case "page" if "master-page-name" in about and self._lines[-1]:
-                self._break = "\f"
+            case "page" if "master-page-name" in about:
+                self._begin_slide(about)
             case "notes" if len(self._lines) == 1:
                 self._lines[-1].append("Notes:")
+
+    def _begin_slide(self, about: dict[str, str]) -> None:
+        self._break = "\f" if self._lines[-1] else ""
+        if about.get("style-name") in self._with_footer:
+            own = self._master_footers.get(about["master-page-name"], ())
+            self._footers += (line for line in own if line not in self._footers)
 
     def end(self, tag: str) -> None:
         """Handle the end of an element."""
@@ -142,6 +158,10 @@ class _Text:
             self._skipped -= 1
             return
         name = _name(tag)
+        if self._is_footer and name == "frame":
+            self._master_footers.setdefault(self._master, []).extend(filter(None, self._lines.pop()))
+            self._is_master, self._is_footer = True, False
+            return
         if name in _MASTER_TEXTS or name in _MASTERS:
             self._is_master = name not in _MASTERS  # after a header the rest of the master continues
         match name:

@@ -23,7 +23,7 @@ READERS: Mapping[str, int] = {
     "ipynb": 3,
     "mhtml": 4,
     "msg": 6,
-    "odf": 4,
+    "odf": 5,
     "pdf": 5,
     "pptx": 5,
     "rtf": 4,

@@ -212,6 +212,27 @@ def test_a_list_that_writes_its_numbers_in_another_way(tmp_path: Path) -> None:
     assert told(found_in(tmp_path, {"a.docx": data}))["a.docx"] == "1. Term\nAnnex A Prices\nAnnex B Map\n2. Rent"
 
 
+def test_a_footer_of_the_master_is_read_once_if_slides_show_it(tmp_path: Path) -> None:
+    def frame(kind: str, text: str) -> str:
+        return f'<draw:frame presentation:class="{kind}"><text:p>{text}</text:p></draw:frame>'
+
+    def master(name: str, text: str) -> str:
+        frames = frame("title", "Click") + frame("footer", text)
+        return f'<style:master-page style:name="{name}">{frames}</style:master-page>'
+
+    shown = '<style:drawing-page-properties presentation:display-footer="true"/>'
+    styles = f'<style:style style:name="on">{shown}</style:style><style:style style:name="off"/>'
+    masters = (
+        master("a", "ACME") + master("b", "unused") + master("c", "<presentation:footer>x</presentation:footer>")
+    )
+    slides = "".join(
+        f'<draw:page draw:master-page-name="{name}" draw:style-name="{style}"><text:p>{at}</text:p></draw:page>'
+        for at, (name, style) in enumerate((("a", "on"), ("a", "on"), ("b", "off"), ("c", "on")))
+    )
+    data = office.open_document(styles + masters + slides, kind="presentation")
+    assert told(found_in(tmp_path, {"a.odp": data})) == {"a.odp": "0\n\f1\n\f2\n\f3\nACME"}
+
+
 def test_a_slide_shows_no_placeholders_of_its_master(tmp_path: Path) -> None:
     master = "<style:master-page><draw:frame><text:p>Click to edit</text:p></draw:frame></style:master-page>"
     field = "<draw:frame><text:p><presentation:header/></text:p></draw:frame>"
