@@ -67,7 +67,7 @@ def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
     if row.usage.input_tokens:
         told.append(("tokens", tokens(row.usage)))
     if row.state.is_final and row.cost != Decimal(0):
-        told.append(("cost", money(row.cost)))
+        told.append(("cost", _cost(found)))
     if row.latency_ms is not None:
         told.append(("took", duration(row.latency_ms / 1000) if row.latency_ms >= 1000 else f"{row.latency_ms} ms"))
     if row.settled_at is not None:
@@ -77,6 +77,14 @@ def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
     if options := _options(found.body):
         told.append(("with", options))
     return told
+
+
+def _cost(found: Exchange) -> str:
+    """Return a row's cost with the source of its price, which says what the price leaves out."""
+    price = found.price
+    if price is None:
+        return money(found.row.cost)
+    return f"{'≈' if price.estimated else ''}{money(found.row.cost)}, {price.source}"
 
 
 def _options(body: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Price, Usage
 
@@ -69,7 +70,7 @@ class TierPrice:
         """Return what an answer used that has no price of its own, in words."""
         found = []
         if usage.web_searches and per.search is None and self.search is None:
-            found.append(f"{usage.web_searches:,} web searches have no price")
+            found.append(f"{number_of(usage.web_searches, 'web search')} without a price")
         if usage.cache_write_1h_tokens and per.cache_write_1h is None:
             found.append("the one-hour cache has no price of its own")
         if usage.input_audio_tokens and per.input_audio is None:

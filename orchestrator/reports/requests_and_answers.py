@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.core.model import FinishedRow, Job, JobId
+from orchestrator.core.model import FinishedRow, Job, JobId, Price
 from orchestrator.pipeline.build.selection import names_document, nearest
 from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.merge import ResultLines
@@ -35,7 +35,7 @@ class Exchange:
     """A row with the lines of its request and its result, each None if missing or if its file is gone.
 
     `merged` is the row as `orch fetch` writes it; `gone` says which files are missing. `text_at` is the place of the
-    document's text in the request, if answers quote it.
+    document's text in the request, if answers quote it. `price` is what was booked for the answer, if this job asked.
     """
 
     row: FinishedRow
@@ -44,6 +44,7 @@ class Exchange:
     merged: dict[str, Any]
     gone: tuple[str, ...] = ()
     text_at: TextAt | None = None
+    price: Price | None = None
 
     @property
     def quotes(self) -> tuple[GroundedQuote, ...]:
@@ -62,7 +63,9 @@ class Exchange:
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""
-        return {**self.merged, "request": self.body or None, "gone": list(self.gone)}
+        price = self.price
+        told = price and {"source": price.source, "estimated": price.estimated, "unpriced": price.unpriced}
+        return {**self.merged, "request": self.body or None, "price": told, "gone": list(self.gone)}
 
 
 def exchanges(store: Store, home: Home, job: Job, document: str, task: str | None) -> list[Exchange]:
@@ -137,7 +140,9 @@ def _exchange(
     except RecursionError:
         gone.append("the answer is nested too deeply to be read; --raw shows it as received")
         merged = msgspec.json.decode(merged_row(row, None, None))
-    return Exchange(row, request, result, merged, tuple(gone), text_at)
+    is_asked_here = row.result is not None and row.carried_from is None
+    price = store.ledger.of_answer(row.result[0], row.seq) if row.result is not None and is_asked_here else None
+    return Exchange(row, request, result, merged, tuple(gone), text_at, price)
 
 
 def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> tuple[bytes | None, TextAt | None]:

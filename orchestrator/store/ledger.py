@@ -89,6 +89,16 @@ class Ledger:
             estimated, unpriced = tx.execute(query).one()
         return Guesses(estimated > 0, unpriced)
 
+    def of_answer(self, shard_id: str, seq: int) -> Price | None:
+        """Return what was booked for a row's answer from a shard, or None."""
+        c = ledger.c
+        query = select(c.cost, c.price_source, c.estimated, c.unpriced).where(
+            c.shard_id == shard_id, c.seq == seq, c.kind == "settled"
+        )
+        with self._db.read() as tx:
+            found = tx.execute(query).one_or_none()
+        return None if found is None else Price(found.cost, found.price_source, found.estimated, bool(found.unpriced))
+
     def paid(self, since: datetime, until: datetime | None, tag: tuple[str, str] | None) -> Decimal:
         """Return the cost booked from `since` until just before `until`, for all jobs or one (key, value) tag."""
         query = select(_picos(func.sum(cast(ledger.c.cost, BigInteger)))).where(ledger.c.at >= since)

@@ -93,6 +93,10 @@ def test_what_has_no_price_is_told_everywhere(run_orch: Orch, folder: Path) -> N
     assert json.loads(said("report", "cost", "--json"))["total"]["unpriced_rows"] == ROWS
     [night] = json.loads(said("report", "night", "--json"))["jobs"]
     assert [route["unpriced_rows"] for route in night["routes"]] == [ROWS]
+    assert "the one-hour cache has no price of its own" in " ".join(said("show", job["job"], "an hour").split())
+    [shown] = json.loads(said("show", job["job"], "a tool", "--json"))["rows"]
+    assert shown["price"]["unpriced"], "the row itself says so"
+    assert "1 web search without a price" in shown["price"]["source"]
     rows = map(json.loads, said("fetch", job["job"], "--format", "jsonl").splitlines())
     costs = {row["custom_id"]: row["provenance"]["cost_usd"] for row in rows}
     assert all(float(cost) > 0 for cost in costs.values()), "an answer without usage is booked by its length"

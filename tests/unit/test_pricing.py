@@ -523,7 +523,7 @@ def test_a_number_that_no_price_covers_is_said() -> None:
     usage = Usage(input_tokens=1000, web_searches=2, input_audio_tokens=5)
     price = token_price("mistral", "mistral-large-latest", usage, tier=Tier.STANDARD, at=NOW)
     assert price.estimated
-    assert price.source.endswith("2 web searches have no price, audio input has no price of its own")
+    assert price.source.endswith("2 web searches without a price, audio input has no price of its own")
 
 
 def test_sound_and_pictures_cost_their_own_price() -> None:
