@@ -63,6 +63,18 @@ def test_a_table_has_the_shape_of_the_job_file_unless_options_say_otherwise(run_
     assert len(run_orch("fetch", "letters", cwd=folder).stdout.splitlines()) == 4  # merged rows keep their form
 
 
+def test_a_document_asked_in_parts_is_one_row(run_orch: Orch, folder: Path) -> None:
+    (folder / "documents" / "b.txt").write_text("a word " * 2000)
+    job = JOB.replace("max_tokens: 20}", "max_tokens: 20, long: {part_tokens: 1000, reduce: Make one.}}", 1)
+    (folder / "job.yaml").write_text(job.replace(", columns: [document, mood.answer]", ""))
+    ran = run_orch("run", "job.yaml", "-q", cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    assert len(run_orch("fetch", "letters", cwd=folder).stdout.splitlines()) > 4  # with the parts
+    header, *rows = table(folder / "rows.csv")
+    assert [row[header.index("document")] for row in rows] == ["documents/a.txt", "documents/b.txt"]
+    assert all(row[header.index(name)] for row in rows for name in ("gist.answer", "mood.answer"))
+
+
 def test_a_table_that_cannot_be_is_refused_and_leaves_no_job(run_orch: Orch, folder: Path) -> None:
     job = folder / "job.yaml"
     job.write_text(JOB.replace("mood.answer", "mod.answer"))

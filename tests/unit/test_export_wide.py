@@ -147,9 +147,11 @@ def test_a_workbook_goes_on_in_a_second_sheet(monkeypatch: pytest.MonkeyPatch) -
 def test_a_long_document_has_the_answer_about_all_its_parts() -> None:
     lines = of(
         "long.txt",
-        *(("gist", f"part {part}", {"part": part, "parts": 2}) for part in (1, 2)),
         ("gist", "all of it", {"parts": 2}),
+        *(("gist", f"part {part}", {"part": part, "parts": 2}) for part in (1, 2)),
+        ("facts", '{"topic": "rent"}', {}),
     )
-    (one,) = rows(lines)
-    assert (one["gist.answer"], one["other_answers"]) == ("all of it", "")
-    assert Decimal(one["cost_usd"]) == 3 * Decimal("0.000001847917")
+    (one, other) = rows([*lines, *of("next.txt", ("gist", "short", {}))])
+    assert (one["gist.answer"], one["facts.topic"], one["other_answers"]) == ("all of it", "rent", "")
+    assert Decimal(one["cost_usd"]) == 4 * Decimal("0.000001847917")
+    assert other["gist.answer"] == "short"

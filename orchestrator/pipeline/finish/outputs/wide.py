@@ -47,13 +47,14 @@ class WideLayout:
         document, tasks, record = "", set[str](), list[bytes]()
         for line in lines:
             row = _decode(line)
-            # Two documents of one name have the same tasks.
-            if record and (row.document != document or row.task in tasks):
+            # Two documents of one name have the same tasks. The parts of a long one follow its answer.
+            is_answer = row.stage != _PART
+            if record and (row.document != document or (is_answer and row.task in tasks)):
                 yield b"\n".join(record)
                 tasks, record = set(), []
             document = row.document
             record.append(line)
-            if row.stage != _PART:
+            if is_answer:
                 tasks.add(row.task)
         if record:
             yield b"\n".join(record)
