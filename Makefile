@@ -138,7 +138,7 @@ soak-storms: install
 	$(SOAK) tests/soak/test_storms.py
 
 soak-standbys: install
-	$(SOAK) tests/soak/test_standby.py tests/soak/test_standby_home.py
+	$(SOAK) tests/soak/test_standby.py tests/soak/test_standby_home.py tests/soak/test_failover.py
 
 # Needs a C compiler.
 soak-disks: install

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 from psycopg import sql
@@ -68,6 +69,14 @@ class PostgresServer:
             # FORCE: a test may have killed a client whose connection is still there.
             self._admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(named))
 
+    def tell(self, statement: LiteralString) -> None:
+        self._admin.execute(statement)
+
+    def ask(self, query: LiteralString) -> object:
+        """The first value that a query finds."""
+        found = self._admin.execute(query).fetchone()
+        return None if found is None else found[0]
+
     def close(self) -> None:
         self._admin.close()
 
@@ -76,24 +85,33 @@ class PostgresServer:
 def postgres_server(options: Sequence[str] = OPTIONS) -> Iterator[PostgresServer]:
     """Start a server in a temporary folder (under a second), end it and remove the folder."""
     folder = Path(tempfile.mkdtemp(prefix="orch-pg-"))
-    keeper: subprocess.Popen[bytes] | None = None
     try:
-        binaries, user = _new_cluster(folder / "data")
-        keeper = _start(folder, binaries, user, options)
+        binaries, user = new_cluster(folder / "data")
+        with start_server(folder, binaries, user, options) as server:
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def start_server(
+    folder: Path, binaries: Path, user: str | None, options: Sequence[str] = OPTIONS
+) -> Iterator[PostgresServer]:
+    """Start a server on the cluster in `folder/data`; end it, and remove the folder."""
+    keeper = _start(folder, binaries, user, options)
+    try:
         server = PostgresServer(folder)
         try:
             yield server
         finally:
             server.close()
     finally:
-        if keeper is not None:
-            assert keeper.stdin is not None
-            keeper.stdin.close()
-            keeper.wait(START_SECONDS)
-        shutil.rmtree(folder, ignore_errors=True)
+        assert keeper.stdin is not None
+        keeper.stdin.close()
+        keeper.wait(START_SECONDS)
 
 
-def _new_cluster(data: Path) -> tuple[Path, str | None]:
+def new_cluster(data: Path) -> tuple[Path, str | None]:
     """initdb in `data`; where the binaries are and which user may run them (None: this one)."""
     with warnings.catch_warnings():
         # Imported where it is needed: it warns where XDG_RUNTIME_DIR is not set, which does not matter here.
