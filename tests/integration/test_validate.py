@@ -156,7 +156,7 @@ def test_one_mistake_of_many_documents_is_told_once_with_a_count(folder: Folder)
     [read, problem] = [line for line in out.splitlines() if line.startswith("  ")]
     assert read == "  read 1; 499 empty"
     assert problem.startswith("  table.csv#2: empty: Row 2 has an empty text")
-    assert problem.endswith("(and 498 like it)")
+    assert problem.endswith("(and 498 like it: --list)")
     [told] = json.loads(folder("--json")[1])["problems"]
     assert (told["documents"], told["first"]) == (499, ["table.csv#2", "table.csv#3", "table.csv#4"])
     assert told["document"] == "table.csv#2"

@@ -66,6 +66,12 @@ def test_what_failed_is_told_and_what_does_not_fit_is_kept() -> None:
     assert json.loads(one["other_answers"]) == {"facts": "no JSON"}
 
 
+def test_what_all_tasks_failed_for_is_told_once() -> None:
+    locked = {"state": "failed", "error_code": "encrypted", "error_message": "It needs a password."}
+    (one,) = rows(of("a.pdf", ("facts", None, locked), ("gist", None, locked)))
+    assert one["error"] == "facts, gist: encrypted: It needs a password."
+
+
 def test_documents_of_one_name_keep_their_rows() -> None:
     both = [*of("a.txt", ("facts", '{"topic": "x"}', {}), ("gist", "X", {})),
             *of("a.txt", ("facts", '{"topic": "y"}', {}), ("gist", "Y", {}))]  # fmt: skip

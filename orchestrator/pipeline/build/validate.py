@@ -63,7 +63,7 @@ class ValidationProblem:
             self.first.append(document)
 
     def __str__(self) -> str:
-        more = f" (and {self.documents - 1:,} like it)" if self.documents > 1 else ""
+        more = f" (and {self.documents - 1:,} like it: --list)" if self.documents > 1 else ""
         return f"{self.first[0]}: {self.code}: {self.message}{more}"
 
 

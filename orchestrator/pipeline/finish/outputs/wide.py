@@ -67,7 +67,11 @@ class WideLayout:
         for row, output, raw in rows:
             if row.stage != _PART and self._answers.fill(answers, row, output, raw) is not None:
                 others[row.task] = msgspec.Raw(raw)
-        errors = "; ".join(_error(row) for row, _, _ in rows if row.status != "succeeded")
+        failed: dict[str, dict[str, None]] = {}
+        for row, _, _ in rows:
+            if row.status != "succeeded":
+                failed.setdefault(_error(row), {})[row.task] = None
+        errors = "; ".join(f"{', '.join(tasks)}: {why}" for why, tasks in failed.items())
         notes = next((row.provenance.document_notes for row, _, _ in rows if row.provenance.document_notes), None)
         cost = sum((row.provenance.cost_usd for row, _, _ in rows), Decimal(0))
         told = msgspec.json.encode(others).decode() if others else None
@@ -76,5 +80,5 @@ class WideLayout:
 
 def _error(row: MergedRow) -> str:
     if row.error is None:
-        return f"{row.task}: {row.status}"
-    return ": ".join(part for part in (row.task, row.error.code, row.error.message) if part)
+        return row.status
+    return ": ".join(part for part in (row.error.code, row.error.message) if part)
