@@ -152,7 +152,7 @@ def serve(
 
     \b
     orch serve --upstream http://127.0.0.1:8000/v1
-    orch serve 0.0.0.0:8090 --vllm /models/llama --gpus 0,1 -- --max-model-len 8192
+    orch serve 0.0.0.0:8090 --vllm /models/qwen --gpus 0,1 -- --max-model-len 8192
     orch serve --vllm /models/llama --ray auto --engines 0..8
 
     Accepted work survives every stop and kill: start it again and it continues.
