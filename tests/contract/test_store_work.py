@@ -252,6 +252,8 @@ CASES = [
     # Few of them fill no more pages than an index has: then they are read whole for each failure.
     Case("failures: acknowledged and taken back", OLD, acknowledged),
     Case("shard: some of its rows", CHUNK, lambda s: s.rows.named(shard_of(s), names(5000))),
+    Case("shard: lost rows like its own", 10, lambda s: s.lost.like(s.jobs.get(TONIGHT), shard_of(s), "big")),
+    Case("edited file: what goes on", CHUNK, lambda s: s.escalations.inherit(TONIGHT, range(5000, 6000), [SECOND])),
     Case("quarantine: held and released", OLD // 100 * 4, released),
     Case("house: whose answers are carried", OLD * 2 + BIG, lambda s: s.removals.carriers("home")),
     Case("house: lines that rows point to", OLD * 2 + BIG, lambda s: s.removals.result_lines("home")),
