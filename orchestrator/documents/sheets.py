@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -19,18 +20,21 @@ from orchestrator.documents.ods_cells import OdsParts, holds_sheets, ods_sheets
 from orchestrator.documents.office import EXCELS_PASSWORD, OLE, damaged, encrypted, is_locked, unlocked
 from orchestrator.documents.office_package import DAMAGE, Package
 from orchestrator.documents.old_workbook_repair import repaired as repaired_old
+from orchestrator.documents.plugins import Extract
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.sheet_parts import SheetParts, is_about_sheet
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.workbook_repair import repaired
 
+_HTML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|head|meta|body|table|style)\b", re.IGNORECASE)
 MOST_HEADER = 50
 """Number of first rows that may hold the columns' names."""
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
     """Return the text, a line per row with ` | ` between cells and a heading per sheet; and `{"sheets": names}`."""
-    del encoding  # it declares its own encoding
+    if (page := _page(data)) is not None:
+        return page(data, encoding, most)[0], {"sheets": []}
     lines: list[str] = []
     names: list[str] = []
     left = most
@@ -46,6 +50,19 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         if block:
             lines += [f"## {name} (hidden)" if is_hidden else f"## {name}", *block, ""]
     return clean("\n".join(lines)).strip(), {"sheets": names, **(parts.losses.notes() if parts else {})}
+
+
+def _page(data: bytes) -> Extract | None:
+    """Return the reader of a web page, which many programs export under the name of a workbook; None for others."""
+    if _HTML.match(data) is not None:
+        from orchestrator.documents import html_text
+
+        return html_text.extract
+    if data[:13].lower() == b"mime-version:":
+        from orchestrator.documents import mhtml_text
+
+        return mhtml_text.extract
+    return None
 
 
 class SheetTable:

@@ -27,7 +27,7 @@ READERS: Mapping[str, int] = {
     "pdf": 5,
     "pptx": 5,
     "rtf": 4,
-    "sheets": 6,
+    "sheets": 7,
     "svg": 3,
     "text": 3,
     "xml": 3,

@@ -283,6 +283,22 @@ def test_a_reader_that_panics_takes_nothing_with_it(tmp_path: Path) -> None:
     assert isinstance(good, Document)
 
 
+CELLS = "<table><tr><td>1</td><td>Größe</td></tr></table>".encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'\n<html xmlns:x="urn:schemas-microsoft-com:office:excel">' + CELLS,
+        b"\xef\xbb\xbf<TABLE border=1>" + CELLS,
+        b"MIME-Version: 1.0\nContent-Type: multipart/related; boundary=x\n\n--x\n"
+        b"Content-Type: text/html; charset=utf-8\n\n" + CELLS + b"\n--x--\n",
+    ],
+)
+def test_a_workbook_that_is_a_web_page_is_read_as_one(data: bytes) -> None:
+    assert sheets.extract(data, None) == ("1 | Größe", {"sheets": []})
+
+
 NAMES = " ".join(
     f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{about}:1.0"'
     for name, about in (
