@@ -307,3 +307,12 @@ def test_what_holds_has_the_chance_asked_for(slips: float, hours: float, target:
     assert planned.chance >= target
     if slips == 0.5:
         assert "openai" not in routes(planned)
+
+
+@pytest.mark.parametrize("hazard", [0.0002, 0.01, 0.05, 0.2])
+def test_a_cheap_engine_that_fails_at_times_gets_what_it_usually_does(hazard: float) -> None:
+    """All but the last ten minutes, in which nobody would notice an outage in time; realtime can do all of it."""
+    gpu = replace(GPU, pace=replace(GPU.pace, hazard=hazard, outage=2000.0, spread=0.28))
+    planned = plan(40_000, [gpu, REALTIME], terms(8), NOW)
+    assert planned.verdict.holds
+    assert 0.97 * 8 * HOUR <= routes(planned)["gpu"] <= 8 * HOUR

@@ -228,14 +228,16 @@ class Capacity:
 
     def until(self, place: int, fallback: int) -> float:
         """Until when an option of the fallback may get rows: one that others can take over from is to be done a
-        little before the deadline, while there is time for that."""
+        little before the deadline, while there is time for that; one that fails often, while that is noticed."""
         if (
             fallback < 2
             or place >= fallback
             or place == max(range(fallback), key=lambda one: self.sync_options[one].rate)
         ):
             return self.horizon
-        return max(0.0, self.horizon - TURN - self.sync_options[place].option.cancel_seconds)
+        sync = self.sync_options[place]
+        fails = sync.hazard * DETECTED > (1.0 - self.target) * UNKNOWN
+        return max(0.0, self.horizon - (DETECTED if fails else TURN) - sync.option.cancel_seconds)
 
     def fill(self, rows: int, room: Sequence[float]) -> Rows:
         """Rows by option, the cheapest first; what fits nowhere is shared by pace, so that it ends soonest."""
