@@ -225,25 +225,25 @@ class _Text:
     def _child(self, tag: str, attributes: dict[str, str]) -> _In | None:
         """Return an element's role below the open element; None if it is ignored."""
         parent, name = self._open[-1][0], tag.rpartition("}")[2]
-        if parent is _In.DRAWING:
-            self._lose(name, attributes)
-            return _In.BLOCKS if tag in _BOXES else _In.DRAWING
-        if parent is _In.CHOICES:
-            return _In.INLINE if tag == _CHOICE else None
-        if parent is _In.INLINE and name in _MARKS:
-            self._pieces.append(_MARKS[name])
-            return None
-        if parent is _In.INLINE and name in _REFERENCES:
-            self._pieces.append(self._notes.label(_REFERENCES[name], value_of(attributes, "id")))
-            return None
-        if parent is _In.PROPERTIES:
-            self._properties.take(name, value_of(attributes))
-        if parent is _In.RUN:
+        if parent is _In.RUN:  # the usual ones first
             if name == "vertAlign":
                 self._script = _SCRIPTS.get(value_of(attributes))
             elif name == "vanish":
                 self._is_hidden = is_on(value_of(attributes))
-        if parent is _In.NOTES and not self._begins_note(name, attributes):
+        elif parent is _In.INLINE:
+            if (mark := _MARKS.get(name)) is None and name in _REFERENCES:
+                mark = self._notes.label(_REFERENCES[name], value_of(attributes, "id"))
+            if mark is not None:
+                self._pieces.append(mark)
+                return None
+        elif parent is _In.DRAWING:
+            self._lose(name, attributes)
+            return _In.BLOCKS if tag in _BOXES else _In.DRAWING
+        elif parent is _In.CHOICES:
+            return _In.INLINE if tag == _CHOICE else None
+        elif parent is _In.PROPERTIES:
+            self._properties.take(name, value_of(attributes))
+        elif parent is _In.NOTES and not self._begins_note(name, attributes):
             return None
         children = _CHILDREN.get(parent)
         now = children.get(name) if children is not None else None
