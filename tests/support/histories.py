@@ -419,7 +419,7 @@ def _open(store: Store) -> list[Job]:
 
 def _waits_for_lost_answers(store: Store, job: Job) -> bool:
     events = store.jobs.events(job.id)
-    return bool(events) and GONE in events[-1].reason
+    return bool(events) and GONE in events[-1].reason and REPAYS.search(events[-1].reason) is not None
 
 
 ACT: dict[str, Callable[[History], None]] = {
