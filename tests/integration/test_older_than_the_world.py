@@ -164,6 +164,25 @@ def test_rows_of_another_home_in_the_same_account_are_its_own(backups: Backups) 
 
 
 @pytest.mark.thinned(2)
+def test_a_question_about_lost_answers_stays_until_it_is_answered(backups: Backups) -> None:
+    desk, path = backups.desk, forgotten(backups)
+    desk.finish(desk.store.jobs.newest()[0])
+    desk.provider.clock.advance(HOUR)
+    backups.put_back("monday")
+    job = desk.submit(path)
+    desk.settle(job)
+    assert "their answers are gone" in desk.said[-1]
+    desk.provider.clock.advance(1)
+    desk.run([row("between")])
+    desk.provider.clock.advance(1)
+    desk.start_anew()
+    desk.said.clear()
+    desk.settle(job)
+    assert "their answers are gone" in desk.said[-1]
+    assert len(desk.batches()) == 5
+
+
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("between", [False, True], ids=["files too", "database alone, behind another job"])
 def test_answers_of_a_forgotten_job_that_are_gone_are_repaid_only_if_somebody_says_so(
     backups: Backups, *, between: bool

@@ -15,7 +15,7 @@ from threading import Lock
 
 from orchestrator.backends import BATCH_GONE, RemoteBatch
 from orchestrator.core.counts import number_of
-from orchestrator.core.errors import BackendError, Uncertain
+from orchestrator.core.errors import BackendError, RefusedError, Uncertain
 from orchestrator.core.model import SUPERSEDED_BY, Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 CHUNK = 500
 NEWEST = 100
 """Number of newest jobs searched for the last job that was sent."""
+ASKED_ABOUT = "lost_batches"
+"""Option of a job with the batches about whose lost answers somebody was asked: the question stays."""
 
 
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
@@ -274,7 +276,8 @@ class EarlierBatches:
             is_known = self._store.jobs.find(of) is not None
             is_ours = self._shares(job, shard, of) if is_known else of.rpartition("-")[0] == job.name
             # Older ones may be of jobs that were removed, with their folders.
-            is_ours = is_ours and (self._is_newer(batch) or of in self._home.job_folders())
+            is_told = self._is_newer(batch) or of in self._home.job_folders() or batch.id in _asked_about(job)
+            is_ours = is_ours and is_told
             if not is_ours or not self._is_lost(handle, batch):
                 return None
             return self._repaid(job, shard, model, handle, batch)
@@ -305,7 +308,12 @@ class EarlierBatches:
 
     def _repaid(self, job: Job, shard: Shard, model: str, handle: BackendHandle, batch: RemoteBatch) -> str:
         lost = LostAnswers.of(batch, shard)
-        return lost.repay(self._store, job, replace(shard, model=model), handle, self._now())
+        try:
+            return lost.repay(self._store, job, replace(shard, model=model), handle, self._now())
+        except RefusedError:
+            if batch.id not in (asked := _asked_about(self._store.jobs.get(job.id))):
+                self._store.jobs.allow(job.id, **{ASKED_ABOUT: [*asked, batch.id]})
+            raise
 
     def _shares(self, job: Job, shard: Shard, of: JobId) -> bool:
         """True if another job has a row of the shard, with the same request."""
@@ -358,6 +366,11 @@ class EarlierBatches:
         is_answered = batch.status.is_final and batch.status is not BatchStatus.FAILED
         is_answered = is_answered and not _has_answered_nothing(batch)
         return is_answered and lost_answers.are_gone(handle, (batch.output_file_id, batch.error_file_id))
+
+
+def _asked_about(job: Job) -> list[str]:
+    found: list[str] = job.options.get(ASKED_ABOUT) or []
+    return found
 
 
 def _has_answered_nothing(batch: RemoteBatch) -> bool:
