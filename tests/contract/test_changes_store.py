@@ -58,8 +58,8 @@ def test_what_rows_were_made_of_is_told(store: Store) -> None:
     settle(store, sharded(store, first), failed(1))
     pending = RequestState.PENDING
     assert store.known.before(first.id, ["r0", "r1", "r9"]) == {
-        "r0": EarlierRow("f0", "c0", "w", "v", "m", pending),
-        "r1": EarlierRow("f1", None, "", "v1", "m", RequestState.FAILED),
+        "r0": EarlierRow("f0", "c0", "w", "v", "m", pending, None),
+        "r1": EarlierRow("f1", None, "", "v1", "m", RequestState.FAILED, None),
     }
     assert store.known.before(added(store, job_id="a-2").id, []) == {}
 
