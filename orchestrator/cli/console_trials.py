@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 
 from orchestrator.cli.console_rows import answer_text, messages
@@ -16,6 +17,7 @@ from orchestrator.reports.trials import Trial, WholeJob, paired
 from orchestrator.reports.words import tokens
 
 INDENT = StyledText("  ")
+_BLANKS = re.compile(r"\s{60,}")
 WIDE = 120
 """Width for two answers side by side if the output has no width."""
 
@@ -107,7 +109,11 @@ def _check(one: Exchange, width: int | None) -> list[Line]:
 
 def _indented(text: str, width: int | None) -> list[Line]:
     room = None if width is None else width - 2
-    return [(INDENT, *line) for line in sentence(text.replace("\r\n", "\n"), room)]
+    return [(INDENT, *line) for line in sentence(_BLANKS.sub(_counted, text.replace("\r\n", "\n")), room)]
+
+
+def _counted(blanks: re.Match[str]) -> str:
+    return f"\n… {len(blanks[0]):,} characters of white space\n"
 
 
 def _sums(trial: Trial, width: int | None) -> list[Line]:

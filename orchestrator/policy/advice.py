@@ -33,6 +33,7 @@ _OF_REQUESTS = {
 }
 _OF_ANSWERS = {
     "truncated": "raise `max_tokens`, or ask for less",
+    "endless_blanks": "change the prompt, the schema or the model: more tokens do not help",
     "invalid_json": "use a model that is better at JSON, or set `retries`",
     "schema_mismatch": "simplify the schema, set `retries`, or use a stronger model",
 }

@@ -8,7 +8,9 @@ import msgspec
 
 from orchestrator.policy.grounding import NOT_FOUND, TOO_SHORT
 
-MENDABLE = frozenset({"truncated", "empty_answer", "invalid_json", "schema_mismatch", NOT_FOUND, TOO_SHORT})
+MENDABLE = frozenset(
+    {"truncated", "endless_blanks", "empty_answer", "invalid_json", "schema_mismatch", NOT_FOUND, TOO_SHORT}
+)
 """Faults that a model can correct once it sees them; refusals and withheld answers are not re-asked."""
 MOST_ANSWER = 8000
 """Most characters of the answer that are shown again."""
@@ -43,6 +45,8 @@ def _fault(code: str, message: str) -> str:
     match code:
         case "truncated":
             return "it was cut off before its end, so it must be shorter"
+        case "endless_blanks":
+            return "it ended in white space"
         case "empty_answer":
             return "it was empty"
     return message.rstrip(".")

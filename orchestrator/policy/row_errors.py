@@ -183,6 +183,10 @@ FAILED = Rule(
 
 BAD_ANSWERS = {
     "truncated": ("the answer reached `max_tokens` before it was complete", "raise `max_tokens`"),
+    "endless_blanks": (
+        "the model wrote white space until `max_tokens`, as some do when a schema guides them",
+        "change the prompt, the schema or the model: more tokens do not help",
+    ),
     "context_full": (
         "the model's context window was full before the answer was complete",
         "set `max_document_tokens`, or use a model with a longer context",

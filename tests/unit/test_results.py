@@ -308,6 +308,9 @@ CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
     "whole JSON, then withheld": (SCHEMA, Answer('{"months": 1}', "content_filter", False), None, ""),
     "a tool call": (SCHEMA, Answer(None, "stop", True), None, ""),
     "thoughts to the limit": (None, Answer("", "length", False), "truncated", "the answer reached max_tokens"),
+    "blanks to the limit": (None, Answer(" \n" * 300, "length", False), "endless_blanks", "the answer ran"),
+    "JSON, then blanks": (SCHEMA, Answer('{"months":' + "\n" * 90, "length", False), "endless_blanks", "the ans"),
+    "JSON with some blanks": (SCHEMA, Answer('{"months":  \n', "length", False), "truncated", "the answer reached"),
     "fits": (SCHEMA, Answer(' {"months": 12}\n', "stop", False), None, ""),
     "no JSON": (SCHEMA, Answer("twelve", "stop", False), "invalid_json", "the answer is not JSON: "),
     "fenced": (SCHEMA, Answer('```json\n{"months": 12}\n```', "stop", False), None, ""),
@@ -343,7 +346,7 @@ PASSING = {
     "http_500": True, "http_503": True, "http_429": True, "http_408": True,
     "http_0": True, "http_425": True, "http_501": False, "rate_limit_exceeded": True, "insufficient_quota": False,
     "server_is_odd": False, "http_400": False, "http_404": False, "http_4290": True,
-    "invalid_json": False, "truncated": False,
+    "invalid_json": False, "truncated": False, "endless_blanks": False,
     "schema_mismatch": False, "encrypted": False, "": False, None: False,
 }  # fmt: skip
 
