@@ -1,7 +1,8 @@
 """Backups of a home in one file, made while an engine works in it, and their check.
 
 Everything that the copied databases point to must be in the copy, whatever is written and removed meanwhile. So the
-databases are copied first, then each file gets a second name. If a file vanished in between, the copy starts anew.
+databases are copied first, then each file gets a second name, those of a server right after its database. If a file
+vanished in between, the copy starts anew.
 Result files only grow: extra bytes that the database does not know do no harm.
 """
 
@@ -101,7 +102,10 @@ def _staged(store: Store, home: Home, stage: Path) -> list[str]:
         store.removals.copy_to(stage / DATABASE)
         for database in _server_databases(home.root):
             copy_sqlite(database, _made(stage / database.relative_to(home.root)))
-        _link(home.root, stage)
+            # At once: a server removes files that the copy names while others are copied.
+            _link(database.parent, home.root, stage)
+        for top in ("jobs", *SERVERS):
+            _link(home.root / top, home.root, stage)
         shutil.copyfile(home.root / "home.id", stage / "home.id")
         sizes = {path.relative_to(stage).as_posix(): size for path, size in files(stage)}
         missing = list(_lacking(stage, home.identity(), sizes))
@@ -119,18 +123,17 @@ def _made(path: Path) -> Path:
     return path
 
 
-def _link(root: Path, stage: Path) -> None:
-    """Give each file of jobs and servers a second name in the stage, so that removing the first does no harm."""
-    for top in ("jobs", *SERVERS):
-        for parent, folders, names in os.walk(root / top):
-            folders[:] = [name for name in folders if is_kept(name)]
-            to = stage / Path(parent).relative_to(root)
-            to.mkdir(parents=True, exist_ok=True)
-            for name in names:
-                path = Path(parent, name)
-                if is_kept(name) and path.is_file() and not path.is_symlink():
-                    with suppress(FileNotFoundError):
-                        os.link(path, to / name)
+def _link(top: Path, root: Path, stage: Path) -> None:
+    """Give each file below a folder a second name in the stage, so that removing the first does no harm."""
+    for parent, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if is_kept(name)]
+        to = stage / Path(parent).relative_to(root)
+        to.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            path = Path(parent, name)
+            if is_kept(name) and path.is_file() and not path.is_symlink():
+                with suppress(FileNotFoundError, FileExistsError):
+                    os.link(path, to / name)
 
 
 def is_kept(name: str) -> bool:
