@@ -6,6 +6,7 @@ In these files, `# ` begins a comment, and `#` without a blank a setting that ma
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -96,19 +97,19 @@ FACTS = """\
 
 MODEL = "  small: {local: default}              # `default`: whatever the upstream serves\n"
 
-JOB = f"""\
+JOB = """\
 # What to ask of which documents. Every field: docs/reference/job-file.md; `orch validate job.yaml` checks this one.
-name: example
+name: {name}
 
-{DOCUMENTS}
+{documents}
 tasks:
   - id: summary
     model: small
     prompt: What is this document about? Answer in one sentence.
     max_tokens: 120
-{CONTRACTS}
+{task}
 models:
-{MODEL}  #small: {{local: default, openai: gpt-5-nano}}
+{model}  #small: {{local: default, openai: gpt-5-nano}}
 
 #deadline: 8h                          # or "06:00", or an ISO time
 #budget: 5                             # dollars, a hard cap
@@ -131,15 +132,16 @@ either party gives notice in writing three months before it ends. The rent is 84
     "--upstream", type=Url(), default=UPSTREAM, show_default=True, metavar="URL", help="The server with the model."
 )
 @json_option
-def init_folder(folder: Path, upstream: str, as_json: bool) -> int:  # fmt: skip
+def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
     """Write an orch.toml and a job.yaml to start from into FOLDER (default: this one).
 
     If FOLDER holds documents, both are written beside it, for these documents: the job names their kinds and a model
     that the server has. Else a sample document is added. Both files are commented and pass `orch validate`. Asks no
     questions and never overwrites a file.
     """
-    target, job, told = _proposed(folder, upstream)
-    files = {target / "orch.toml": CONFIG.replace(UPSTREAM, upstream), target / "job.yaml": job}
+    proposed = _proposed(folder, upstream)
+    target, told = proposed.target, proposed.found
+    files = {target / "orch.toml": CONFIG.replace(UPSTREAM, upstream), target / "job.yaml": proposed.job}
     documents = target / "documents"
     if told is None and (not documents.is_dir() or not any(documents.iterdir())):
         files[documents / "example.txt"] = DOCUMENT
@@ -159,26 +161,38 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:  # fmt: skip
     if told is not None:
         say(f"orch: {folder}: {told}")
     where = "" if target == Path() else f"in {target}: "
-    before = "" if "local: default}" not in job else "set your model in orch.toml, then "
+    before = "" if proposed.has_model else "set your model in orch.toml, then "
     say(f"orch: {where}{before}`orch doctor` and `orch run job.yaml --limit 5`")
     return 0
 
 
-def _proposed(folder: Path, upstream: str) -> tuple[Path, str, str | None]:
-    """Return where to write, the job file, and what the folder holds; None if it holds no documents."""
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """Where to write, the job file, and what the folder holds; None if it holds no documents."""
+
+    target: Path
+    job: str
+    found: str | None = None
+    has_model: bool = False
+
+
+def _proposed(folder: Path, upstream: str) -> _Proposal:
     from orchestrator.cli import proposal
 
     is_here = folder == Path()
     is_ours = any((folder / name).exists() for name in ("documents", "orch.toml", "job.yaml"))
     found = None if is_ours or not folder.is_dir() else proposal.look(folder, deep=not is_here)
     if found is None or not found.is_any:
-        return folder, JOB, None
+        return _Proposal(folder, JOB.format(name="example", documents=DOCUMENTS, task=CONTRACTS, model=MODEL))
     target, path = (folder, ".") if is_here else (folder.parent, folder.name)
-    job = JOB.replace("name: example", f"name: {proposal.name_of(folder.resolve())}").replace(CONTRACTS, FACTS)
-    job = job.replace(DOCUMENTS, proposal.sources(found, folder, path, deep=not is_here) + "\n")
-    if models := proposal.models_at(upstream):
-        job = job.replace(MODEL, proposal.model_line(models))
-    return target, job, str(found)
+    models = proposal.models_at(upstream)
+    job = JOB.format(
+        name=proposal.name_of(folder.resolve()),
+        documents=proposal.sources(found, folder, path, deep=not is_here),
+        task=FACTS,
+        model=proposal.model_line(models) if models else MODEL,
+    )
+    return _Proposal(target, job, str(found), has_model=bool(models))
 
 
 def _write(files: dict[Path, str]) -> None:

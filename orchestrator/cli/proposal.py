@@ -154,7 +154,7 @@ def sources(found: FoundFiles, folder: Path, path: str, *, deep: bool) -> str:
         lines.append(f"  {'' if column else '#'}- {source}   # a document for each row")
     if len(found.tables) > MOST_TABLES:
         lines.append(f"  # and {number_of(len(found.tables) - MOST_TABLES, 'table')} more, each with its text_column")
-    return "documents:\n" + "\n".join(lines)
+    return "\n".join(["documents:", *lines, ""])
 
 
 def _yaml(value: object) -> str:

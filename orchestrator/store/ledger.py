@@ -244,9 +244,12 @@ class Ledger:
         at = cast(ledger.c.at, BigInteger)
         if zone is UTC:
             return at // DAY
+        # The first and last line booked: `min` and `max` would read every line, for each page that shows a cost.
         with self._db.read() as tx:
-            first, last = tx.execute(select(func.min(ledger.c.at), func.max(ledger.c.at))).one()
-        if first is None:
+            first, last = (
+                tx.scalar(select(ledger.c.at).order_by(end).limit(1)) for end in (ledger.c.id, ledger.c.id.desc())
+            )
+        if first is None or last is None:
             return at // DAY
         ends = [(_micros(end), offset // _MICROSECOND) for end, offset in utc_offsets(zone, first, last)]
         *earlier, (_, offset) = ends

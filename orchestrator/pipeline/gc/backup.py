@@ -15,7 +15,7 @@ import stat
 import tarfile
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -100,12 +100,14 @@ def _staged(store: Store, home: Home, stage: Path) -> list[str]:
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(mode=0o700)
         store.removals.copy_to(stage / DATABASE)
+        linked: set[Path] = set()
         for database in _server_databases(home.root):
             copy_sqlite(database, _made(stage / database.relative_to(home.root)))
             # At once: a server removes files that the copy names while others are copied.
-            _link(database.parent, home.root, stage)
+            _link(database.parent, home.root, stage, linked)
+            linked.add(database.parent)
         for top in ("jobs", *SERVERS):
-            _link(home.root / top, home.root, stage)
+            _link(home.root / top, home.root, stage, linked)
         shutil.copyfile(home.root / "home.id", stage / "home.id")
         sizes = {path.relative_to(stage).as_posix(): size for path, size in files(stage)}
         missing = list(_lacking(stage, home.identity(), sizes))
@@ -123,9 +125,15 @@ def _made(path: Path) -> Path:
     return path
 
 
-def _link(top: Path, root: Path, stage: Path) -> None:
-    """Give each file below a folder a second name in the stage, so that removing the first does no harm."""
+def _link(top: Path, root: Path, stage: Path, linked: Collection[Path]) -> None:
+    """Give each file below a folder a second name in the stage, so that removing the first does no harm.
+
+    Folders that are `linked` already are left out.
+    """
     for parent, folders, names in os.walk(top):
+        if Path(parent) in linked:
+            folders.clear()
+            continue
         folders[:] = [name for name in folders if is_kept(name)]
         to = stage / Path(parent).relative_to(root)
         to.mkdir(parents=True, exist_ok=True)
