@@ -99,6 +99,22 @@ def test_a_kill_between_the_night_and_its_job_is_taken_up(night: Nights) -> None
         job = unfinished
 
 
+def test_a_night_whose_job_ended_before_a_kill_recorded_it_ends_with_that_job(night: Nights) -> None:
+    """The job is the night's own: its rows are counted, and not called unchanged."""
+    schedule = night.add()
+    night.tick(hours=4)
+    (whole,) = night.store.schedules.nights()
+    night.answer()
+    night.store.schedules.remove(schedule.id)
+    night.store.schedules.add(schedule)
+    assert night.store.schedules.claim(replace(whole, job_id=None))
+    night.restart()
+    (job,) = night.jobs()
+    assert night.tick(minutes=1) == [f"letters, night of 2026-11-20: job {job.id} was made before a restart"]
+    assert night.tick(minutes=1) == ["letters, night of 2026-11-20: done: 1 row: 1 succeeded"]
+    assert night.jobs() == [job]
+
+
 def test_a_clock_set_back_runs_no_night_again(night: Nights) -> None:
     night.add()
     night.tick(hours=4)
