@@ -84,7 +84,7 @@ def bare(folder: Path) -> None:
 def ours(folder: Path, *, finish: bool) -> None:
     """What `orch submit` does, and the sharding that the engine does next."""
     from orchestrator.core.clock import now
-    from orchestrator.engine.handles import own_handle
+    from orchestrator.daemon.handles import own_handle
     from orchestrator.pipeline.build import intake
     from orchestrator.pipeline.plan.orders import Sending
     from orchestrator.pipeline.submit import rows_to_shards

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.context import Context
 from orchestrator.cli.output import say
 from orchestrator.core.errors import UsageError
-from orchestrator.engine.replica.status_file import read_status
+from orchestrator.daemon.replica.status_file import read_status
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -17,7 +17,7 @@ from orchestrator.store.home_evidence import recognise
 
 if TYPE_CHECKING:
     from orchestrator.core.replica.takeover import Replica
-    from orchestrator.engine.replica.home_replica import HomeReplica
+    from orchestrator.daemon.replica.home_replica import HomeReplica
     from orchestrator.store.engine_fence import EngineFence
 
 
@@ -66,7 +66,7 @@ def _turn(place: Place, home: Home, replica: str, is_over: Callable[[], bool]) -
     """Stand by, then take over."""
     # Load orch.toml and rarely used libraries now, so that a mistake shows before the take-over.
     from orchestrator.core.replica.takeover import take_turn
-    from orchestrator.engine.replica.home_contents import LAYOUT
+    from orchestrator.daemon.replica.home_contents import LAYOUT
     from orchestrator.settings.config import load
 
     load(place)
@@ -81,7 +81,7 @@ def _turn(place: Place, home: Home, replica: str, is_over: Callable[[], bool]) -
 
 @contextmanager
 def _replicated(place: Place, home: Home, turn: Replica, as_of: float) -> Iterator[EngineContext]:
-    from orchestrator.engine.replica.home_replica import HomeReplica
+    from orchestrator.daemon.replica.home_replica import HomeReplica
     from orchestrator.store.engine_fence import EngineFence
 
     is_shared = not _is_file(place)

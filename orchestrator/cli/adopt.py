@@ -6,7 +6,7 @@ import click
 
 from orchestrator.cli.output import json_option, print_json, show
 from orchestrator.core.errors import RefusedError
-from orchestrator.engine.lock import engine_lock
+from orchestrator.daemon.lock import engine_lock
 from orchestrator.settings.discovery import locate
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

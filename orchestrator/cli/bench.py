@@ -17,8 +17,8 @@ from orchestrator.core.durations import HOUR, duration
 from orchestrator.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.engine.bench.run import BenchTold
-    from orchestrator.engine.bench.session import BenchProgress
+    from orchestrator.daemon.bench.run import BenchTold
+    from orchestrator.daemon.bench.session import BenchProgress
     from orchestrator.policy.bench import Contest
     from orchestrator.reports.bench import BenchReport, TunePoint
     from orchestrator.server.bench.rows import Mode
@@ -60,7 +60,7 @@ def bench(
     ... rows at once until throughput no longer grows. Answers are not kept. After a kill, the same command continues
     with the point that was under way.
     """
-    from orchestrator.engine.bench.run import Bench, BenchWishes
+    from orchestrator.daemon.bench.run import Bench, BenchWishes
 
     wishes = BenchWishes(file, backend, minutes, _modes(modes), versus, effort, is_new=is_new, applies=applies)
     with ready() as context, progress(quiet=quiet or as_json) as view:
@@ -95,7 +95,7 @@ def _modes(text: str) -> tuple[Mode, ...]:
 
 
 def _told(view: LiveProgress) -> BenchTold:
-    from orchestrator.engine.bench.run import BenchTold
+    from orchestrator.daemon.bench.run import BenchTold
 
     return BenchTold(
         lambda text: view.note(f"orch: {text}"), view.reading, lambda one: _tell_point(view, one),

@@ -24,8 +24,8 @@ from orchestrator.core.model import JobKind, scope_words
 from orchestrator.core.money import per_hour
 from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
+from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
-from orchestrator.engine.settings_in_force import differences
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.dialects import recipient_of
@@ -188,7 +188,7 @@ def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
     what = f"telemetry {telemetry.endpoint}"
     try:
         require_otel()
-        from orchestrator.engine.telemetry.otlp import Receiver
+        from orchestrator.daemon.telemetry.otlp import Receiver
 
         with closing(Receiver(telemetry, Home(home).identity())) as receiver:
             receiver.send_spans([])
@@ -207,7 +207,7 @@ def _models(config: settings.Config, backend: str) -> list[str]:
 
 
 def _examine_home(config: settings.Config) -> Iterator[Found]:
-    from orchestrator.engine.loop import running_engine
+    from orchestrator.daemon.loop import running_engine
     from orchestrator.store import Store
 
     home = Home(config.home)
@@ -231,7 +231,7 @@ def _examine_home(config: settings.Config) -> Iterator[Found]:
 
 
 def _examine_replica(home: Home) -> Iterator[Found]:
-    from orchestrator.engine.replica.status_file import read_status
+    from orchestrator.daemon.replica.status_file import read_status
 
     status = read_status(home)
     if status is None or not is_current(home):

@@ -132,7 +132,7 @@ class Context(CommandSettings):
 
     def _down(self, job: Job, settings: Config) -> dict[str, float]:
         """Return the seconds for which each of our own backends at work on a job has had no usable upstream."""
-        from orchestrator.engine.health import fetch_health
+        from orchestrator.daemon.health import fetch_health
         from orchestrator.pipeline.backend_handles import down_for
         from orchestrator.settings.backends import OwnServer
 
@@ -143,7 +143,7 @@ class Context(CommandSettings):
 
     def _health_of(self, running: Sequence[Shard]) -> dict[str, dict[str, Any] | None]:
         """Return the health of our own servers that work on these batches; None for a server that does not answer."""
-        from orchestrator.engine.health import fetch_health
+        from orchestrator.daemon.health import fetch_health
         from orchestrator.settings.backends import OwnServer
 
         if (settings := self.readable) is None:
@@ -166,8 +166,8 @@ class Context(CommandSettings):
 
     def _problem(self, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]) -> str | None:
         """Return what keeps rows from running, by the engine or its servers, or None if all is well."""
-        from orchestrator.engine.health import remedy
-        from orchestrator.engine.lock import running_engine
+        from orchestrator.daemon.health import remedy
+        from orchestrator.daemon.lock import running_engine
         from orchestrator.pipeline.backend_handles import last_to_fail, without_engine
         from orchestrator.pipeline.refused_rows import describe_refused
 
@@ -215,7 +215,7 @@ def opened(place: Place | None = None, fence: EngineFence | None = None) -> Iter
 def require_current(home: Home) -> None:
     """Raise UsageError if the home has a replica and its active engine is not on this machine."""
     if home.has_replica:
-        from orchestrator.engine.replica.status_file import require_active
+        from orchestrator.daemon.replica.status_file import require_active
 
         require_active(home)
 
@@ -230,7 +230,7 @@ def is_current(home: Home) -> bool:
 
 
 def _wait_until_sent(home: Home) -> None:
-    from orchestrator.engine.replica.status_file import wait_until_sent
+    from orchestrator.daemon.replica.status_file import wait_until_sent
 
     wait_until_sent(home)
 

@@ -77,8 +77,8 @@ def _fleets(context: Context, backend: str | None) -> dict[str, FleetBackend]:
 
 
 def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
-    from orchestrator.engine.loop import running_engine
-    from orchestrator.engine.wanted_engines import Wished, read_wishes, write_wishes
+    from orchestrator.daemon.loop import running_engine
+    from orchestrator.daemon.wanted_engines import Wished, read_wishes, write_wishes
     from orchestrator.policy.fleet import EngineWish
 
     with opened() as context:
@@ -113,7 +113,7 @@ def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
 
 def _engines_of(context: Context, name: str) -> list[dict[str, Any]]:
     """Return the engines of a backend as its server reports them, or cold ones if no server runs."""
-    from orchestrator.engine.health import fetch_health
+    from orchestrator.daemon.health import fetch_health
 
     health = fetch_health(context.home, name)
     if health is not None and health["engines"]:

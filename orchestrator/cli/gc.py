@@ -45,8 +45,8 @@ def gc(dry_run: bool, as_json: bool) -> int:
 
 def _tidy_up(context: Context) -> None:
     """Delete files left at backends, unless an engine runs that does it anyway."""
-    from orchestrator.engine.lock import engine_lock
-    from orchestrator.engine.loop import Engine
+    from orchestrator.daemon.lock import engine_lock
+    from orchestrator.daemon.loop import Engine
 
     if not context.store.shards.unclean(context.home.identity()):
         return

@@ -25,10 +25,10 @@ from orchestrator.core.errors import OutputError, OutputFault, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import REPAY, Job, RequestState
 from orchestrator.core.sanitize import one_line
+from orchestrator.daemon import manual_actions
+from orchestrator.daemon.lock import running_engine
+from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
-from orchestrator.engine import manual_actions
-from orchestrator.engine.lock import running_engine
-from orchestrator.engine.settings_in_force import differences
 from orchestrator.pipeline.build.intake import How, Intake, Options, draft
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse

@@ -8,9 +8,9 @@ from pathlib import Path
 from orchestrator.cli.context import Context, say_keys
 from orchestrator.cli.rows import WrittenRows, style_of, write_lines
 from orchestrator.core.model import Job
-from orchestrator.engine.handles import hosted_handle, own_handle
-from orchestrator.engine.lock import engine_lock
-from orchestrator.engine.loop import Engine
+from orchestrator.daemon.handles import hosted_handle, own_handle
+from orchestrator.daemon.lock import engine_lock
+from orchestrator.daemon.loop import Engine
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines
 from orchestrator.pipeline.finish.confidences import merging_checks

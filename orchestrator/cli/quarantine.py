@@ -12,7 +12,7 @@ from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
-from orchestrator.engine import manual_actions
+from orchestrator.daemon import manual_actions
 from orchestrator.reports.listings import held_json
 
 if TYPE_CHECKING:

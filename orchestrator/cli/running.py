@@ -17,8 +17,8 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import ShardState
-from orchestrator.engine.lock import Holder, engine_lock
-from orchestrator.engine.loop import Engine
+from orchestrator.daemon.lock import Holder, engine_lock
+from orchestrator.daemon.loop import Engine
 from orchestrator.pipeline.plan.rows_without_backend import request_refused
 from orchestrator.reports import status
 from orchestrator.settings.backends import OwnServer

@@ -20,8 +20,8 @@ from orchestrator.core.durations import duration
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.core.zones import zone_of
-from orchestrator.engine.lock import running_engine
-from orchestrator.engine.manual_actions import USER, make_due, night_words
+from orchestrator.daemon.lock import running_engine
+from orchestrator.daemon.manual_actions import USER, make_due, night_words
 from orchestrator.policy import cron_expressions, due_nights
 from orchestrator.reports.listings import last_night, name_of, night_json, schedule_json
 from orchestrator.settings.stored_spec import spec_of

@@ -14,8 +14,8 @@ from typing import Self
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
-from orchestrator.engine.drivers import driver_for
-from orchestrator.engine.fleets import FleetController
+from orchestrator.daemon.drivers import driver_for
+from orchestrator.daemon.fleets import FleetController
 from orchestrator.server.engine_control import SteeredServer
 from orchestrator.server.engines.options import check_options, value_of
 from orchestrator.server.engines.ray_process import require_ray

@@ -99,8 +99,8 @@ def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int
 
 def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
     """Print which engine runs, and when the next night is."""
-    from orchestrator.engine.lock import running_engine
-    from orchestrator.engine.settings_in_force import differences
+    from orchestrator.daemon.lock import running_engine
+    from orchestrator.daemon.settings_in_force import differences
 
     holder = running_engine(settings.home)
     show(f"engine: {holder} runs" if holder else "engine: not running; start it with `orch up`")
@@ -124,7 +124,7 @@ def _replica_line(settings: CommandSettings) -> str | None:
     """Return the state of the home's replica, if it has one."""
     if not settings.home.has_replica:
         return None
-    from orchestrator.engine.replica.status_file import read_status
+    from orchestrator.daemon.replica.status_file import read_status
 
     status = read_status(settings.home)
     if status is None:

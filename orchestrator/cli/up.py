@@ -21,9 +21,9 @@ from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.interrupts import Interrupted
 from orchestrator.core.listening import bound
 from orchestrator.core.money import money
-from orchestrator.engine.lock import engine_lock
-from orchestrator.engine.loop import Engine
-from orchestrator.engine.scheduler import Scheduler
+from orchestrator.daemon.lock import engine_lock
+from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.scheduler import Scheduler
 from orchestrator.pipeline.gc import sweep
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import locate

@@ -1,6 +1,6 @@
 """The right of a home's engine to write to a shared database: only the newest generation has it.
 
-Used for a home with a replica (`engine/replica`), on Postgres. Every transaction of its engine checks that its
+Used for a home with a replica (`daemon/replica`), on Postgres. Every transaction of its engine checks that its
 generation is still the newest. Its lock keeps the next generation from starting before the transaction ends.
 """
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.model import Job, JobId, RequestState
-from orchestrator.engine import manual_actions
+from orchestrator.daemon import manual_actions
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.reports.status import outlook_json
 from orchestrator.settings.deadlines import deadline_at

@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 from orchestrator import __version__
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.sanitize import escape_controls
-from orchestrator.engine.lock import running_engine
+from orchestrator.daemon.lock import running_engine
 from orchestrator.web import actions, figures
 from orchestrator.web.access import SESSION_SECONDS, PageAccess, Visitor
 from orchestrator.web.guard import FORM, VISITOR, Guard, form_of

@@ -20,9 +20,9 @@ from prometheus_client.metrics_core import Metric
 from orchestrator.core.clock import now
 from orchestrator.core.model import Forecast, Job, RequestState
 from orchestrator.core.shards import ShardState
-from orchestrator.engine.lock import running_engine
-from orchestrator.engine.replica.status_file import read_status
-from orchestrator.engine.telemetry import sent
+from orchestrator.daemon.lock import running_engine
+from orchestrator.daemon.replica.status_file import read_status
+from orchestrator.daemon.telemetry import sent
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetStanding

@@ -27,14 +27,14 @@ from orchestrator.core.replica.restore import FolderCopy
 from orchestrator.core.replica.storage import open_storage
 from orchestrator.core.replica.takeover import Replica, take_turn
 from orchestrator.core.replica.who_is_active import HeadLog, Superseded
-from orchestrator.engine.lock import engine_lock
-from orchestrator.engine.loop import Engine
-from orchestrator.engine.notices import Notices
-from orchestrator.engine.replica import home_contents
-from orchestrator.engine.replica.home_contents import LAYOUT, HomeContents
-from orchestrator.engine.replica.home_replica import HomeReplica
-from orchestrator.engine.replica.paid_calls import behind_replica
-from orchestrator.engine.replica.status_file import read_status, require_active, wait_until_sent
+from orchestrator.daemon.lock import engine_lock
+from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.notices import Notices
+from orchestrator.daemon.replica import home_contents
+from orchestrator.daemon.replica.home_contents import LAYOUT, HomeContents
+from orchestrator.daemon.replica.home_replica import HomeReplica
+from orchestrator.daemon.replica.paid_calls import behind_replica
+from orchestrator.daemon.replica.status_file import read_status, require_active, wait_until_sent
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import Place

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import BackendError
-from orchestrator.engine.channels import Message
-from orchestrator.engine.monitor import KEPT, Monitor, Obstacle, Standstill
+from orchestrator.daemon.channels import Message
+from orchestrator.daemon.monitor import KEPT, Monitor, Obstacle, Standstill
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import locate
 from orchestrator.settings.home import Home

@@ -68,7 +68,7 @@ def rounds(desk: Desk, number: int) -> None:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SHORTEST_WAIT", "LONGEST_WAIT", "REACTION_SECONDS"):
-        monkeypatch.setattr(f"orchestrator.engine.loop.{name}", 0.0)
+        monkeypatch.setattr(f"orchestrator.daemon.loop.{name}", 0.0)
 
 
 @pytest.mark.thinned(3)

@@ -11,8 +11,8 @@ from sqlalchemy import create_engine, text
 
 from orchestrator.core.model import Job, JobFault, JobKind, JobState
 from orchestrator.core.schedules import NightState
-from orchestrator.engine.channels import Message
-from orchestrator.engine.monitor import Monitor, Standstill
+from orchestrator.daemon.channels import Message
+from orchestrator.daemon.monitor import Monitor, Standstill
 from orchestrator.policy.backoff import TRIES
 from tests.support.hostedjob import HOUR, MINUTE, Desk, plain
 from tests.support.stored import NOW, job, later
@@ -46,9 +46,9 @@ def rounds(desk: Desk, number: int) -> None:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop's pauses are real seconds, of which the set clock knows nothing."""
-    monkeypatch.setattr("orchestrator.engine.loop.SHORTEST_WAIT", 0.0)
-    monkeypatch.setattr("orchestrator.engine.loop.LONGEST_WAIT", 0.0)
-    monkeypatch.setattr("orchestrator.engine.loop.REACTION_SECONDS", 0.0)
+    monkeypatch.setattr("orchestrator.daemon.loop.SHORTEST_WAIT", 0.0)
+    monkeypatch.setattr("orchestrator.daemon.loop.LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("orchestrator.daemon.loop.REACTION_SECONDS", 0.0)
 
 
 def strange(desk: Desk, **facts: Any) -> Job:

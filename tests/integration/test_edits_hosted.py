@@ -11,7 +11,7 @@ import pytest
 from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job, RequestState
-from orchestrator.engine import manual_actions
+from orchestrator.daemon import manual_actions
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.succession import Edited
 from tests.emulator.driving import chat_line, jsonl

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import ShardState
-from orchestrator.engine.loop import Engine
+from orchestrator.daemon.loop import Engine
 from orchestrator.pipeline.build.intake import Options, submit
 from orchestrator.pipeline.collect import failures_so_far
 from orchestrator.reports import status

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engine import fleets
-from orchestrator.engine.drivers import driver_for
-from orchestrator.engine.fleets import FleetController
-from orchestrator.engine.wanted_engines import Wished, write_wishes
+from orchestrator.daemon import fleets
+from orchestrator.daemon.drivers import driver_for
+from orchestrator.daemon.fleets import FleetController
+from orchestrator.daemon.wanted_engines import Wished, write_wishes
 from orchestrator.policy import degradation
 from orchestrator.policy.fleet import EngineWish
 from orchestrator.server.engines import local_driver, local_engine

@@ -13,7 +13,7 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job, JobFault, JobState, RequestState, job_state
 from orchestrator.core.schedules import Night, NightState, Overlap, Schedule
-from orchestrator.engine.loop import Engine
+from orchestrator.daemon.loop import Engine
 from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.build.intake import How, Options

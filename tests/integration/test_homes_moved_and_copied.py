@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.errors import RefusedError, StorageError
 from orchestrator.core.model import Job
-from orchestrator.engine.loop import Engine
+from orchestrator.daemon.loop import Engine
 from orchestrator.pipeline.provider_calls import Inline
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import Place

@@ -17,7 +17,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, RefusedError, UsageError
 from orchestrator.core.model import Job, RequestState
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
-from orchestrator.engine.scheduler import Scheduler
+from orchestrator.daemon.scheduler import Scheduler
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.selection import Scope

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.clock import now
 from orchestrator.core.model import REPAY, RequestState
-from orchestrator.engine import manual_actions
+from orchestrator.daemon import manual_actions
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.hostedjob import HOUR, MINUTE, cost_of, plain, row

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.engines import EngineRates
-from orchestrator.engine.health import fetch_health
-from orchestrator.engine.loop import Engine
+from orchestrator.daemon.health import fetch_health
+from orchestrator.daemon.loop import Engine
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.settings.config import load

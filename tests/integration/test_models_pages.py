@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.check import _examine_upstream
-from orchestrator.engine.health import remedy
+from orchestrator.daemon.health import remedy
 from tests.integration.test_server_faults import served
 from tests.support.batchapi import create, ended, health, row, run_batch
 from tests.support.canned import MODELS, Canned, canned

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.core.errors import OutputFault
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, RequestState
 from orchestrator.core.schedules import Misfire, NightState, Overlap
-from orchestrator.engine.scheduler import Scheduler
+from orchestrator.daemon.scheduler import Scheduler
 from orchestrator.pipeline.build.intake import Options, draft, submit
 from orchestrator.store.refusal_holds import RefusalHold
 from tests.support.ticking import EVENING, JOB, Nights

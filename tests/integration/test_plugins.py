@@ -135,7 +135,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from orchestrator.core.errors import OrchError
-from orchestrator.engine.channels import Message, channels
+from orchestrator.daemon.channels import Message, channels
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import locate
 for channel in channels(load(locate())):

@@ -19,9 +19,9 @@ from urllib.request import urlopen
 import pytest
 
 from orchestrator.core.errors import BackendError
-from orchestrator.engine import fleets
-from orchestrator.engine.drivers import driver_for
-from orchestrator.engine.fleets import FleetController
+from orchestrator.daemon import fleets
+from orchestrator.daemon.drivers import driver_for
+from orchestrator.daemon.fleets import FleetController
 from orchestrator.pipeline.backend_handles import last_to_fail
 from orchestrator.server.engines import ray_driver
 from orchestrator.server.engines.ray_process import require_ray
@@ -195,7 +195,7 @@ def test_a_python_without_ray_is_told_how_to_get_it(tmp_path: Path) -> None:
 
 def test_orch_itself_never_imports_ray() -> None:
     code = (
-        "import sys, orchestrator.cli, orchestrator.engine.loop, orchestrator.engine.drivers\n"
+        "import sys, orchestrator.cli, orchestrator.daemon.loop, orchestrator.daemon.drivers\n"
         "sys.exit(any(name == 'ray' or name.startswith('ray.') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

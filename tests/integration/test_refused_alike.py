@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engine.lock import running_engine
+from orchestrator.daemon.lock import running_engine
 from orchestrator.settings.home import Home
 from tests.support.cli import Orch, write_config
 from tests.support.letters import Gateway, counts, documents, gateway, job_file, refusing, run

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.shards import ShardState
-from orchestrator.engine.loop import Engine
+from orchestrator.daemon.loop import Engine
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.cli import Orch

@@ -14,9 +14,9 @@ import pytest
 
 from orchestrator.core.model import Job, Outcome, RequestState, Span
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.engine.telemetry import sent
-from orchestrator.engine.telemetry.exporter import KEPT, MOST_SPANS, Exporter
-from orchestrator.engine.telemetry.reader import MOST_ROWS
+from orchestrator.daemon.telemetry import sent
+from orchestrator.daemon.telemetry.exporter import KEPT, MOST_SPANS, Exporter
+from orchestrator.daemon.telemetry.reader import MOST_ROWS
 from orchestrator.settings.config import Config, parse
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
@@ -188,7 +188,7 @@ def test_a_receiver_of_ones_own_gets_what_local_jobs_say(
 
 def test_nothing_that_a_local_job_says_leaves(here: TestHome) -> None:
     """To a receiver elsewhere go its numbers alone: no text, no reason, and no name of a document."""
-    from orchestrator.engine.telemetry.reader import TraceReader
+    from orchestrator.daemon.telemetry.reader import TraceReader
 
     here.night(spec={**SPEC, "allow": {"location": "local"}})
     config = here.config("https://collector.example.com", sample=1, content=True)
@@ -268,7 +268,7 @@ def test_a_receiver_without_metrics_is_asked_once_for_each_news(here: TestHome, 
 
 def test_the_end_of_an_engine_waits_for_no_receiver(here: TestHome, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes connections and never answers."""
-    monkeypatch.setattr("orchestrator.engine.telemetry.exporter.END_SECONDS", 0.2)
+    monkeypatch.setattr("orchestrator.daemon.telemetry.exporter.END_SECONDS", 0.2)
     here.night()
     with Collector(lambda path, message: None) as collector:
         with here.exporting(collector.url):

@@ -20,7 +20,7 @@ from orchestrator.cli.context import opened
 from orchestrator.cli.pages import PagesOptions, serve_pages
 from orchestrator.core.listening import bound
 from orchestrator.core.replica.who_is_active import seconds
-from orchestrator.engine.replica.status_file import ReplicaStatus, write_status
+from orchestrator.daemon.replica.status_file import ReplicaStatus, write_status
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
 from orchestrator.settings.home import Home

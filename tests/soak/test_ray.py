@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engine.drivers import driver_for
-from orchestrator.engine.fleets import FleetController
+from orchestrator.daemon.drivers import driver_for
+from orchestrator.daemon.fleets import FleetController
 from orchestrator.server.engines import EngineDir, EngineUnavailable, find_model, require_installed
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings

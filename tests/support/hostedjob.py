@@ -17,7 +17,7 @@ import pytest
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
-from orchestrator.engine.loop import Engine
+from orchestrator.daemon.loop import Engine
 from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.provider_calls import Inline

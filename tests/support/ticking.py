@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.core.model import Job, RequestState
 from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
-from orchestrator.engine.scheduler import Scheduler
+from orchestrator.daemon.scheduler import Scheduler
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.counts import Counts
 from orchestrator.core.shards import HoldCode, Shard, ShardState
-from orchestrator.engine.monitor import trouble_at
+from orchestrator.daemon.monitor import trouble_at
 from orchestrator.policy.alerts import ENOUGH, HELD, PATIENCE, AlertKind, MonitoredJob, Trouble, at_end, due
 from orchestrator.settings.config import AlertSettings
 from orchestrator.store.jobs import Event

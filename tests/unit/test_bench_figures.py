@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.engine.bench.sample import BLOCK, _Span, stratified
+from orchestrator.daemon.bench.sample import BLOCK, _Span, stratified
 from orchestrator.policy.bench import Contest, TuneRun, Verdict, Winner, contest_of, token_rates, tunings, verdict
 from orchestrator.policy.bench.halving import REPEATS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import InputError, OrchError
-from orchestrator.engine.channels import MOST_CHARACTERS, Folder, Mail, Message, Webhook, channels
+from orchestrator.daemon.channels import MOST_CHARACTERS, Folder, Mail, Message, Webhook, channels
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import locate
 from tests.support.mailserver import MailServer

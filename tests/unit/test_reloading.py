@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.engine.lock import Holder, engine_lock
-from orchestrator.engine.reloading import Reloader
-from orchestrator.engine.settings_in_force import InForce, differences, keep
+from orchestrator.daemon.lock import Holder, engine_lock
+from orchestrator.daemon.reloading import Reloader
+from orchestrator.daemon.settings_in_force import InForce, differences, keep
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home

@@ -12,7 +12,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.durations import seconds_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobId
-from orchestrator.engine.health import fetch_health
+from orchestrator.daemon.health import fetch_health
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy.calibration import calibrate
 from orchestrator.policy.row_errors import is_passing

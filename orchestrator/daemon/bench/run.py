@@ -15,12 +15,12 @@ import uvloop
 from orchestrator.core.counts import number_of
 from orchestrator.core.engines import EngineRates, start_seconds
 from orchestrator.core.errors import RefusedError, UsageError
-from orchestrator.engine.bench.comparison import Hosted, hosted_row
-from orchestrator.engine.bench.notebook import Notebook
-from orchestrator.engine.bench.sample import Sample, take_sample
-from orchestrator.engine.bench.session import BenchProgress, Session
-from orchestrator.engine.bench.target import BenchTarget, backend_named, require_no_engine, target_of
-from orchestrator.engine.bench.tuning import tune
+from orchestrator.daemon.bench.comparison import Hosted, hosted_row
+from orchestrator.daemon.bench.notebook import Notebook
+from orchestrator.daemon.bench.sample import Sample, take_sample
+from orchestrator.daemon.bench.session import BenchProgress, Session
+from orchestrator.daemon.bench.target import BenchTarget, backend_named, require_no_engine, target_of
+from orchestrator.daemon.bench.tuning import tune
 from orchestrator.pipeline.build.builder import Progress
 from orchestrator.pipeline.gc.benches import note_applied
 from orchestrator.policy.bench import Contest, Verdict, token_rates, tunings, verdict

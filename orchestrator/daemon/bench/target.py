@@ -18,9 +18,9 @@ from orchestrator.backends.open import key_of
 from orchestrator.core.clock import now
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import BackendError, RefusedError, UsageError
-from orchestrator.engine.drivers import driver_for
-from orchestrator.engine.health import fetch_health
-from orchestrator.engine.loop import running_engine
+from orchestrator.daemon.drivers import driver_for
+from orchestrator.daemon.health import fetch_health
+from orchestrator.daemon.loop import running_engine
 from orchestrator.server.engines.driver import EngineDriver, EngineReport
 from orchestrator.settings.backends import EnginesBackend, LocalBackend
 from orchestrator.settings.config import Config

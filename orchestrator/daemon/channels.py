@@ -23,7 +23,7 @@ from orchestrator.core.sanitize import escape_controls, one_line
 from orchestrator.settings.config import Config, Reports, Smtp
 
 GROUP = "orch.channels"
-_APPRISE = metadata.EntryPoint("apprise", "orchestrator.engine.apprise_channel:Apprise", GROUP)
+_APPRISE = metadata.EntryPoint("apprise", "orchestrator.daemon.apprise_channel:Apprise", GROUP)
 SECONDS = 10.0
 MOST_CHARACTERS = 3000
 """Characters that a chat shows before it cuts a text."""

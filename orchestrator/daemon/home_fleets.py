@@ -14,7 +14,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
-    from orchestrator.engine.fleets import FleetController
+    from orchestrator.daemon.fleets import FleetController
 
 
 REMEMBERED = timedelta(days=30)
@@ -32,8 +32,8 @@ class HomeFleets:
 
     def make(self, name: str, settings: EnginesBackend | RayBackend) -> FleetController:
         """Create the fleet of a backend, without starting anything."""
-        from orchestrator.engine.drivers import driver_for
-        from orchestrator.engine.fleets import FleetController
+        from orchestrator.daemon.drivers import driver_for
+        from orchestrator.daemon.fleets import FleetController
 
         folder = self._home.server(name)
         driver = driver_for(name, settings, folder, self._tell)
@@ -48,7 +48,7 @@ class HomeFleets:
             if isinstance(settings, RayBackend) and any(model.engines[0] for model in settings.models.values()):
                 yield name
             elif isinstance(settings, FleetBackend):
-                from orchestrator.engine.wanted_engines import read_wishes
+                from orchestrator.daemon.wanted_engines import read_wishes
 
                 since = now() - timedelta(seconds=settings.idle)
                 found = read_wishes(self._home.server(name)).values()

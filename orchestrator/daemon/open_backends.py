@@ -28,7 +28,7 @@ from orchestrator.settings.backends import (
 from orchestrator.settings.config import Config
 
 if TYPE_CHECKING:
-    from orchestrator.engine.fleets import FleetController
+    from orchestrator.daemon.fleets import FleetController
 
 SHORT_DRAIN = 10.0
 """Seconds to wait for rows in flight at our own upstreams before their server restarts: running them again costs only

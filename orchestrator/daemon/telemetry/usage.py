@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.engine.telemetry.spans import ServedBy, Value
+from orchestrator.daemon.telemetry.spans import ServedBy, Value
 from orchestrator.store.traces import Spread
 
 TOKENS = "gen_ai.client.token.usage"

@@ -20,8 +20,8 @@ from orchestrator.core.replica.manifest import size_of
 from orchestrator.core.replica.replicator import NotReplicated, Replicator
 from orchestrator.core.replica.takeover import Replica
 from orchestrator.core.replica.who_is_active import Superseded
-from orchestrator.engine.replica.home_contents import HomeContents
-from orchestrator.engine.replica.status_file import ReplicaStatus, write_status
+from orchestrator.daemon.replica.home_contents import HomeContents
+from orchestrator.daemon.replica.status_file import ReplicaStatus, write_status
 from orchestrator.settings.home import Home
 
 log = logging.getLogger(__name__)

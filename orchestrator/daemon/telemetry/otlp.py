@@ -36,8 +36,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from orchestrator import __version__
 from orchestrator.core.errors import BackendError, UsageError
-from orchestrator.engine.telemetry.spans import TraceSpan, Value
-from orchestrator.engine.telemetry.usage import HistogramPoint
+from orchestrator.daemon.telemetry.spans import TraceSpan, Value
+from orchestrator.daemon.telemetry.usage import HistogramPoint
 from orchestrator.settings.telemetry import Telemetry
 
 TIMEOUT_SECONDS = 10.0

@@ -12,8 +12,8 @@ import msgspec
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import JSON_ERRORS
-from orchestrator.engine.telemetry.messages import bounded, content_of
-from orchestrator.engine.telemetry.spans import (
+from orchestrator.daemon.telemetry.messages import bounded, content_of
+from orchestrator.daemon.telemetry.spans import (
     PROVIDERS,
     ServedBy,
     TraceSpan,
@@ -24,7 +24,7 @@ from orchestrator.engine.telemetry.spans import (
     shard_spans,
     unsent_span,
 )
-from orchestrator.engine.telemetry.usage import (
+from orchestrator.daemon.telemetry.usage import (
     DURATION_BOUNDS_MS,
     TOKEN_BOUNDS,
     HistogramPoint,

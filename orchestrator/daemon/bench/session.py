@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.engine.bench.notebook import Notebook
+from orchestrator.daemon.bench.notebook import Notebook
 from orchestrator.policy.bench import Knee, Measure, NoKnee, SweepPoint, next_step
 from orchestrator.reports.bench import Measured
 from orchestrator.server.bench.point import BenchPoint, PointEnd, PointTerms

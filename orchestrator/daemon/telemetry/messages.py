@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from orchestrator.engine.telemetry.spans import Value
+from orchestrator.daemon.telemetry.spans import Value
 
 MOST_CHARACTERS = 20_000
 """Longest text: receivers limit the size of a request, and people read most spans."""

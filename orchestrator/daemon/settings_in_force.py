@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.events import EventKind
-from orchestrator.engine.lock import Holder, running_engine
+from orchestrator.daemon.lock import Holder, running_engine
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
 

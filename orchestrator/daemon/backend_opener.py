@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
-from orchestrator.engine.handles import hosted_handle, own_handle, server_settings
-from orchestrator.engine.home_fleets import HomeFleets
-from orchestrator.engine.open_backends import Opened
-from orchestrator.engine.replica.home_replica import HomeReplica
-from orchestrator.engine.replica.paid_calls import behind_replica
+from orchestrator.daemon.handles import hosted_handle, own_handle, server_settings
+from orchestrator.daemon.home_fleets import HomeFleets
+from orchestrator.daemon.open_backends import Opened
+from orchestrator.daemon.replica.home_replica import HomeReplica
+from orchestrator.daemon.replica.paid_calls import behind_replica
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings

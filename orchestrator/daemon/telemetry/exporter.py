@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import BackendError, StorageError, UsageError
 from orchestrator.core.extras import require_otel
-from orchestrator.engine.telemetry import sent
-from orchestrator.engine.telemetry.reader import EndedWork, TraceReader
-from orchestrator.engine.telemetry.sent import SentLog
-from orchestrator.engine.telemetry.usage import HistogramPoint
+from orchestrator.daemon.telemetry import sent
+from orchestrator.daemon.telemetry.reader import EndedWork, TraceReader
+from orchestrator.daemon.telemetry.sent import SentLog
+from orchestrator.daemon.telemetry.usage import HistogramPoint
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.settings.telemetry import Telemetry
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
-    from orchestrator.engine.telemetry.otlp import Receiver
+    from orchestrator.daemon.telemetry.otlp import Receiver
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class Exporter:
         self._receiver, self._receives = None, settings
         try:
             require_otel()
-            from orchestrator.engine.telemetry.otlp import Receiver
+            from orchestrator.daemon.telemetry.otlp import Receiver
 
             self._receiver = Receiver(settings, self._home.identity())
         except UsageError as error:

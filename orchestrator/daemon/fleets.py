@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from orchestrator.core.engines import EngineHold, EngineProgress, EngineState, ModelDemand
 from orchestrator.core.errors import BackendError, OrchError
-from orchestrator.engine.drivers import AnyFleet, model_terms
-from orchestrator.engine.held_gpus import HeldGpus
-from orchestrator.engine.wanted_engines import Wished, read_wishes
+from orchestrator.daemon.drivers import AnyFleet, model_terms
+from orchestrator.daemon.held_gpus import HeldGpus
+from orchestrator.daemon.wanted_engines import Wished, read_wishes
 from orchestrator.policy import fleet as policy
 from orchestrator.policy.degradation import SpeedWatch
 from orchestrator.policy.fleet import EngineStep, EngineView, EngineWish, FleetTerms, StepCause, StepKind

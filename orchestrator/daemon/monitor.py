@@ -17,8 +17,8 @@ from orchestrator.core.errors import BackendRefused, OrchError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import shortened
-from orchestrator.engine.channels import Channel, Message, channels
-from orchestrator.engine.health import lost
+from orchestrator.daemon.channels import Channel, Message, channels
+from orchestrator.daemon.health import lost
 from orchestrator.pipeline.backend_handles import down_for
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.submit.budget import SharedBudgets

@@ -15,7 +15,7 @@ import msgspec
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica.who_is_active import seconds
 from orchestrator.core.wire import JSON_ERRORS
-from orchestrator.engine.lock import running_engine
+from orchestrator.daemon.lock import running_engine
 from orchestrator.settings.home import Home
 
 LOOK_SECONDS = 0.05

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from orchestrator.core.errors import BackendError
-from orchestrator.engine.bench.notebook import Notebook
+from orchestrator.daemon.bench.notebook import Notebook
 from orchestrator.policy.bench import Contest, Winner, contest_of
 from orchestrator.reports.bench import Tuned, TunePoint
 from orchestrator.server.bench.point import PointEnd, PointTerms

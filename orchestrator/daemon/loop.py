@@ -31,21 +31,21 @@ from orchestrator.core.errors import (
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
 from orchestrator.core.replica.replicator import NotReplicated
-from orchestrator.engine.backend_opener import BackendOpener
-from orchestrator.engine.handles import check
-from orchestrator.engine.health import ServerHealth, remedy
-from orchestrator.engine.health import fetch_health as fetch_health
-from orchestrator.engine.home_fleets import HomeFleets
-from orchestrator.engine.lock import Holder as Holder
-from orchestrator.engine.lock import engine_lock as engine_lock
-from orchestrator.engine.lock import running_engine as running_engine
-from orchestrator.engine.monitor import Monitor, Obstacle, Standstill, problem_code
-from orchestrator.engine.notices import Notices
-from orchestrator.engine.open_backends import OpenBackends
-from orchestrator.engine.reloading import Reloader
-from orchestrator.engine.replica.home_replica import HomeReplica
-from orchestrator.engine.settings_in_force import digest_of, keep, other_settings
-from orchestrator.engine.telemetry.switch import TelemetrySwitch
+from orchestrator.daemon.backend_opener import BackendOpener
+from orchestrator.daemon.handles import check
+from orchestrator.daemon.health import ServerHealth, remedy
+from orchestrator.daemon.health import fetch_health as fetch_health
+from orchestrator.daemon.home_fleets import HomeFleets
+from orchestrator.daemon.lock import Holder as Holder
+from orchestrator.daemon.lock import engine_lock as engine_lock
+from orchestrator.daemon.lock import running_engine as running_engine
+from orchestrator.daemon.monitor import Monitor, Obstacle, Standstill, problem_code
+from orchestrator.daemon.notices import Notices
+from orchestrator.daemon.open_backends import OpenBackends
+from orchestrator.daemon.reloading import Reloader
+from orchestrator.daemon.replica.home_replica import HomeReplica
+from orchestrator.daemon.settings_in_force import digest_of, keep, other_settings
+from orchestrator.daemon.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
 from orchestrator.pipeline.build.builds import Builds

@@ -11,7 +11,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
-    from orchestrator.engine.telemetry.exporter import Exporter
+    from orchestrator.daemon.telemetry.exporter import Exporter
 
 
 class TelemetrySwitch:
@@ -29,7 +29,7 @@ class TelemetrySwitch:
         if self._exporter is not None:
             self._exporter.use(config)
         elif config.telemetry is not None:
-            from orchestrator.engine.telemetry.exporter import Exporter
+            from orchestrator.daemon.telemetry.exporter import Exporter
 
             self._exporter = Exporter(self._store, self._home, config, now, self._tell)
 

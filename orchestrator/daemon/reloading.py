@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import InputError, OrchError
-from orchestrator.engine.settings_in_force import InForce, digest_of
+from orchestrator.daemon.settings_in_force import InForce, digest_of
 from orchestrator.settings import config as settings
 from orchestrator.settings.backends import Backend
 from orchestrator.settings.config import Config, Reports

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.core.errors import BackendError, UsageError
 from orchestrator.core.sanitize import escape_controls, one_line
-from orchestrator.engine.channels import Message
+from orchestrator.daemon.channels import Message
 
 DEFAULT = "APPRISE_URLS"
 
