@@ -84,7 +84,7 @@ def bare(folder: Path) -> None:
 def ours(folder: Path, *, finish: bool) -> None:
     """What `orch submit` does, and the sharding that the engine does next."""
     from orchestrator.core.clock import now
-    from orchestrator.daemon.handles import own_handle
+    from orchestrator.pipeline.backend_set import open_handle
     from orchestrator.pipeline.build import intake
     from orchestrator.pipeline.plan.orders import Sending
     from orchestrator.pipeline.submit import rows_to_shards
@@ -108,7 +108,7 @@ def ours(folder: Path, *, finish: bool) -> None:
             return
         settings = config.backends["local"]
         assert isinstance(settings, LocalBackend)
-        sync = own_handle("local", settings, config, home.root / "none")
+        sync = open_handle("local", settings, config, home.root / "none")
         order, room = Sending(DOCUMENTS, "local", None, "bench"), BatchRoom(50_000, None)
         shards = rows_to_shards.plan_shards(store, taken.job, sync, order, lambda model: room, now())
         assert sum(shard.rows for shard in shards) == DOCUMENTS

@@ -17,7 +17,7 @@ from orchestrator.backends.profiles import (
     with_limits,
 )
 from orchestrator.core.errors import UsageError
-from orchestrator.settings.backends import AnthropicBackend, HostedBackend
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend, OwnServer
 from orchestrator.settings.backends import Backend as AnyBackend
 
 
@@ -75,8 +75,10 @@ def open_backend(
     return OpenAIBatches(name, SdkAPI(client, silent), profile, extra)
 
 
-def profile_for(settings: HostedBackend | AnthropicBackend) -> Profile:
+def profile_for(settings: AnyBackend) -> Profile:
     """Return the profile of a backend's provider, with changes from orch.toml. Raises UsageError."""
+    if isinstance(settings, OwnServer):
+        return PROFILES["orch"]
     if isinstance(settings, AnthropicBackend):
         return ANTHROPIC
     try:

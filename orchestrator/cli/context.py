@@ -132,8 +132,7 @@ class Context(CommandSettings):
 
     def _down(self, job: Job, settings: Config) -> dict[str, float]:
         """Return the seconds for which each of our own backends at work on a job has had no usable upstream."""
-        from orchestrator.daemon.health import fetch_health
-        from orchestrator.pipeline.backend_handles import down_for
+        from orchestrator.daemon.health import down_for, fetch_health
         from orchestrator.settings.backends import OwnServer
 
         at = {shard.backend for shard in self.store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED}
@@ -166,9 +165,8 @@ class Context(CommandSettings):
 
     def _problem(self, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]) -> str | None:
         """Return what keeps rows from running, by the engine or its servers, or None if all is well."""
-        from orchestrator.daemon.health import remedy
+        from orchestrator.daemon.health import last_to_fail, remedy, without_engine
         from orchestrator.daemon.lock import running_engine
-        from orchestrator.pipeline.backend_handles import last_to_fail, without_engine
         from orchestrator.pipeline.refused_rows import describe_refused
 
         if running_engine(self.home) is None:

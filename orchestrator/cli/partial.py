@@ -8,15 +8,14 @@ from pathlib import Path
 from orchestrator.cli.context import Context, say_keys
 from orchestrator.cli.rows import WrittenRows, style_of, write_lines
 from orchestrator.core.model import Job
-from orchestrator.daemon.handles import hosted_handle, own_handle
 from orchestrator.daemon.lock import engine_lock
 from orchestrator.daemon.loop import Engine
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.backend_set import open_handle
 from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines
 from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.outputs import Format, TableShape
 from orchestrator.server.host import socket_path
-from orchestrator.settings.backends import OwnServer
 
 
 def write_partial(
@@ -53,10 +52,7 @@ def _running(context: Context, stack: ExitStack) -> OpenHandle:
     def handle(name: str) -> BackendHandle:
         if name not in opened:
             settings = context.config.backends[name]
-            if isinstance(settings, OwnServer):
-                opened[name] = own_handle(name, settings, context.config, socket_path(context.home.server(name)))
-            else:
-                opened[name] = hosted_handle(name, settings, context.config)
+            opened[name] = open_handle(name, settings, context.config, socket_path(context.home.server(name)))
             stack.callback(opened[name].api.close)
         return opened[name]
 

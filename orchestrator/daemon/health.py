@@ -9,10 +9,9 @@ from typing import Any
 import httpx2
 
 from orchestrator.backends.own_api import unix_client
+from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import StorageError
-from orchestrator.pipeline.backend_handles import down_for, last_to_fail
 from orchestrator.server.host import socket_path
-from orchestrator.settings.backends import Backend, OwnServer
 from orchestrator.settings.home import Home
 
 
@@ -27,6 +26,47 @@ def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
             return found
     except (httpx2.HTTPError, ValueError):
         return None
+
+
+def last_to_fail(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the upstream that failed last if all of a server's upstreams are down, else None.
+
+    Engines that wait for a machine, or were given up, are not upstreams yet. Without other upstreams, the engine that
+    has waited for the shortest time counts as down.
+    """
+    upstreams: list[Mapping[str, Any]] = health["upstreams"]
+    if not upstreams:
+        return _without_machine(health["engines"])
+    if not all(one["problem"] for one in upstreams):
+        return None
+    return min(upstreams, key=lambda one: float(one["problem_seconds"]))
+
+
+def _without_machine(engines: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    waiting = (EngineState.PENDING, EngineState.GIVEN_UP)
+    wanted = [one for one in engines if one["state"] != EngineState.COLD]
+    if not wanted or not all(one["state"] in waiting for one in wanted):
+        return None
+    first = min(wanted, key=lambda one: float(one["seconds"]))
+    told = first["problem"] or "no machine has room for it yet"
+    return {"url": first["name"], "problem": told, "problem_seconds": first["seconds"]}
+
+
+def without_engine(health: Mapping[str, Any]) -> str | None:
+    """Describe the engines of a server that has rows but no engine yet; None otherwise, or if no engine will come."""
+    engines: list[Mapping[str, Any]] = health["engines"]
+    if health["upstreams"] or not engines or not health["running_batches"]:
+        return None
+    return "; ".join(
+        f"{one['model']} is {one['state'].replace('_', ' ')}" + (f" ({one['problem']})" if one["problem"] else "")
+        for one in engines
+    )
+
+
+def down_for(health: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds for which backends have had no working upstream, without backends that have one."""
+    last = {name: last_to_fail(told) for name, told in health.items()}
+    return {name: float(one["problem_seconds"]) for name, one in last.items() if one is not None}
 
 
 def lost(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -68,11 +108,3 @@ class ServerHealth:
     def down(self) -> dict[str, float]:
         """Return for how many seconds no upstream has taken rows, by backend; working backends are left out."""
         return down_for(self.told)
-
-    def given_up(self, settings: Mapping[str, Backend]) -> frozenset[str]:
-        """Return the backends without a row taken by any upstream for longer than their patience."""
-        return frozenset(
-            name
-            for name, seconds in self.down().items()
-            if isinstance(own := settings.get(name), OwnServer) and seconds > own.patience
-        )

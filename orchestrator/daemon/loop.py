@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -31,30 +31,24 @@ from orchestrator.core.errors import (
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
 from orchestrator.core.replica.replicator import NotReplicated
-from orchestrator.daemon.backend_opener import BackendOpener
-from orchestrator.daemon.handles import check
-from orchestrator.daemon.health import ServerHealth, remedy
 from orchestrator.daemon.health import fetch_health as fetch_health
-from orchestrator.daemon.home_fleets import HomeFleets
+from orchestrator.daemon.health import remedy
+from orchestrator.daemon.home_backends import HomeBackends
 from orchestrator.daemon.lock import Holder as Holder
 from orchestrator.daemon.lock import engine_lock as engine_lock
 from orchestrator.daemon.lock import running_engine as running_engine
 from orchestrator.daemon.monitor import Monitor, Obstacle, Standstill, problem_code
 from orchestrator.daemon.notices import Notices
-from orchestrator.daemon.open_backends import OpenBackends
 from orchestrator.daemon.reloading import Reloader
 from orchestrator.daemon.replica.home_replica import HomeReplica
 from orchestrator.daemon.settings_in_force import digest_of, keep, other_settings
 from orchestrator.daemon.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
-from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.build.builds import Builds
-from orchestrator.pipeline.build.reuse import asked_of
 from orchestrator.pipeline.finish.outputs.faults import fault_of
-from orchestrator.pipeline.gc import disk
-from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
 from orchestrator.pipeline.plan.planning import Planning
-from orchestrator.pipeline.plan.routes import models_of
+from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
 from orchestrator.pipeline.submit.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.policy.alerts import AlertKind, Notice
@@ -99,10 +93,8 @@ class Engine:
                 hint="only `orch up --replica URL` works in it",
             )
         self._news: list[str] = []
-        self._stack = ExitStack()
-        self._fleets = HomeFleets(self._home, store, self._news.append)
-        self._opener = BackendOpener(store, config, self._stack, self._fleets, replica, dispatch=dispatch)
-        self._backends = OpenBackends(config, self._opener.make, self._opener.serves)
+        self._budgets = SharedBudgets(store, config, now)
+        self._backends = HomeBackends(store, config, self._budgets, replica, self._news.append, dispatch=dispatch)
         self._reloader = Reloader(config, check)
         self._look_at = 0.0
         self._faults = Faults()
@@ -111,29 +103,13 @@ class Engine:
         """Called with new settings."""
         self.rounds: list[Callable[[], None]] = []
         """Called after each round."""
-        self._health = ServerHealth(self._home)
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
         self.problem: str | None = None
-        self._budgets = budgets = SharedBudgets(store, config, now)
-        memory = ObservationMemory()
-        handles = BackendHandles(
-            open=self.open,
-            planning=lambda job: Planning(
-                store, self._config, job, now(), budgets.left, down=self._health.down(), memory=memory
-            ),
-            models=lambda job: models_of(self._config, job),
-            asked=lambda job: asked_of(self._config, job),
-            shortage=lambda: disk.shortage(self._home, self._config.retention),
-            down=self._given_up,
-            leaves=self._backends.leaves,
-            reading=lambda: self._config.documents,
-            health=lambda name: self._health.told.get(name),
-        )
         self._provider_calls = provider_calls or Threads()
         self._replica = replica
         self.pipeline = Pipeline(
-            store, self._home, handles, budgets, now, self._provider_calls, lambda: self.may_act, builds
+            store, self._home, self._backends, self._budgets, now, self._provider_calls, lambda: self.may_act, builds
         )
         self._monitor = Monitor(store, config)
         self._telemetry = TelemetrySwitch(store, self._home, config, self._news.append)
@@ -150,7 +126,7 @@ class Engine:
         self._provider_calls.close()
         self._monitor.close()
         self._telemetry.close()
-        self._stack.close()
+        self._backends.close()
 
     def run(
         self,
@@ -302,7 +278,7 @@ class Engine:
         self._store.jobs.note(job.id, EventKind.FAILED, error, now())
 
     def _standstill(self) -> Standstill:
-        return Standstill(dict(self._problems), dict(self._health.told), self.notices.taken())
+        return Standstill(dict(self._problems), dict(self._backends.servers_health.told), self.notices.taken())
 
     # --- settings
 
@@ -333,7 +309,7 @@ class Engine:
     def use(self, config: Config) -> None:
         """Apply new settings."""
         self._config = config
-        for part in (self._budgets, self._monitor, self._opener, self._backends, self._telemetry):
+        for part in (self._budgets, self._monitor, self._backends, self._telemetry):
             part.use(config)
         self.pipeline.settings_changed()
         for listener in self.listeners:
@@ -354,15 +330,15 @@ class Engine:
             return
         self._health_at = time.monotonic()
         with self.notices.apart("engines"):
-            for name in self._fleets.wished(self._config):
+            for name in self._backends.fleets.wished(self._config):
                 self.open(name)
-            self._fleets.note_holds()
+            self._backends.fleets.note_holds()
         self.problem = next((problem.text for problem in self._problems.values()), None)
         if self._replica is not None and (failing := self._replica.failing) is not None:
             self.problem = failing
         found: dict[str, Mapping[str, Any]] = {}
         with self.notices.apart("health"):
-            found = self._health.look([name for name, _ in self._backends.servers()])
+            found = self._backends.servers_health.look([name for name, _ in self._backends.servers()])
         for name, settings in self._backends.servers():
             if name in found:
                 self._upstreams_down(name, settings, found[name], mine)
@@ -381,11 +357,15 @@ class Engine:
         """True if a job has rows at a backend, and no other backend may take them."""
         shards = self._store.shards.of_job(job.id)
         is_there = any(shard.backend == backend and not shard.state.is_final for shard in shards)
-        return is_there and not Planning(self._store, self._config, job, now()).has_other_than(*self._given_up())
-
-    def _given_up(self) -> frozenset[str]:
-        return self._health.given_up(self._config.backends)
+        planning = Planning(self._store, self._config, job, now())
+        return is_there and not planning.has_other_than(*self._backends.given_up())
 
     def open(self, name: str) -> BackendHandle:
         """Return a backend, starting its server on first use. Raises BackendError or UsageError."""
-        return self._backends.handle(name)
+        return self._backends.open(name)
+
+
+def check(config: Config) -> None:
+    """Raise UsageError for invalid settings of a backend."""
+    for backend in config.backends.values():
+        prices_of(backend, config, now)

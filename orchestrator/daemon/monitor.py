@@ -18,8 +18,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import shortened
 from orchestrator.daemon.channels import Channel, Message, channels
-from orchestrator.daemon.health import lost
-from orchestrator.pipeline.backend_handles import down_for
+from orchestrator.daemon.health import down_for, lost
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy import alerts

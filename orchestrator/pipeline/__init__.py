@@ -35,7 +35,7 @@ from orchestrator.core.events import PROBE, EventKind
 from orchestrator.core.model import NIGHT, CancelCode, Job, RequestState
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.pipeline import succession
-from orchestrator.pipeline.backend_handles import BackendHandles
+from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.builds import Builds, RecordedJob, build_recorded, carried_out
 from orchestrator.pipeline.build.room import give_back
@@ -71,7 +71,7 @@ class Pipeline:
         self,
         store: Store,
         home: Home,
-        handles: BackendHandles,
+        backends: BackendSet,
         budgets: budget.SharedBudgets,
         now: Callable[[], datetime],
         provider_calls: ProviderCalls | None = None,
@@ -83,15 +83,15 @@ class Pipeline:
         require_own_place(home)
         self._store = store
         self._home = home
-        self._handles = handles
+        self._backends = backends
         self._budgets = budgets
         self._now = now
         self._builds = builds
-        self._batches = ShardSteps(ShardWork(store, home, handles, budgets, now, provider_calls or Inline()))
+        self._batches = ShardSteps(ShardWork(store, home, backends, budgets, now, provider_calls or Inline()))
         self._replan_timer = ReplanTimer()
-        self._samples = Samples(store, handles.health)
+        self._samples = Samples(store, backends.health)
         self._gate = Gate(store, now)
-        self._take_over = TakeOver(store, handles, now)
+        self._take_over = TakeOver(store, backends, now)
         self.finisher = finisher.Finisher(store, home, now, may_act)
 
     def settings_changed(self) -> None:
@@ -171,10 +171,10 @@ class Pipeline:
         if not is_busy and not self._is_free(job):
             return False
         if self._builds is None:
-            handles = self._handles
+            backends = self._backends
             return build_recorded(
-                self._store, self._home, job.id, self._now, handles.asked, handles.models, handles.reading(),
-                handles.shortage,
+                self._store, self._home, job.id, self._now, backends.asked, backends.models, backends.reading,
+                backends.shortage,
             )  # fmt: skip
         done = carried_out(self._builds, job.id, lambda: (RecordedJob(job.id), job.deadline_at))
         return done is not None and done.value
@@ -253,7 +253,7 @@ class Pipeline:
         trouble = self._trouble(job, now)
         if not self._replan_timer.is_due(job, now, waiting=waiting, moved=moved, trouble=trouble):
             return False
-        planning = self._handles.planning(job)
+        planning = self._backends.planning(job)
         try:
             orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
         except (RefusedError, RequestRefused):
@@ -276,7 +276,7 @@ class Pipeline:
         shards = [shard for shard in self._store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED]
         at = {shard.backend for shard in shards}
         silent = {name for name in at if silence([one for one in shards if one.backend == name], now)}
-        return frozenset(silent | (at & self._handles.down()))
+        return frozenset(silent | (at & self._backends.given_up()))
 
     def _is_own(self, shard: Shard) -> bool:
         try:
@@ -285,8 +285,8 @@ class Pipeline:
             return False  # orch.toml no longer has its backend
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
-        handle = self._handles.open(order.backend)
-        models = self._handles.models(job)
+        handle = self._backends.open(order.backend)
+        models = self._backends.models(job)
         with self._store.shards.numbering:
             first = [] if order.probe else self._batches.preflights.plan(job, handle, order)
             order = replace(order, rows=order.rows - len(first))
@@ -321,7 +321,7 @@ class Pipeline:
         return True
 
     def _advance_shard(self, job: Job, shard: Shard) -> bool:
-        if (why := self._handles.leaves(shard.backend)) is not None and self._reroute(job, shard, why):
+        if (why := self._backends.leaves(shard.backend)) is not None and self._reroute(job, shard, why):
             return True
         return self._batches.advance(job, shard)
 

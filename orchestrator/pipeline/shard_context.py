@@ -11,7 +11,8 @@ from orchestrator.core.errors import AccountError, BackendBusy, BackendError, Ba
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardId, ShardState
-from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.provider_calls import Done, Inline, ProviderCalls
 from orchestrator.pipeline.submit import budget
@@ -33,14 +34,14 @@ class ShardWork:
         self,
         store: Store,
         home: Home,
-        handles: BackendHandles,
+        backends: BackendSet,
         budgets: budget.SharedBudgets,
         now: Callable[[], datetime],
         provider_calls: ProviderCalls,
     ) -> None:
         self.store = store
         self.home = home
-        self.handles = handles
+        self.backends = backends
         self.budgets = budgets
         self.now = now
         self.provider_calls = provider_calls
@@ -51,12 +52,12 @@ class ShardWork:
 
     def handle(self, shard: Shard) -> BackendHandle:
         """Return the backend of a shard, with the prices of its rows there."""
-        handle = self.handles.open(shard.backend)
+        handle = self.backends.open(shard.backend)
         return handle if shard.preflight is None else replace(handle, price=handle.price.synchronous())
 
     def model(self, job: Job, shard: Shard) -> str:
         """Return the name of a shard's model at its backend."""
-        return resolve_model(shard.model, shard.backend, self.handles.models(job)) or shard.model
+        return resolve_model(shard.model, shard.backend, self.backends.models(job)) or shard.model
 
     def until(self, job: Job, shard: Shard, ended: datetime) -> datetime:
         """Return until when to wait for answers of a batch that ended at `ended`."""

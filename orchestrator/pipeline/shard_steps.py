@@ -40,7 +40,13 @@ class ShardSteps:
         self._gather = Gather(work, lambda shard: self.remote_cleanup.add(shard.id))
         self.awaited_in_vain = self._gather.awaited_in_vain
         self.remote_cleanup = RemoteCleanup(
-            work.store, work.home, work.handles.open, work.provider_calls, work.now, work.note, self._gather.take_late
+            work.store,
+            work.home,
+            work.backends.open,
+            work.provider_calls,
+            work.now,
+            work.note,
+            self._gather.take_late,
         )
 
     @property

@@ -22,7 +22,7 @@ from orchestrator.core.errors import BackendError
 from orchestrator.daemon import fleets
 from orchestrator.daemon.drivers import driver_for
 from orchestrator.daemon.fleets import FleetController
-from orchestrator.pipeline.backend_handles import last_to_fail
+from orchestrator.daemon.health import last_to_fail
 from orchestrator.server.engines import ray_driver
 from orchestrator.server.engines.ray_process import require_ray
 from orchestrator.server.host import ServerThread

@@ -26,12 +26,10 @@ from orchestrator.backends.openai_sdk import SdkAPI
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline import Pipeline
-from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.build import intake
-from orchestrator.pipeline.build.reuse import asked_of
-from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.prices import prices_of
-from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.settings.backends import AnthropicBackend as AnthropicSettings
 from orchestrator.settings.backends import Backend, HostedBackend
@@ -237,19 +235,9 @@ class Run:
         """One process, until it is killed or the job is over; None where it does not come to its end."""
         with Store.open(self._url) as plain:
             store = fated(plain, self._fate)
-            handles: dict[str, BackendHandle] = {}
-            pipeline = Pipeline(
-                store,
-                self._home,
-                BackendHandles(
-                    open=lambda name: handles.get(name) or handles.setdefault(name, self._handle(name)),
-                    planning=lambda job: Planning(store, self._config, job, self.now()),
-                    models=lambda job: models_of(self._config, job),
-                    asked=lambda job: asked_of(self._config, job),
-                ),
-                SharedBudgets(store, self._config, self.now),
-                self.now,
-            )
+            budgets = SharedBudgets(store, self._config, self.now)
+            backends = Backends(store, self._home, self._config, budgets, self.now, self._handle)
+            pipeline = Pipeline(store, self._home, backends, budgets, self.now)
             job = self._job(store)
             while self.report.rounds < MOST_ROUNDS:
                 self.report.rounds += 1
@@ -318,6 +306,26 @@ class Run:
         self.report.billed = books.bill_rows
         self.report.unexplained = books.unexplained
         self.report.broken += mistakes(self._schedule, books, kills=self.report.kills)
+
+
+class Backends(BackendSet):
+    """The emulated providers, each opened once a life."""
+
+    def __init__(
+        self,
+        store: Store,
+        home: Home,
+        config: Config,
+        budgets: SharedBudgets,
+        now: Callable[[], datetime],
+        make: Callable[[str], BackendHandle],
+    ) -> None:
+        super().__init__(store, home, config, budgets, now)
+        self._make = make
+        self._handles: dict[str, BackendHandle] = {}
+
+    def open(self, name: str) -> BackendHandle:
+        return self._handles.get(name) or self._handles.setdefault(name, self._make(name))
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class Gather:
         if not self._work.is_asking(shard):
             if not self._work.polls.is_due(shard, handle, now):
                 return False
-            if (shortage := self._work.handles.shortage()) is not None:
+            if (shortage := self._work.backends.shortage()) is not None:
                 self._work.polls.looked(shard, handle, now)
                 return self._work.hold(job, shard, HoldCode.NO_ROOM, f"waits for room for its results: {shortage}")
             until = self._files_until(job, shard)
@@ -160,7 +160,7 @@ class Gather:
         fetched: fetch.FetchedFiles,
         problems: tuple[LineProblem, ...],
     ) -> None:
-        planning, now = self._work.handles.planning(job), self._work.now()
+        planning, now = self._work.backends.planning(job), self._work.now()
         ended = EndedShard(
             job=job,
             shard=shard,

@@ -105,7 +105,7 @@ class BatchPolling:
         """Return the failures of a running batch so far, as a fact of its shard, if they changed."""
 
         def has_stronger() -> bool:
-            return self._work.handles.planning(job).standing(shard).step is not None
+            return self._work.backends.planning(job).standing(shard).step is not None
 
         found = self._progress.look(job, shard, handle, has_stronger, self._work.now())
         return {} if found is None or found == shard.failing else {"failing": found}
@@ -168,7 +168,7 @@ class BatchPolling:
         """Give a batch up that its backend does not show or does not end; True if so."""
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
-        may_leave = self._work.handles.planning(job).has_other_than(shard.backend)
+        may_leave = self._work.backends.planning(job).has_other_than(shard.backend)
         watched, now = self._work.polls.of(shard, self._work.now()), self._work.now()
         why = track.life_of(job, shard, handle, watched, may_leave=may_leave).lost(now)
         if why is None and watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.counts import number_of
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, JobId, RequestState
-from orchestrator.pipeline.backend_handles import BackendHandles
+from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.build.reuse import Asked, may_take
 from orchestrator.pipeline.build.shared import expected_at
 from orchestrator.pipeline.succession import successor
@@ -31,9 +31,9 @@ SLACK = timedelta(minutes=10)
 class TakeOver:
     """Ends the waits of a home's rows that await other jobs' rows."""
 
-    def __init__(self, store: Store, handles: BackendHandles, now: Callable[[], datetime]) -> None:
+    def __init__(self, store: Store, backends: BackendSet, now: Callable[[], datetime]) -> None:
         self._store = store
-        self._handles = handles
+        self._backends = backends
         self._now = now
         self._looked: dict[JobId, datetime] = {}
 
@@ -42,7 +42,7 @@ class TakeOver:
         awaited = self._store.awaited
         if not (sources := awaited.sources(job.id)):
             return False
-        moved, asked = 0, self._handles.asked(job)
+        moved, asked = 0, self._backends.asked(job)
         while ended := awaited.ended(job.id, CHUNK):
             runs = {of.id for of in self._store.jobs.of_series(job.series)}
             answers = {
@@ -72,7 +72,7 @@ class TakeOver:
         """Return the jobs of the same file that this one has superseded, with the same models."""
         earlier = [of for of in self._store.jobs.of_series(job.series) if of.options.get(SUPERSEDED_BY) == job.id]
         with suppress(ValueError):  # a job with a damaged stored file hands nothing on
-            return [of.id for of in earlier if self._handles.models(of) == self._handles.models(job)]
+            return [of.id for of in earlier if self._backends.models(of) == self._backends.models(job)]
         return []
 
     def _give_up_late(self, job: Job, of: Job, deadline: datetime) -> int:
@@ -88,7 +88,7 @@ class TakeOver:
         last = max((at for at in due if at is not None), default=None)
         if last is None or now < last <= deadline:
             return 0
-        planning: Planning = self._handles.planning(job)
+        planning: Planning = self._backends.planning(job)
         planning.work = self._store.sizes.open_work(job.id, awaiting=True)
         plan = planning.plan()
         if not plan.verdict.holds or plan.done_p95 is None:

@@ -48,7 +48,7 @@ class Dispatch:
         self._earlier = EarlierBatches(work.store, work.home, work.now, self._lines)
 
     def _lines(self, job: Job, shard: Shard, handle: BackendHandle) -> dict[str, bytes]:
-        models, now = self._work.handles.models(job), self._work.now()
+        models, now = self._work.backends.models(job), self._work.now()
         writer = batch_creation.writer_of(self._work.store, job, shard, handle, models, now)
         return input_digests(self._work.store, self._work.home, shard, writer)
 
@@ -57,7 +57,7 @@ class Dispatch:
         handle = self._work.handle(shard)
         if self._work.is_asking(shard):
             return self._sent(job, shard, handle)
-        if shard.rerouted_at is not None or not self._work.handles.planning(job).may_take(shard):
+        if shard.rerouted_at is not None or not self._work.backends.planning(job).may_take(shard):
             # Rerouted before its batch was known to exist, or no longer allowed there.
             self._dissolve(job, shard, shard.rerouted_for or "its backend may no longer be used for it")
             return True
@@ -114,7 +114,7 @@ class Dispatch:
         if not self._earlier.is_due(handle):
             return True
         if job.deadline_at is not None:
-            plan = self._work.handles.planning(job).plan()
+            plan = self._work.backends.planning(job).plan()
             if not plan.verdict.holds or plan.done_p95 is None or plan.done_p95 + LOOK_SLACK >= job.deadline_at:
                 self._earlier.resign(job, handle)
         return False
@@ -191,7 +191,7 @@ class Dispatch:
     def _ask(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         if (moved := self._adopted(job, shard, handle)) is not None:
             return moved
-        models, admission = self._work.handles.models(job), self._admission(job, shard, handle)
+        models, admission = self._work.backends.models(job), self._admission(job, shard, handle)
         asked = asking.ask(self._work.store, self._work.home, job, shard, handle, models, admission)
         if isinstance(asked, batch_creation.Waits):
             return self._work.hold(job, self._work.store.shards.get(shard.id), asked.code, asked.why)
@@ -211,7 +211,7 @@ class Dispatch:
         watched, admission = self._work.polls.of(shard, self._work.now()), self._admission(job, shard, handle)
         if (moved := self._adopted(job, shard, handle)) is not None:
             return moved
-        models = self._work.handles.models(job)
+        models = self._work.backends.models(job)
         batch = batch_creation.submit(
             self._work.store, self._work.home, job, shard, handle, models, watched, admission
         )

@@ -44,7 +44,7 @@ class Preflights:
         if not handle.preflight or order.rows <= FEW_ROWS or not is_wanted(job):
             return []
         store, now = self._work.store, self._work.now()
-        models, asked = self._work.handles.models(job), self._asked(job, handle)
+        models, asked = self._work.backends.models(job), self._asked(job, handle)
         found = unproven(
             store, self._work.home, job, handle.name, handle.recipient, models, now, order.avoid, canary=order.canary
         )

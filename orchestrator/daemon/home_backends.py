@@ -1,0 +1,272 @@
+"""The backends that a daemon has opened: providers' APIs, and its own batch servers with the engines behind them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, assert_never
+
+from orchestrator.backends.open import key_of, limits_of
+from orchestrator.backends.profiles import PROFILES
+from orchestrator.core.errors import BackendError
+from orchestrator.daemon.health import ServerHealth
+from orchestrator.daemon.home_fleets import HomeFleets
+from orchestrator.daemon.replica.home_replica import HomeReplica
+from orchestrator.daemon.replica.paid_calls import behind_replica
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.backend_set import BackendSet, handle_of, open_handle
+from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.server.host import ServerThread, socket_path
+from orchestrator.server.memory_limits import BODY_MEMORY
+from orchestrator.server.settings import Settings
+from orchestrator.settings.backends import (
+    Backend,
+    EnginesBackend,
+    FleetBackend,
+    LocalBackend,
+    OwnBackend,
+    OwnServer,
+    RayBackend,
+    SyncBackend,
+    TimedBackend,
+)
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.daemon.fleets import FleetController
+
+SHORT_DRAIN = 10.0
+"""Seconds to wait for rows in flight at our own upstreams before their server restarts: running them again costs only
+time. A provider's rows are billed, and get as long as one may take.
+"""
+
+
+@dataclass(slots=True)
+class Opened:
+    """A backend in use: its handle, the settings that it was opened with, and its server if it is ours."""
+
+    handle: BackendHandle
+    settings: Backend
+    server: ServerThread | None = None
+    runs_under: Settings | None = None
+    fleet: FleetController | None = None
+    ending: threading.Thread | None = None
+
+
+class HomeBackends(BackendSet):
+    """A home's backends, each opened on first use and kept until `close`. Without `dispatch`, no row is sent.
+
+    `tell` receives lines about engines for people.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        budgets: SharedBudgets,
+        replica: HomeReplica | None,
+        tell: Callable[[str], None],
+        *,
+        dispatch: bool,
+    ) -> None:
+        super().__init__(store, Home(config.home), config, budgets)
+        self.fleets = HomeFleets(self.home, store, tell)
+        self.servers_health = ServerHealth(self.home)
+        self._replica = replica
+        self._dispatch = dispatch
+        self._stack = ExitStack()
+        self._opened: dict[str, Opened] = {}
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Close all backends, and end their servers and engines."""
+        self._stack.close()
+
+    def open(self, name: str) -> BackendHandle:
+        """Return a backend, starting its server on first use. Raises BackendError or UsageError.
+
+        A backend removed from orch.toml keeps serving its rows while it is open. May be called from any thread.
+        """
+        with self._lock:
+            found = self._opened.get(name)
+            if found is not None and found.ending is not None:
+                if found.ending.is_alive():
+                    raise BackendError(
+                        f"the server of {name} restarts with its new settings once rows in flight have ended"
+                    )
+                del self._opened[name]
+                found = None
+            if found is None:
+                found = self._opened[name] = self._begin(name)
+            return found.handle
+
+    def _begin(self, name: str) -> Opened:
+        settings = self.config.backends.get(name)
+        if settings is None:
+            raise BackendError(f"backend {name} is no longer in {self.config.path}", hint="put it back")
+        if isinstance(settings, OwnServer):
+            return self._begin_server(name, settings)
+        handle = self._open_handle(name, settings)
+        if self._replica is not None:
+            handle = replace(handle, api=behind_replica(handle.api, self._replica.settled))
+        return Opened(handle, settings)
+
+    def _begin_server(self, name: str, settings: OwnBackend) -> Opened:
+        measured = self.store.engine_rates.of(self.home.identity(), name)
+        limits = {model: rates.best_limit for model, rates in measured.items()}
+        runs_under = replace(server_settings(name, settings, dispatch=self._dispatch), measured_limits=limits)
+        fleet = None
+        if isinstance(settings, EnginesBackend | RayBackend) and self._dispatch:
+            fleet = self.fleets.make(name, settings)
+            self._stack.callback(self.fleets.note_holds)
+            self._stack.callback(fleet.close)
+        server = self._stack.enter_context(ServerThread(self.home.server(name), runs_under, self._may_send))
+        handle = self._open_handle(name, settings)
+        if fleet is not None:
+            fleet.begin(server)
+            self._stack.callback(fleet.end)
+        return Opened(handle, settings, server, runs_under, fleet)
+
+    def _open_handle(self, name: str, settings: Backend) -> BackendHandle:
+        handle = open_handle(name, settings, self.config, socket_path(self.home.server(name)))
+        self._stack.callback(handle.api.close)
+        return handle
+
+    def _may_send(self) -> bool:
+        return self._replica is None or self._replica.is_held
+
+    def leaves(self, name: str) -> str | None:
+        """Return why rows must leave one of our running servers, or None if they may stay."""
+        found = self._opened.get(name)
+        if found is None or found.server is None or name in self.config.backends:
+            return None
+        return f"{name} is no longer in {self.config.path}"
+
+    def health(self, name: str) -> Mapping[str, Any] | None:
+        """Return the last report of a backend's own server."""
+        return self.servers_health.told.get(name)
+
+    def down(self) -> Mapping[str, float]:
+        """Return the seconds for which backends have had no working upstream, without backends that have one."""
+        return self.servers_health.down()
+
+    def servers(self) -> Iterator[tuple[str, OwnBackend]]:
+        """Yield our running servers, and their settings."""
+        for name, found in [*self._opened.items()]:
+            if found.ending is None and isinstance(found.settings, OwnServer):
+                yield name, found.settings
+
+    def durable_bytes(self) -> dict[str, int | None]:
+        """Return the durable bytes of each result file of our running batches, by path under the home; None if
+        unknown.
+        """
+        found: dict[str, int | None] = {}
+        for name, opened in [*self._opened.items()]:
+            if opened.server is not None:
+                with suppress(BackendError):  # it has ended: its files do not change
+                    there = opened.server.durable_bytes()
+                    found |= {f"servers/{name}/{path}": size for path, size in there.items()}
+        return found
+
+    def resume(self) -> None:
+        """Let our servers send rows again."""
+        for opened in [*self._opened.values()]:
+            if opened.server is not None:
+                with suppress(BackendError):
+                    opened.server.resume()
+
+    def use(self, config: Config) -> None:
+        """Apply new settings."""
+        with self._lock:
+            self.config = config
+            for name, found in [*self._opened.items()]:
+                settings = config.backends.get(name)
+                if settings is not None and found.ending is None:
+                    self._renew(name, found, settings)
+
+    def _renew(self, name: str, found: Opened, settings: Backend) -> None:
+        """Reopen a backend at its next use if its API or server has other settings; prices and limits change in
+        place.
+        """
+        if found.server is not None and self._must_restart(name, found, settings):
+            self._end(found.server, found, name)
+        elif found.server is None and settings != found.settings:
+            del self._opened[name]
+        else:
+            if found.fleet is not None and isinstance(settings, EnginesBackend | RayBackend):
+                found.fleet.use(settings)
+            handle = handle_of(name, found.handle.api, settings, self.config)
+            self._opened[name] = replace(found, settings=settings, handle=handle)
+
+    def _must_restart(self, name: str, found: Opened, settings: Backend) -> bool:
+        if not isinstance(settings, OwnServer):
+            return True
+        return server_settings(name, settings, dispatch=self._dispatch) != found.runs_under or _moves(
+            found.settings, settings
+        )
+
+    def _end(self, server: ServerThread, found: Opened, name: str) -> None:
+        settings = found.settings
+        assert isinstance(settings, OwnServer), "it has a server"
+        seconds = settings.request_timeout
+        if isinstance(settings, TimedBackend):
+            seconds = min(seconds, SHORT_DRAIN)
+
+        def end() -> None:
+            if found.fleet is not None:
+                found.fleet.end()
+            server.end(seconds)
+            if found.fleet is not None:
+                found.fleet.close()
+
+        found.ending = threading.Thread(target=end, name=f"end-{name}")
+        found.ending.start()
+
+
+def _moves(before: Backend, settings: Backend) -> bool:
+    """True if the engines of a fleet must be restarted."""
+    if not isinstance(before, FleetBackend):
+        return False
+    return type(before) is not type(settings) or any(
+        getattr(before, part) != getattr(settings, part) for part in before.moves
+    )
+
+
+def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
+    """Return the settings for a backend's own server. Raises UsageError if its key's variable is not set."""
+    # A missing key is not the job's fault: the job stays for the next start with the key.
+    variable = None if isinstance(backend, FleetBackend) else backend.api_key_env
+    api_key = None if variable is None else key_of(name, variable, os.environ)
+    limits = limits_of(backend, PROFILES["orch"])
+    common = Settings(
+        body_memory=backend.body_memory or BODY_MEMORY,
+        upstreams=(),
+        api_key=api_key,
+        request_timeout=backend.request_timeout,
+        retry_delay=backend.retry_delay,
+        max_concurrency=backend.max_concurrency,
+        max_file_bytes=max(limits.max_bytes, 512 * 1024 * 1024),
+        max_rows=limits.max_rows,
+        dispatch=dispatch,
+    )
+    match backend:
+        case LocalBackend():
+            return replace(common, upstreams=backend.upstreams)
+        case EnginesBackend() | RayBackend():
+            return replace(common, expected_models=backend.model_names, most_upstreams=backend.most_engines)
+        case SyncBackend():
+            return replace(
+                common,
+                upstreams=(backend.base_url,),
+                paid=True,
+                service_tier=backend.service_tier,
+                requests_per_minute=backend.requests_per_minute,
+                tokens_per_minute=backend.tokens_per_minute,
+            )
+        case _:
+            assert_never(backend)

@@ -1,0 +1,121 @@
+"""The backends of a home as its pipeline uses them, and the one way to open a backend."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends import Backend
+from orchestrator.backends.open import limits_of, open_backend, profile_for
+from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.own_api import over_unix_socket
+from orchestrator.core.clock import now
+from orchestrator.core.model import Job
+from orchestrator.pipeline.backend_handles import BackendHandle, Models
+from orchestrator.pipeline.build.reuse import Asked, asked_of
+from orchestrator.pipeline.dialects import recipient_of
+from orchestrator.pipeline.gc import disk
+from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
+from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.routes import models_of
+from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.settings.backends import Backend as BackendSettings
+from orchestrator.settings.backends import OwnServer, TimedBackend
+from orchestrator.settings.config import Config, ReadingSettings
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+
+class BackendSet(ABC):
+    """A home's backends by name under the settings in force, with the planner's view of each job."""
+
+    def __init__(
+        self, store: Store, home: Home, config: Config, budgets: SharedBudgets, now: Callable[[], datetime] = now
+    ) -> None:
+        self.store = store
+        self.home = home
+        self.config = config
+        self._budgets = budgets
+        self._now = now
+        self._memory = ObservationMemory()
+
+    @abstractmethod
+    def open(self, name: str) -> BackendHandle:
+        """Return a backend, opened at its first use. Raises BackendError or UsageError."""
+
+    def leaves(self, name: str) -> str | None:
+        """Return why rows must leave a backend, or None if they may stay."""
+        return None
+
+    def health(self, name: str) -> Mapping[str, Any] | None:
+        """Return the last report of a backend's own server."""
+        return None
+
+    def down(self) -> Mapping[str, float]:
+        """Return the seconds for which backends have had no working upstream, without backends that have one."""
+        return {}
+
+    def given_up(self) -> frozenset[str]:
+        """Return the backends without a row taken by any upstream for longer than their patience."""
+        return frozenset(
+            name
+            for name, seconds in self.down().items()
+            if isinstance(own := self.config.backends.get(name), OwnServer) and seconds > own.patience
+        )
+
+    def planning(self, job: Job) -> Planning:
+        """Return the planner's view of a job at this moment."""
+        return Planning(
+            self.store, self.config, job, self._now(), self._budgets.left, down=self.down(), memory=self._memory
+        )
+
+    def models(self, job: Job) -> Models:
+        """Return what a job's aliases stand for at each backend."""
+        return models_of(self.config, job)
+
+    def asked(self, job: Job) -> Asked:
+        """Return where rows of a job may be answered, under which names."""
+        return asked_of(self.config, job)
+
+    def shortage(self) -> str | None:
+        """Return why nothing more may be stored in the home, or None."""
+        return disk.shortage(self.home, self.config.retention)
+
+    @property
+    def reading(self) -> ReadingSettings:
+        """Limits for reading documents."""
+        return self.config.documents
+
+
+def open_handle(name: str, settings: BackendSettings, config: Config, socket: Path) -> BackendHandle:
+    """Open a backend; our own server listens on `socket`. Raises UsageError if a provider's key is not set."""
+    if isinstance(settings, OwnServer):
+        api: Backend = OpenAIBatches(
+            name, over_unix_socket(socket), profile_for(settings), {"include_provenance": True}
+        )
+    else:
+        api = open_backend(name, settings, os.environ, config.home)
+    return handle_of(name, api, settings, config)
+
+
+def handle_of(name: str, api: Backend, settings: BackendSettings, config: Config) -> BackendHandle:
+    """Return a backend with an open API, under these settings. Raises UsageError for invalid prices."""
+    is_own = isinstance(settings, OwnServer)
+    profile = profile_for(settings)
+    return BackendHandle(
+        name=name,
+        api=api,
+        profile=profile,
+        limits=limits_of(settings, profile),
+        poll_seconds=0.0 if is_own else settings.poll_seconds or profile.poll_seconds,
+        price=prices_of(settings, config, now),
+        is_own=is_own,
+        upstreams=settings.upstream_count if isinstance(settings, TimedBackend) else 0,
+        recipient=recipient_of(settings),
+        preflight=not isinstance(settings, OwnServer) and settings.preflight and profile.asks_directly,
+    )
