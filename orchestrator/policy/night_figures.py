@@ -8,7 +8,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Protocol
 
-from orchestrator.core.model import Forecast
+from orchestrator.core.counts import Counts
+from orchestrator.core.model import Forecast, Job, JobState
 
 
 class BookedLine(Protocol):
@@ -76,6 +77,17 @@ class DeadlineResult:
     at: datetime
     met: bool | None
     spare: float
+
+
+def deadline_result(job: Job, state: JobState, counts: Counts, now: datetime) -> DeadlineResult | None:
+    """Say how a job keeps its deadline; None without one, and for jobs that were cancelled or failed as a whole."""
+    if job.deadline_at is None or state in (JobState.CANCELLED, JobState.FAILED):
+        return None
+    if job.finished_at is not None:
+        spare = (job.deadline_at - job.finished_at).total_seconds()
+        return DeadlineResult(job.deadline_at, spare >= 0 and not counts.expired, spare)
+    spare = (job.deadline_at - now).total_seconds()
+    return DeadlineResult(job.deadline_at, None if spare >= 0 else False, spare)
 
 
 def routes(lines: Iterable[BookedLine]) -> list[BackendSpending]:

@@ -26,6 +26,7 @@ from orchestrator.policy.night_figures import (
     BookedLine,
     DeadlineResult,
     SlowestBatch,
+    deadline_result,
     foreseen,
     routes,
     turnarounds,
@@ -324,7 +325,7 @@ def last_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
 def job_report(facts: NightFacts, now: datetime) -> JobReport:
     """Build a job's part of the report."""
     reroutes = [event for event in facts.events if event.kind == EventKind.RESCUED]
-    due = _due(facts, now)
+    due = deadline_result(facts.job, facts.state, facts.counts, now)
     return JobReport(
         facts=facts,
         routes=routes(facts.lines),
@@ -335,17 +336,6 @@ def job_report(facts: NightFacts, now: datetime) -> JobReport:
         rerouted=len(reroutes),
         needs=_needs(facts, due, now),
     )
-
-
-def _due(facts: NightFacts, now: datetime) -> DeadlineResult | None:
-    job = facts.job
-    if job.deadline_at is None or facts.state in (JobState.CANCELLED, JobState.FAILED):
-        return None
-    if job.finished_at is not None:
-        spare = (job.deadline_at - job.finished_at).total_seconds()
-        return DeadlineResult(job.deadline_at, spare >= 0 and not facts.counts.expired, spare)
-    spare = (job.deadline_at - now).total_seconds()
-    return DeadlineResult(job.deadline_at, None if spare >= 0 else False, spare)
 
 
 def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list[Need]:

@@ -237,13 +237,17 @@ def _time(job: JobReport) -> Block:
 
 
 def due_words(due: DeadlineResult) -> str:
-    """Say how a deadline was kept."""
-    at = f"the deadline of {moment_words(due.at)}"
+    """Say how a deadline was kept, in a sentence."""
+    return f"the deadline of {moment_words(due.at)} {'is' if due.met is None else 'was'} {kept_words(due)}"
+
+
+def kept_words(due: DeadlineResult) -> str:
+    """Say how a deadline was kept, in a phrase."""
     if due.met:
-        return f"{at} was met with {duration(due.spare)} to spare"
+        return f"met with {duration(due.spare)} to spare"
     if due.met is None:
-        return f"{at} is in {duration(due.spare)}"
-    return f"{at} was missed by {duration(-due.spare)}" if due.spare < 0 else f"{at} was missed: rows were given up"
+        return f"in {duration(due.spare)}"
+    return f"missed by {duration(-due.spare)}" if due.spare < 0 else "missed: rows were given up"
 
 
 def markdown(report: NightReport) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.counts import Counts, Failing, FailOn
 from orchestrator.core.model import Job, JobState, Usage, job_state
 from orchestrator.core.shards import Shard, ShardState
+from orchestrator.policy.night_figures import DeadlineResult, deadline_result
 from orchestrator.settings.model_lists import alias_words
 
 if TYPE_CHECKING:
@@ -50,6 +51,15 @@ class JobLine:
     def finished_in_batches(self) -> int:
         """Pending rows that running batches have finished."""
         return self.done - self.counts.done
+
+    def due(self, now: datetime) -> DeadlineResult | None:
+        """Return how the job keeps its deadline, or None without one."""
+        return deadline_result(self.job, self.state, self.counts, now)
+
+    def is_late(self, now: datetime) -> bool:
+        """True if the job missed its deadline, or is past it."""
+        due = self.due(now)
+        return due is not None and due.met is False
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import BigInteger, ColumnElement, FromClause, and_, func, or_, select, tuple_, type_coerce
 
 from orchestrator.core.model import FinishedRow, JobId, Span
 from orchestrator.store.database import Database
@@ -33,14 +34,24 @@ class FoundRow:
     text_at: str | None = None
 
 
+ORDERS = ("document", "task", "state", "input_tokens", "output_tokens", "cost", "attempt", "settled_at")
+"""Columns that a list of rows can be sorted by. A row that is not settled counts as the oldest."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Conditions for a list of a job's rows; None leaves a condition out. `text` is searched in documents and ids."""
+    """Conditions for a list of a job's rows; None leaves a condition out. `text` is searched in documents and ids.
+
+    `order` is a column from `ORDERS`, or None for input order. Equal rows are in input order; `descending` reverses
+    the whole list.
+    """
 
     state: str | None = None
     code: str | None = None
     task: str | None = None
     text: str | None = None
+    order: str | None = None
+    descending: bool = False
 
 
 class Lookups:
@@ -89,9 +100,15 @@ class Lookups:
     def page(
         self, job_id: JobId, wanted: RowFilter, most: int, *, after: int = -1, before: int | None = None
     ) -> list[FoundRow]:
-        """Return the first rows after the place `after`, or the last ones before `before`, in input order."""
+        """Return the first rows after the row at place `after`, or the last ones before `before`, in their order.
+
+        A sorted page compares every row of the job.
+        """
         c = requests.c
-        conditions = [c.seq > after] if before is None else [c.seq < before]
+        is_forward = (before is None) is not wanted.descending
+        conditions = [c.job_id == job_id]
+        if before is not None or after >= 0:
+            conditions.append(_beyond(job_id, wanted, after if before is None else before, is_forward=is_forward))
         if wanted.state is not None:
             conditions.append(c.state == wanted.state)
         if wanted.code is not None:
@@ -101,7 +118,8 @@ class Lookups:
         if wanted.text:
             texts = (column.icontains(wanted.text, autoescape=True) for column in (c.document, c.custom_id))
             conditions.append(or_(*texts))
-        found = self._found(job_id, and_(*conditions), most, newest_first=before is not None)
+        order = [key if is_forward else key.desc() for key in _keys(requests, wanted)]
+        found = self._selected(and_(*conditions), most, order)
         return found if before is None else found[::-1]
 
     def where(self, *conditions: ColumnElement[bool], most: int) -> list[FoundRow]:
@@ -131,13 +149,11 @@ class Lookups:
                 found[row.document] = None
         return list(found)
 
-    def _found(
-        self, job_id: JobId, condition: ColumnElement[bool], most: int | None = None, *, newest_first: bool = False
-    ) -> list[FoundRow]:
-        return self._selected(and_(requests.c.job_id == job_id, condition), most, newest_first=newest_first)
+    def _found(self, job_id: JobId, condition: ColumnElement[bool]) -> list[FoundRow]:
+        return self._selected(and_(requests.c.job_id == job_id, condition), None)
 
     def _selected(
-        self, condition: ColumnElement[bool], most: int | None, *, newest_first: bool = False
+        self, condition: ColumnElement[bool], most: int | None, order: Sequence[ColumnElement[Any]] = ()
     ) -> list[FoundRow]:
         c = requests.c
         columns = (*(c[name] for name in FINISHED), shards.c.backend, shards.c.batch_id)
@@ -145,9 +161,28 @@ class Lookups:
             select(*columns, c.offset, c.length, c.sent_model, c.text_at)
             .outerjoin(shards, shards.c.id == c.result_shard)
             .where(condition)
-            .order_by(c.seq.desc() if newest_first else c.seq)
+            .order_by(*(order or [c.seq]))
             .limit(most)
         )
         with self._db.read() as tx:
             rows = tx.execute(query).all()
         return [FoundRow(finished(row[:-6], *row[-6:-4]), Span(row[-4], row[-3]), *row[-2:]) for row in rows]
+
+
+def _keys(table: FromClause, wanted: RowFilter) -> list[ColumnElement[Any]]:
+    """Return what a list is sorted by: the column, and the place in the job."""
+    if wanted.order is None:
+        return [table.c.seq]
+    column = table.c[wanted.order]
+    nullable = func.coalesce(type_coerce(column, BigInteger), 0) if wanted.order == "settled_at" else column
+    return [nullable, table.c.seq]
+
+
+def _beyond(job_id: JobId, wanted: RowFilter, seq: int, *, is_forward: bool) -> ColumnElement[bool]:
+    """Return the condition for rows that come after the row at a place, or before it."""
+    c, there = requests.c, requests.alias("there")
+    if wanted.order is None:
+        return c.seq > seq if is_forward else c.seq < seq
+    row = select(*_keys(there, wanted)).where(there.c.job_id == job_id, there.c.seq == seq).scalar_subquery()
+    here = tuple_(*_keys(requests, wanted))
+    return here > row if is_forward else here < row

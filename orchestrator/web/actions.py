@@ -69,7 +69,7 @@ def run_now(reader: HomeReader, form: Form, who: str) -> str:
     if schedule is None:
         raise UsageError(f"there is no schedule {form.get('schedule', '')}")
     manual_actions.make_due(reader.store, schedule, who, now())
-    return "/nights"
+    return "/schedules"
 
 
 def revise(reader: HomeReader, form: Form, who: str) -> str:
@@ -124,4 +124,4 @@ def terms(reader: HomeReader, address: PageAddress) -> View:
         "outlooks": outlooks,
         "problem": problem,
     }
-    return View("terms.html", f"Terms of {job.name}", "tonight", facts, live=False)
+    return View("terms.html", f"Terms of {job.name}", "jobs", facts, live=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
@@ -140,9 +141,7 @@ class Pages:
             view = View("empty.html", "", "") if page is None else page(reader, address)
             return self._rendered(reader, view, visitor, here, layout), view.status
         except OrchError as error:
-            facts = {"message": error.message, "hint": error.hint}
-            found = ("Not found", 404) if isinstance(error, UsageError) else ("Not shown", 503)
-            view = View("error.html", found[0], "", facts, status=found[1])
+            view = _error_view(error)
         except Exception:
             log.exception("the page %s cannot be made", here)
             facts = {"message": "this page cannot be made: a defect of orch", "hint": "its log has the details"}
@@ -175,14 +174,13 @@ class Pages:
         try:
             place = await self._threaded(lambda: action(self._readers(), request.scope[FORM], visitor.name))
         except OrchError as caught:
-            return await self._refused(caught, request)
+            return await self._refused(caught, request, "Not done")
         return RedirectResponse(place, 303)
 
-    async def _refused(self, refusal: OrchError, request: Request) -> Response:
-        def why(reader: HomeReader, address: PageAddress) -> View:
-            raise refusal
-
-        return await self._answer(why, request)
+    async def _refused(self, refusal: OrchError, request: Request, title: str = "") -> Response:
+        """Say why there is no answer. Nothing updates that page: its address is not one of a page."""
+        view = replace(_error_view(refusal, title), live=False)
+        return await self._answer(lambda reader, address: view, request)
 
     async def _picture(self, request: Request) -> Response:
         address = PageAddress(request.path_params, request.query_params)
@@ -277,6 +275,12 @@ class Pages:
             return Response(status_code=404)
 
         return await self._refused(UsageError("there is no such page"), request)
+
+
+def _error_view(error: OrchError, title: str = "") -> View:
+    found = ("Not found", 404) if isinstance(error, UsageError) else ("Not shown", 503)
+    facts = {"message": error.message, "hint": error.hint}
+    return View("error.html", title or found[0], "", facts, status=found[1])
 
 
 class _Static(StaticFiles):

@@ -390,6 +390,42 @@ def test_downloaded_rows_are_those_of_fetch(
     assert client.get(f"/jobs/{home.new.id}/rows.xml").status_code == 404
 
 
+def test_rows_are_sorted_by_their_columns_and_lead_on_in_that_order(home: WebHome, tab: Tab, view: Shown) -> None:
+    shown = "[...document.querySelectorAll('#rows tbody td.name a')].map(one => one.innerText)"
+    tab.open(f"{view.url}/jobs/{home.new.id}/rows")
+    assert tab.js("document.querySelector('#rows th[aria-sort]')") is None
+    for order, first in (("ascending", "letters/2026/letter-000.txt"), ("descending", "scans/page-3.pdf")):
+        tab.js("[...document.querySelectorAll('#rows th a')].find(one => one.innerText === 'document').click()")
+        tab.until(f"document.querySelector('#rows th')?.ariaSort === '{order}'")
+        assert tab.js(shown)[0] == first
+    tab.js("document.querySelector('a[rel=next]').click()")
+    tab.until("document.querySelectorAll('#rows tbody tr').length === 14")
+    assert tab.js(shown)[-1] == "letters/2026/letter-000.txt"
+    tab.js("document.querySelector('#rows tbody a').click()")
+    tab.until("document.querySelector('h1').innerText.startsWith('letters/2026/letter-013.txt')")
+    tab.js("document.querySelector('a[rel=next]').click()")
+    tab.until("document.querySelector('h1').innerText.startsWith('letters/2026/letter-012.txt')")
+    tab.open(f"{view.url}/jobs/{home.new.id}/rows?sort=nonsense&state=failed")
+    assert len(tab.js(shown)) == 4
+
+
+def test_a_page_that_is_not_there_says_so_and_goes_on_saying_it(home: WebHome, tab: Tab, view: Shown) -> None:
+    for path in ("/nope", f"/jobs/{home.new.id}/nope", f"/jobs/{home.new.id}/rows.xml"):
+        assert tab.open(view.url + path) == 404
+        assert tab.text("h1") == "Not found"
+        assert tab.js("document.body.dataset.live") == "", "an update would empty the page"
+
+
+def test_a_missed_deadline_shows_on_every_page_that_names_it(home: WebHome, client: httpx2.Client) -> None:
+    night = night_of(home.new.created_at)
+    cell = re.search(rf'class="night (\w+)[^>]*href="/nights/{night}"', client.get("/nights").text)
+    assert cell is not None
+    assert cell[1] == "bad"
+    assert re.search(r"missed by \d+ h", client.get(f"/jobs/{home.new.id}").text)
+    assert 'title="missed"' in client.get(f"/jobs?q={home.new.id}").text
+    assert 'title="missed"' not in client.get(f"/jobs?q={home.running.id}").text
+
+
 def test_two_runs_of_one_job_are_compared_unless_others_are_chosen(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/nights")
     assert tab.js("[...document.querySelectorAll('select')].map(one => one.value)") == [home.old.id, home.new.id]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from orchestrator.core.model import Job
+from orchestrator.core.model import FinishedRow, Job
 from orchestrator.store import Store
-from orchestrator.store.lookups import RowFilter
+from orchestrator.store.lookups import ORDERS, RowFilter
 from tests.support.stored import NOW, failed, job, row, settle, sharded, succeeded
 
 
@@ -25,7 +28,7 @@ def letters(store: Store) -> Job:
 
 
 def places(
-    store: Store, of: Job, most: int = 3, after: int = -1, before: int | None = None, **wanted: str
+    store: Store, of: Job, most: int = 3, after: int = -1, before: int | None = None, **wanted: Any
 ) -> list[int]:
     found = store.lookups.page(of.id, RowFilter(**wanted), most, after=after, before=before)
     return [one.row.seq for one in found]
@@ -50,6 +53,32 @@ def test_rows_are_found_by_state_code_task_and_text(store: Store, letters: Job) 
     assert places(store, letters, text="r9") == [9], "custom_ids are looked through too"
     assert places(store, letters, text="%b_") == [0], "what a database takes for a pattern is text"
     assert places(store, letters, text="letter", task="odd") == [3, 5, 7]
+
+
+def test_rows_are_sorted_by_each_column_and_pages_join_at_every_place(store: Store, letters: Job) -> None:
+    found = {one.row.seq: one.row for one in store.lookups.page(letters.id, RowFilter(), 10)}
+    keys: dict[str, Callable[[FinishedRow], Any]] = {
+        "document": lambda row: row.document,
+        "task": lambda row: row.task,
+        "state": lambda row: row.state,
+        "input_tokens": lambda row: row.usage.input_tokens,
+        "output_tokens": lambda row: row.usage.output_tokens,
+        "cost": lambda row: row.cost,
+        "attempt": lambda row: row.attempt,
+        "settled_at": lambda row: 0 if row.settled_at is None else row.settled_at.timestamp(),
+    }
+    assert set(keys) == set(ORDERS)
+    for name, key in keys.items():
+        every = places(store, letters, 10, order=name)
+        if name != "document":  # databases sort letters in their own ways
+            assert every == sorted(found, key=lambda seq: (key(found[seq]), seq)), name
+        for descending, wanted in ((False, every), (True, every[::-1])):
+            sort: dict[str, Any] = {"order": name, "descending": descending}
+            for at, seq in enumerate(wanted):
+                assert places(store, letters, 3, after=seq, **sort) == wanted[at + 1 : at + 4], (name, descending)
+                assert places(store, letters, 3, before=seq, **sort) == wanted[max(0, at - 3) : at], (name, seq)
+    assert places(store, letters, order="state", task="odd", descending=True) == [1, 9, 7]
+    assert places(store, letters, order="cost", after=99) == [], "a row that is not there"
 
 
 def test_a_row_is_found_by_its_place(store: Store, letters: Job) -> None:

@@ -74,7 +74,11 @@ def test_a_job_is_cancelled_once(desk: Desk) -> None:
         assert desk.do("cancel", job=job).status_code == 303
     assert desk.events(job, EventKind.CANCEL) == ["asked for by the user"]
     assert desk.store.jobs.get(job).cancel_requested_at is not None
-    assert "has already ended" in desk.do("cancel", job=desk.home.new.id).text
+    refused = desk.do("cancel", job=desk.home.new.id).text
+    assert "has already ended" in refused
+    assert "<h1>Not done</h1>" in refused
+    assert 'data-live=""' in refused, "an update would take the reason away"
+    assert "begins when <code>orch up</code> runs" in desk.client.get(f"/jobs/{job}").text
 
 
 def test_a_page_that_cannot_be_made_says_so(desk: Desk) -> None:
@@ -131,7 +135,8 @@ def test_a_schedule_runs_now_once(desk: Desk, tmp_path: Path, capsys: pytest.Cap
         )
     )
     assert run(["schedule", "add", str(tmp_path / "in.jsonl"), "--cron", "0 22 * * *", "--tz", "UTC"]) == 0
-    assert desk.do("run", schedule="in").status_code == 303
+    done = desk.do("run", schedule="in")
+    assert (done.status_code, done.headers["location"]) == (303, "/schedules"), "where the night is seen"
     assert desk.do("run", schedule="in").status_code == 404, "it is due already"
     [night] = desk.store.schedules.nights(None)
     assert (night.state, night.asked_by) == (NightState.DUE, "the user")

@@ -18,6 +18,7 @@ from orchestrator.core.shards import Shard
 from orchestrator.reports import status
 from orchestrator.reports.cost_reader import cost_of
 from orchestrator.reports.night import last_runs
+from orchestrator.reports.night_pages import kept_words
 from orchestrator.reports.status import JobDetail
 from orchestrator.store.lookups import RowFilter
 from orchestrator.web.figures import NOTHING, CommandJson
@@ -41,6 +42,7 @@ class JobPage:
     def __call__(self, reader: HomeReader, address: PageAddress) -> View:
         job, at = found_job(reader, address), now()
         detail = reader.detail(job.id)
+        due = detail.line.due(at)
         forecasts = [one for one in reader.store.forecasts.since(job.created_at) if one.job_id == job.id]
         told = {**replace(detail, events=()).to_json(), "outlook": self._outlooks.told(reader, job).get("outlook")}
         shown_events = None if address.query.get("events") == "all" else EVENTS
@@ -52,6 +54,8 @@ class JobPage:
                 "job": job,
                 "told": CommandJson(f"status {job.id}", told),
                 "is_open": not detail.line.state.is_final,
+                "due": due and kept_words(due),
+                "is_late": detail.line.is_late(at),
                 "events": list(reversed(detail.events))[:shown_events],
                 "more_events": 0 if shown_events is None else max(0, len(detail.events) - shown_events),
                 "more_shards": max(0, len(detail.shards) - SHARDS),
@@ -65,15 +69,17 @@ class JobPage:
 
 def job_list(reader: HomeReader, address: PageAddress) -> View:
     """Show all jobs, newest first; or the jobs and documents with a text in their name or id."""
-    text, page = address.query.get("q", "").strip(), address.number("page") or 0
+    text, page, at = address.query.get("q", "").strip(), address.number("page") or 0, now()
     found = reader.store.jobs.newest(PAGE + 1, skip=page * PAGE, text=text)
-    lines = status.lines(reader.store, found[:PAGE], now(), reader.running_cost)
+    lines = status.lines(reader.store, found[:PAGE], at, reader.running_cost)
     return View(
         "jobs.html",
         "Jobs",
         "jobs",
         {
-            "jobs": [(line.job, CommandJson(f"status {line.job.id}", line.to_json())) for line in lines],
+            "jobs": [
+                (line.job, CommandJson(f"status {line.job.id}", line.to_json()), line.is_late(at)) for line in lines
+            ],
             "text": text,
             "documents": _documents(reader, text) if text and not page else [],
             "most_documents": MOST_DOCUMENTS,

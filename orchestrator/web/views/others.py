@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -63,7 +63,7 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
         {
             "weeks": [
                 [
-                    _cell(day, of_night.get(day, ()), tonight)
+                    _cell(day, of_night.get(day, ()), at)
                     for day in (first + timedelta(days=7 * week + n) for n in range(7))
                 ]
                 for week in range(WEEKS)
@@ -101,10 +101,11 @@ def schedules(reader: HomeReader, address: PageAddress) -> View:
     )
 
 
-def _cell(day: date, lines: Sequence[status.JobLine], tonight: date) -> dict[str, Any]:
+def _cell(day: date, lines: Sequence[status.JobLine], at: datetime) -> dict[str, Any]:
+    tonight = night_of(at)
     final = last_runs(lines, lambda line: line.job)
     rows, answered = sum(line.counts.total for line in final), sum(line.counts.succeeded for line in final)
-    bad = any(line.job.error is not None or line.counts.expired for line in final)
+    bad = any(line.job.error is not None or line.counts.expired or line.is_late(at) for line in final)
     going = any(not line.state.is_final for line in final)
     state = "" if not lines else "bad" if bad else "going" if going else "warn" if answered < rows else "good"
     return {

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,7 +22,7 @@ from orchestrator.policy.advice import advice_for
 from orchestrator.policy.sent_text import question_text
 from orchestrator.reports.quote_words import place_words
 from orchestrator.reports.requests_and_answers import Exchange, exchange_at
-from orchestrator.store.lookups import FoundRow, RowFilter
+from orchestrator.store.lookups import ORDERS, FoundRow, RowFilter
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.marked_text import MarkedText, abridged, marked_texts
 from orchestrator.web.reader import HomeReader
@@ -30,6 +30,17 @@ from orchestrator.web.views import PageAddress, View
 from orchestrator.web.views.jobs import found_job
 
 PAGE = 50
+HEADS = {
+    "document": "document",
+    "task": "task",
+    "state": "state",
+    "input_tokens": "tokens in",
+    "output_tokens": "out",
+    "cost": "cost",
+    "attempt": "attempt",
+    "settled_at": "answered",
+}
+"""Titles of the columns that sort the list."""
 CHUNK = 500
 """Rows of a download that are read at a time."""
 MOST_FIELDS = 6
@@ -54,14 +65,31 @@ class RowQuery:
 
     @classmethod
     def of(cls, address: PageAddress) -> RowQuery:
-        """Read the conditions of an address; an unknown state is left out."""
-        stated = {name: address.query.get(name, "").strip() for name in ("state", "code", "task", "q")}
+        """Read the conditions of an address; an unknown state or column is left out."""
+        stated = {name: address.query.get(name, "").strip() for name in ("state", "code", "task", "q", "sort")}
         state = stated["state"] if stated["state"] in set(RequestState) else None
-        return cls(stated, RowFilter(state, stated["code"] or None, stated["task"] or None, stated["q"] or None))
+        order = stated["sort"].removeprefix("-")
+        wanted = RowFilter(
+            state,
+            stated["code"] or None,
+            stated["task"] or None,
+            stated["q"] or None,
+            order if order in ORDERS else None,
+            descending=order in ORDERS and stated["sort"].startswith("-"),
+        )
+        return cls(stated, wanted)
 
-    def link(self, **place: int) -> str:
-        """Return the query of an address with these conditions."""
-        return urlencode({**{name: value for name, value in self.stated.items() if value}, **place})
+    def link(self, **changes: int | str) -> str:
+        """Return the query of an address with these conditions, some of them changed."""
+        return urlencode({name: value for name, value in {**self.stated, **changes}.items() if value != ""})
+
+    def heads(self) -> Iterator[dict[str, Any]]:
+        """Yield the columns that sort the list: their links, and the direction of the one that does."""
+        for name, title in HEADS.items():
+            is_it = self.wanted.order == name
+            down = "-" if is_it and not self.wanted.descending else ""
+            arrow = ("descending" if self.wanted.descending else "ascending") if is_it else None
+            yield {"name": name, "title": title, "link": self.link(sort=f"{down}{name}"), "sorted": arrow}
 
 
 def rows(reader: HomeReader, address: PageAddress) -> View:
@@ -85,6 +113,7 @@ def rows(reader: HomeReader, address: PageAddress) -> View:
             "fields": fields,
             "query": query.stated,
             "link": query.link(),
+            "heads": {head["name"]: head for head in query.heads()},
             "states": list(RequestState),
             "counts": reader.store.jobs.counts([job.id])[job.id],
             "codes": reader.store.failures.reasons(job.id),
@@ -121,14 +150,15 @@ def _cell(value: Any) -> str:
 
 
 def download(reader: HomeReader, address: PageAddress) -> Iterator[bytes]:
-    """Yield the filtered rows of a job as JSONL or CSV, as `orch fetch --partial` writes them.
+    """Yield the filtered rows of a job in input order as JSONL or CSV, as `orch fetch --partial` writes them.
 
     Raises UsageError for an unknown job or form, and StorageError, in the middle, if a result file is gone.
     """
     job, query, form = found_job(reader, address), RowQuery.of(address), address.path["form"]
     if form not in ("csv", "jsonl"):
         raise UsageError(f"rows are downloaded as csv or jsonl, not as {shortened(str(form), 20)}")
-    checks, rows = merging_checks(reader.store, reader.home, job), _filtered(reader, job, query.wanted)
+    unsorted = replace(query.wanted, order=None, descending=False)
+    checks, rows = merging_checks(reader.store, reader.home, job), _filtered(reader, job, unsorted)
     lines = merge.lines(reader.home.results, rows, checks, style="jsonl", partial=True)
     if form == "csv":
         return csv_lines(lines, Layout(job.id, schemas_of(job), flat=True))

@@ -42,6 +42,7 @@ class Tonight:
         found = [
             {
                 "job": job,
+                "is_late": line.is_late(at),
                 "line": CommandJson(f"status {job.id}", line.to_json()),
                 "outlook": self._outlooks.told(reader, job),
                 "report": CommandJson(f"report night {job.id}", NightReport(None, at, [report]).to_json()),
