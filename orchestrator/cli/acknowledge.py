@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.context import Context, opened
-from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.core.clock import day, now
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import EventKind
+from orchestrator.library.context import Context, opened
+from orchestrator.reports.layout import Column, table
 
 if TYPE_CHECKING:
     from orchestrator.store.failures import Failure

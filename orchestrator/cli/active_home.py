@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.context import Context
 from orchestrator.cli.output import say
 from orchestrator.core.errors import UsageError
 from orchestrator.daemon.replica.status_file import read_status
+from orchestrator.library.context import Context
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

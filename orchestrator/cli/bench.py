@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.console_progress import LiveProgress, progress
-from orchestrator.cli.context import Context, ready, say_exposure
 from orchestrator.cli.failures import CommandInterrupted
 from orchestrator.cli.options import FILE
 from orchestrator.cli.output import json_option, print_json, quiet_option
 from orchestrator.core.clock import now
 from orchestrator.core.durations import HOUR, duration
 from orchestrator.core.errors import UsageError
+from orchestrator.library.context import Context, ready, say_exposure
 
 if TYPE_CHECKING:
     from orchestrator.daemon.bench.run import BenchTold

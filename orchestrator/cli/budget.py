@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.context import opened
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.clock import now
 from orchestrator.core.money import amount, money
+from orchestrator.library.context import opened
 from orchestrator.policy.budgets import BudgetStanding
 from orchestrator.reports.listings import standing_json
 

@@ -13,7 +13,6 @@ import click
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import BatchLimits
 from orchestrator.cli.console_progress import progress
-from orchestrator.cli.context import is_current, say_keys
 from orchestrator.cli.options import scope_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
@@ -26,6 +25,7 @@ from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
 from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
+from orchestrator.library.context import is_current, say_keys
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.dialects import recipient_of

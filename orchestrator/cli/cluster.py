@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli.context import opened
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.errors import UsageError
+from orchestrator.library.context import opened
 from orchestrator.settings.backends import RayBackend
 from orchestrator.settings.config import Config
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from orchestrator.cli.layout import Line, StyledText
-from orchestrator.cli.terminal import safe_output, under, width_of
+from orchestrator.cli.terminal import safe_output, under
 from orchestrator.core.sanitize import escape_controls
+from orchestrator.library.messages import width_of
+from orchestrator.reports.layout import Line, StyledText
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group, RenderableType

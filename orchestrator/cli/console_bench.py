@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.layout import Cell, Column, Line, StyledText, sentence, table
 from orchestrator.reports.bench import (
     COLUMNS,
     RANKS,
@@ -13,6 +12,7 @@ from orchestrator.reports.bench import (
     rates_words,
     tune_cells,
 )
+from orchestrator.reports.layout import Cell, Column, Line, StyledText, sentence, table
 
 PLOT = 40
 """Columns of the longest bar."""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from decimal import Decimal
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.layout import Cell, Column, Line, StyledText, pairs, sentence, table
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import JobState
 from orchestrator.core.money import money
+from orchestrator.reports.layout import Cell, Column, Line, StyledText, pairs, sentence, table
+from orchestrator.reports.plans import chance, clock
 from orchestrator.reports.words import STATE_STYLE, marked_words, tokens, unpriced_words
 
 if TYPE_CHECKING:
-    from orchestrator.policy.planner import Cost, FirstRow, Outlook, Plan, Refusal, Route
+    from orchestrator.policy.planner import Outlook
     from orchestrator.reports.status import JobDetail, JobLine
     from orchestrator.store.quality import Quality
 
@@ -140,7 +139,7 @@ def _outlook(outlook: Outlook, *, dated: bool) -> str:
     told = [f"{chance(outlook.chance)} in time"] if dated else []
     told.append(f"{money(outlook.expected)} more expected")
     if outlook.reroute is not None:
-        told.append(f"batches still running at {_clock(outlook.reroute.at)} go to {' and '.join(outlook.reroute.to)}")
+        told.append(f"batches still running at {clock(outlook.reroute.at)} go to {' and '.join(outlook.reroute.to)}")
     return "; ".join(told)
 
 
@@ -204,81 +203,3 @@ def chosen(events: Sequence[Happened], most: int) -> list[Happened]:
         or event.kind in DECISIVE
         or (event.kind == EventKind.ROUTED and place > rerouted)
     ]
-
-
-def plan_lines(
-    plan: Plan, deadline: datetime | None, width: int | None, problems: Mapping[str, str] = MappingProxyType({})
-) -> list[Line]:
-    """Show routes taken and refused, the total cost, and if the plan does not hold, what would.
-
-    `problems` are current problems of backends that the plan uses.
-    """
-    chances = [] if deadline is None else [Column(f"P(by {deadline.astimezone():%H:%M})")]
-    columns = (
-        Column(""),
-        Column("route"),
-        Column("rows", right=True),
-        Column("cost (p50–p95)", rank=1),
-        Column("done by (p50–p95)", rank=2),
-        *chances,
-        Column("reason", prose=True),
-    )
-
-    def cells(mark: str, one: Route | Refusal, rows: str, style: str = "") -> list[StyledText]:
-        cost = "—" if one.cost is None else _span(one.cost)
-        likely = [] if deadline is None else ["—" if one.chance is None else chance(one.chance)]
-        told = (mark, one.backend, rows, cost, _until(one.done_p50, one.done_p95), *likely, one.reason)
-        return [StyledText(text, style) for text in told]
-
-    rows = [cells("✓", route, f"{route.rows:,}") for route in plan.routes]
-    rows += [cells("✗", refused, "—", "dim") for refused in plan.refused]
-    lines = table(columns, rows, width)
-    if plan.starts_at is not None:
-        lines += sentence(f"rows wait until {_clock(plan.starts_at)}, when they cost less", width)
-    if plan.reroute is not None and deadline is not None:
-        what = f"batches still running at {_clock(plan.reroute.at)} go to {' and '.join(plan.reroute.to)}"
-        lines += sentence(f"reroute: {what}; {chance(plan.reroute.needed)} likely to be needed", width)
-    if plan.probe is not None:
-        lines += sentence(
-            f"probe: {number_of(plan.probe.rows, 'row')} to {plan.probe.backend}; {plan.probe.reason}", width
-        )
-    for backend in dict.fromkeys(one.backend for one in plan.first_rows):
-        lines += sentence(_asked_first(backend, [one for one in plan.first_rows if one.backend == backend]), width)
-    if plan.routes:
-        told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
-        used = [route.backend for route in plan.routes if route.backend in problems]
-        likely = f"no chance can be given: {' and '.join(used)} does not answer as it should"
-        if not used:
-            likely = f"{chance(plan.chance)} likely to be in time"
-        told = told if deadline is None else f"{told}, {likely}"
-        lines += sentence(told, width)
-    for backend, problem in problems.items():
-        lines += sentence(f"! {backend}: {problem}", width, "red")
-    if not plan.verdict.holds:
-        lines += sentence(f"! {plan.verdict.reason}", width, "red")
-        for option, value in plan.verdict.nearest():
-            lines += sentence(f"  would hold: {option} {value}", width)
-    return lines
-
-
-def _asked_first(backend: str, rows: Sequence[FirstRow]) -> str:
-    costs = [one.at_most for one in rows]
-    most = "without a bound" if None in costs else f"at most {money(sum(filter(None, costs), Decimal(0)))}"
-    return f"asked first at {backend}: {number_of(len(rows), 'row')}, {most}"
-
-
-def _span(cost: Cost) -> str:
-    return money(cost.p50) if cost.p50 == cost.p95 else f"{money(cost.p50)}–{money(cost.p95).lstrip('$')}"
-
-
-def _until(p50: datetime | None, p95: datetime | None) -> str:
-    return "—" if p50 is None and p95 is None else f"{_clock(p50)}–{_clock(p95)}"
-
-
-def _clock(at: datetime | None) -> str:
-    return "later" if at is None else at.astimezone().strftime("%a %H:%M")
-
-
-def chance(share: float) -> str:
-    """Format a probability; never as 100 % unless certain."""
-    return f"{min(share, 0.999):.1%}" if 0.99 < share < 1 else f"{share:.0%}"

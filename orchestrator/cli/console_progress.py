@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from orchestrator.cli.console import Screen, View, err, text_line
-from orchestrator.cli.layout import Line, StyledText, cell_width, paragraph, sentence, wrap
-from orchestrator.cli.terminal import width_of
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration
 from orchestrator.core.money import money
+from orchestrator.library.messages import width_of
+from orchestrator.reports.layout import Line, StyledText, cell_width, paragraph, sentence, wrap
 from orchestrator.reports.status import JobDetail, RateWindow
 from orchestrator.reports.words import STATE_STYLE, tokens
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.cli.layout import Cell, Column, Line, StyledText, sentence, table
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, moment_words
 from orchestrator.policy.calibration import Calibration
 from orchestrator.policy.diff import Difference
 from orchestrator.reports.cost import CostReport
+from orchestrator.reports.layout import Cell, Column, Line, StyledText, sentence, table
 from orchestrator.reports.night import NightReport
 from orchestrator.reports.night_pages import Block, blocks, change_cells, headline, job_title, title_of
 from orchestrator.reports.words import (

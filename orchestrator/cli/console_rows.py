@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.cli.layout import Cell, Line, StyledText, pairs, sentence
 from orchestrator.core.durations import duration, moment_words
 from orchestrator.core.money import money
 from orchestrator.policy.endpoints import messages_of
+from orchestrator.reports.layout import Cell, Line, StyledText, pairs, sentence
 from orchestrator.reports.quote_words import quote_words
 from orchestrator.reports.requests_and_answers import Exchange
 from orchestrator.reports.words import tokens

@@ -6,12 +6,12 @@ import re
 from decimal import Decimal
 
 from orchestrator.cli.console_rows import answer_text, messages
-from orchestrator.cli.layout import Line, StyledText, beside, pairs, sentence
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration
 from orchestrator.core.model import RequestState
 from orchestrator.core.money import money
 from orchestrator.policy.planner import Plan
+from orchestrator.reports.layout import Line, StyledText, beside, pairs, sentence
 from orchestrator.reports.requests_and_answers import Exchange
 from orchestrator.reports.trials import Trial, WholeJob, paired
 from orchestrator.reports.words import tokens

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.context import opened
 from orchestrator.cli.output import json_option, print_json
+from orchestrator.library.context import opened
 
 
 @click.command()

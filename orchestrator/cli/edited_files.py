@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 
 from orchestrator.cli.console_progress import LiveProgress
-from orchestrator.cli.context import Context
 from orchestrator.cli.output import say
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job
 from orchestrator.core.shards import AT_BACKEND
+from orchestrator.library.context import Context
 from orchestrator.pipeline.build.intake import How, Intake, Options, earlier_content
 from orchestrator.pipeline.succession import Edited
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.context import Context, opened
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core import durations
 from orchestrator.core.clock import now
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.library.context import Context, opened
 from orchestrator.settings.backends import EnginesBackend, FleetBackend
 
 GIB = 1024**3

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.layout import paragraph
-from orchestrator.cli.terminal import width_of
 from orchestrator.core.errors import BackendRefused, InputError, OrchError, RequestRefused
 from orchestrator.core.sanitize import escape_controls
+from orchestrator.library.messages import width_of
+from orchestrator.reports.layout import paragraph
 
 INTERRUPTED = 130
 

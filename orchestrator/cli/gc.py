@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.console_progress import progress
-from orchestrator.cli.context import Context, opened
 from orchestrator.cli.output import json_option, print_json, quiet_option, say, show
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
+from orchestrator.library.context import Context, opened
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.gc.backup import BackupContents

@@ -11,13 +11,11 @@ from pathlib import Path
 import click
 
 from orchestrator.cli.console import out
-from orchestrator.cli.console_jobs import job_detail, plan_lines
+from orchestrator.cli.console_jobs import job_detail
 from orchestrator.cli.console_progress import LiveProgress, progress
-from orchestrator.cli.context import Context, opened, ready, say_exposure
 from orchestrator.cli.edited_files import of_edited
 from orchestrator.cli.options import FILE, FORCE, TableFlags, fail_on_option, job_options, table_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
-from orchestrator.cli.plan import plan_json
 from orchestrator.cli.rows import form_of, may_overwrite, place_of, require_own, table_for, write_rows
 from orchestrator.core.clock import now
 from orchestrator.core.counts import FailOn, number_of
@@ -29,12 +27,14 @@ from orchestrator.daemon import manual_actions
 from orchestrator.daemon.lock import running_engine
 from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
+from orchestrator.library.context import Context, opened, ready, say_exposure
 from orchestrator.pipeline.build.intake import How, Intake, Options, draft
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.finish import outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of, writing
 from orchestrator.reports import status
+from orchestrator.reports.plans import plan_json, plan_lines
 from orchestrator.settings.job_spec import format_of
 from orchestrator.settings.stored_spec import tasks_of
 

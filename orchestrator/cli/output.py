@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from orchestrator.cli.layout import paragraph
-from orchestrator.cli.terminal import width_of
 from orchestrator.core.sanitize import escape_controls
+from orchestrator.library.messages import say as say
+from orchestrator.library.messages import width_of
+from orchestrator.reports.layout import paragraph
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 JOB = click.argument("job_name", metavar="JOB")
@@ -26,21 +27,12 @@ def quiet_option(function: Command) -> Command:
     return click.option("-q", "--quiet", is_flag=True, help="Show no progress.")(function)
 
 
-def say(text: str) -> None:
-    """Print a message for the user on stderr."""
-    _written(sys.stderr, text)
-
-
 def show(text: str, *, whole: bool = False) -> None:
     """Print a result for people on stdout; `whole` keeps its lines and end unchanged."""
     if whole:
         sys.stdout.write(escape_controls(text))
     else:
-        _written(sys.stdout, text)
-
-
-def _written(stream: TextIO, text: str) -> None:
-    stream.write(paragraph(text, width_of(stream)) + "\n")
+        sys.stdout.write(paragraph(text, width_of(sys.stdout)) + "\n")
 
 
 def print_json(value: Any) -> None:

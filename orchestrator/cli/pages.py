@@ -19,7 +19,7 @@ from orchestrator.web.access import KeyRing, PageAccess
 if TYPE_CHECKING:
     import socket
 
-    from orchestrator.cli.context import Context
+    from orchestrator.library.context import Context
     from orchestrator.web.loop_health import LoopHealth
 
 Answer = TypeVar("Answer")

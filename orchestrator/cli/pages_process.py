@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from orchestrator.cli.context import Context, log_to, opened
 from orchestrator.cli.output import say
 from orchestrator.cli.pages import PagesOptions, access_at, serve_pages
 from orchestrator.cli.terminal import make_output_safe
 from orchestrator.core.ends_with_parent import command, end_with, how_it_ended
 from orchestrator.core.errors import BackendError, OrchError
+from orchestrator.library.context import Context, log_to, opened
 from orchestrator.server.engines.supervisor import RestartPolicy
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import Place

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrator.cli.context import Context, say_keys
 from orchestrator.cli.rows import WrittenRows, style_of, write_lines
 from orchestrator.core.model import Job
 from orchestrator.daemon.lock import engine_lock
 from orchestrator.daemon.loop import Engine
+from orchestrator.library.context import Context, say_keys
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import open_handle
 from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines

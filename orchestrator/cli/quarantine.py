@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.context import Context, opened
-from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.daemon import manual_actions
+from orchestrator.library.context import Context, opened
+from orchestrator.reports.layout import Column, table
 from orchestrator.reports.listings import held_json
 
 if TYPE_CHECKING:

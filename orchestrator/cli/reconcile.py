@@ -9,11 +9,11 @@ import click
 from orchestrator.backends import BATCH_GONE, Backend, RemoteBatch
 from orchestrator.backends.open import open_backend
 from orchestrator.backends.reconcile import Comparison, FindingKind, compare, is_open
-from orchestrator.cli.context import Context, opened, say_keys
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.shards import Shard
+from orchestrator.library.context import Context, opened, say_keys
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.context import Context, opened
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core import permissions
 from orchestrator.core.clock import now
 from orchestrator.core.durations import seconds_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import JobId
+from orchestrator.library.context import Context, opened
 
 if TYPE_CHECKING:
     from orchestrator.reports.cost import CostReport

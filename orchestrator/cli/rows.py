@@ -13,12 +13,12 @@ from typing import Any, BinaryIO, TextIO, cast
 import click
 
 from orchestrator.cli import drop_output
-from orchestrator.cli.context import Context
 from orchestrator.cli.options import TableFlags
 from orchestrator.core import addresses
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import Job, JobKind
+from orchestrator.library.context import Context
 from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.finish import outputs
 from orchestrator.pipeline.finish.delivery import BY_HAND, is_foreign, output_of

@@ -1,111 +1,51 @@
-"""Commands that see a job through: as the home's engine, or by following the engine that runs."""
+"""Commands that see a job through, until a signal asks them to stop."""
 
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from orchestrator.cli.build_processes import BuildProcesses
 from orchestrator.cli.console_progress import LiveProgress
-from orchestrator.cli.context import Context, log_to
 from orchestrator.cli.failures import CommandInterrupted
 from orchestrator.core import interrupts
 from orchestrator.core.counts import number_of
-from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import ShardState
-from orchestrator.daemon.lock import Holder, engine_lock
-from orchestrator.daemon.loop import Engine
-from orchestrator.pipeline.plan.rows_without_backend import request_refused
+from orchestrator.daemon.lock import Holder
+from orchestrator.library.context import Context, log_to
+from orchestrator.library.driving import Driver
 from orchestrator.reports import status
 from orchestrator.settings.backends import OwnServer
-
-FOLLOW_SECONDS = 0.5
 
 
 def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
     """Run the job to its end as the engine, or follow the running engine. Return the job's final state."""
-    rate = status.RateWindow()
-
-    def tell(engine: Engine) -> None:
-        for news in engine.news():
-            view.say(f"orch: {news}")
-
-    def look(engine: Engine) -> None:
-        tell(engine)
-        draw(engine.problem)
-
-    def draw(problem: str | None) -> None:
-        if view.is_due():
-            detail = context.detail(job.id, problem)
-            view.job(detail, rate.add(time.monotonic(), detail.line.done))
-
-    def be_engine(over: Callable[[], bool]) -> None:
-        with (
-            BuildProcesses(context) as builds,
-            Engine(context.config, context.store, builds=builds) as engine,
-        ):
-            engine.listeners += [context.use, builds.use]
-            engine.run(over, look, mine=job)
-        # The last spans are sent as the engine ends.
-        tell(engine)
-
-    def follow(holder: Holder, is_new: bool) -> None:
-        if is_new:
-            view.say(f"orch: {holder} is this home's engine and runs the job; following it")
-        _check_held(context, job)
-        draw(None)
-
-    until_over(context, job, be_engine, follow)
+    with _driver(context, job, view) as driver:
+        driver.finish(job)
     return context.detail(job.id)
 
 
-def _check_held(context: Context, job: Job) -> None:
-    """Raise RequestRefused if the only rows left of a job are rows that a backend refuses alike."""
-    holds = context.store.holds.of(job.id)
-    if not holds or any(not shard.state.is_final for shard in context.store.shards.of_job(job.id)):
-        return
-    waiting = context.store.sizes.open_work(job.id)
-    held = {(hold.model, hold.task) for hold in holds}
-    if waiting and all(rows.avoid and (rows.model, rows.task) in held for rows in waiting):
-        raise request_refused(job, holds)
+def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
+    """See a cancelled job to its end: end it here, sending no row, or wait for the running engine."""
+    with _driver(context, job, view) as driver:
+        driver.see_end(job)
 
 
-def until_over(
-    context: Context,
-    job: Job,
-    be_engine: Callable[[Callable[[], bool]], None],
-    follow: Callable[[Holder, bool], None],
-) -> None:
-    """Call `be_engine(over)` while this process holds the home's lock, else `follow(holder, is_new)`, until a job is
-    over.
+@contextmanager
+def _driver(context: Context, job: Job, view: LiveProgress) -> Iterator[Driver]:
+    """Yield a driver that a signal stops. Raises CommandInterrupted if the job was not over then."""
 
-    Raises CommandInterrupted if a signal comes first; the job then stays as it is.
-    """
-    told: set[str] = set()
-    followed: Holder | None = None
-
-    def is_over() -> bool:
-        current = context.store.jobs.get(job.id)
-        return current.finished_at is not None or current.error is not None
+    def logging() -> AbstractContextManager[object]:
+        log_to(context.home)
+        return nullcontext()
 
     with interruptible() as interrupted:
-        while not is_over() and not interrupted():
-            with engine_lock(context.home) as holder:
-                if holder is None:
-                    followed = None
-                    log_to(context.home)
-                    be_engine(lambda: interrupted() or is_over())
-                    continue
-            follow(holder, str(holder) not in told)
-            told.add(str(holder))
-            followed = holder
-            time.sleep(FOLLOW_SECONDS)  # polls the database: the other process cannot wake this one
-        if interrupted() and not is_over():
-            raise CommandInterrupted(_stop_message(context, job, followed))
+        driver = Driver(context, view, interrupted, logging)
+        yield driver
+        if interrupted() and not driver.is_over(job):
+            raise CommandInterrupted(_stop_message(context, job, driver.followed))
 
 
 def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
@@ -146,33 +86,3 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         interrupts.ask(to_end=False)
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
-    """See a cancelled job to its end: end it here, sending no row, or wait for the running engine."""
-    rate = status.RateWindow()
-
-    def draw(problem: str | None) -> None:
-        if view.is_due():
-            detail = context.detail(job.id, problem)
-            view.job(detail, rate.add(time.monotonic(), detail.line.done))
-
-    def be_engine(over: Callable[[], bool]) -> None:
-        with Engine(context.config, context.store, dispatch=False) as engine:
-            engine.run(
-                lambda: over() or engine.pipeline.unreachable(job) is not None,
-                lambda running: draw(running.problem),
-                only=job,
-            )
-            if not over() and (why := engine.pipeline.unreachable(job)) is not None:
-                raise BackendError(
-                    f"cancellation requested, but a backend with its batches does not answer: {why}",
-                    hint="the next `orch up`, `orch run` or `orch cancel` completes it",
-                )
-
-    def follow(holder: Holder, is_new: bool) -> None:
-        if is_new:
-            view.say(f"orch: {holder} is this home's engine and will end it")
-        draw(None)
-
-    until_over(context, job, be_engine, follow)

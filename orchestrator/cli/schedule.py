@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import click
 
-from orchestrator.cli.context import Context, opened
 from orchestrator.cli.options import FILE, Dollars, fail_on_option
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.clock import now
@@ -22,6 +21,7 @@ from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Sch
 from orchestrator.core.zones import zone_of
 from orchestrator.daemon.lock import running_engine
 from orchestrator.daemon.manual_actions import USER, make_due, night_words
+from orchestrator.library.context import Context, opened
 from orchestrator.policy import cron_expressions, due_nights
 from orchestrator.reports.listings import last_night, name_of, night_json, schedule_json
 from orchestrator.settings.stored_spec import spec_of

@@ -6,9 +6,9 @@ import sys
 
 import click
 
-from orchestrator.cli.context import opened
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, show
 from orchestrator.core.errors import UsageError
+from orchestrator.library.context import opened
 
 
 @click.command("show", epilog=JOB_HELP)

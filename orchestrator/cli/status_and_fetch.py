@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.context import CommandSettings, Context, opened, require_current
 from orchestrator.cli.failures import CommandInterrupted
 from orchestrator.cli.options import TableFlags, fail_on_option, table_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
@@ -20,6 +19,7 @@ from orchestrator.core.counts import FailOn
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobState
 from orchestrator.core.schedules import Schedule
+from orchestrator.library.context import CommandSettings, Context, opened, require_current
 from orchestrator.reports.status import JobLine
 from orchestrator.settings.discovery import locate
 from orchestrator.store.glance import CannotGlance, Glance, glance

@@ -1,4 +1,4 @@
-"""Safe standard output and error: their width, and no printed text that acts on the terminal."""
+"""Safe standard output and error: no printed text acts on the terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from orchestrator.core.sanitize import escape_controls
-
-NARROWEST = 20
 
 
 class SafeStream:
@@ -65,15 +63,3 @@ def _safe(stream: TextIO | None) -> TextIO:
 def under(stream: TextIO) -> TextIO:
     """Return the stream below a safe one."""
     return stream.under if isinstance(stream, SafeStream) else stream
-
-
-def width_of(stream: TextIO) -> int | None:
-    """Return a stream's width in columns, or None without a terminal: programs get unwrapped lines."""
-    if not stream.isatty():
-        return None
-    told = os.environ.get("COLUMNS", "")
-    try:
-        columns = int(told) if told.isdecimal() else os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):
-        columns = 0
-    return max(NARROWEST, columns) if columns else 80

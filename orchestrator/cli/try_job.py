@@ -14,20 +14,20 @@ import click
 from orchestrator.cli.console import out
 from orchestrator.cli.console_progress import LiveProgress, progress
 from orchestrator.cli.console_trials import trial_lines, trials_side_by_side
-from orchestrator.cli.context import Context, ready, say_exposure
 from orchestrator.cli.failures import CommandInterrupted
 from orchestrator.cli.options import FILE, Dollars
 from orchestrator.cli.output import json_option, print_json, quiet_option, say
-from orchestrator.cli.plan import plan_json
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, OrchError, RefusedError, UsageError
 from orchestrator.core.model import JobKind
+from orchestrator.library.context import Context, ready, say_exposure
 from orchestrator.pipeline.build.intake import Options, kind_of, read_spec
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.build.sample import sampled
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.synchronous_backends import at_once
+from orchestrator.reports.plans import plan_json
 from orchestrator.reports.trials import Trial, WholeJob, trial_rows
 
 DOCUMENTS = 5

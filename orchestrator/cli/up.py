@@ -10,8 +10,6 @@ import click
 
 from orchestrator.backends import webhooks
 from orchestrator.cli.active_home import active_home
-from orchestrator.cli.build_processes import BuildProcesses
-from orchestrator.cli.context import Context, log_to, say_exposure
 from orchestrator.cli.options import Address, actions_option, names_option, web_option
 from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible
@@ -24,6 +22,8 @@ from orchestrator.core.money import money
 from orchestrator.daemon.lock import engine_lock
 from orchestrator.daemon.loop import Engine
 from orchestrator.daemon.scheduler import Scheduler
+from orchestrator.library.build_processes import BuildProcesses
+from orchestrator.library.context import Context, log_to, say_exposure
 from orchestrator.pipeline.gc import sweep
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import locate

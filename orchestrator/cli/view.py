@@ -6,11 +6,11 @@ import time
 
 import click
 
-from orchestrator.cli.context import Context, opened
 from orchestrator.cli.options import WEB_ADDRESS, Address, actions_option, names_option
 from orchestrator.cli.pages import PagesOptions, serve_pages
 from orchestrator.cli.running import interruptible
 from orchestrator.core.listening import bound
+from orchestrator.library.context import Context, opened
 
 LOOK_SECONDS = 0.2
 

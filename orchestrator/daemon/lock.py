@@ -35,8 +35,11 @@ class Holder:
 
 
 @contextmanager
-def engine_lock(home: Home) -> Iterator[Holder | None]:
-    """Take a home's engine lock: yields None if it is ours now, else its owner."""
+def engine_lock(home: Home, command: str | None = None) -> Iterator[Holder | None]:
+    """Take a home's engine lock: yields None if it is ours now, else its owner.
+
+    `command` tells people which program has the lock; default: this process's `orch` command.
+    """
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = home.lock.open("a+b", buffering=0)
@@ -49,7 +52,8 @@ def engine_lock(home: Home) -> Iterator[Holder | None]:
             yield _holder(home)
             return
         try:
-            _write(lock, json.dumps({"pid": os.getpid(), "command": " ".join(["orch", *sys.argv[1:]])}))
+            command = command or " ".join(["orch", *sys.argv[1:]])
+            _write(lock, json.dumps({"pid": os.getpid(), "command": command}))
         except OSError as error:
             raise StorageError(f"cannot write {home.lock}: {error.strerror}", hint="free disk space") from error
         try:

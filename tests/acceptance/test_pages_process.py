@@ -14,10 +14,10 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.cli.context import opened
 from orchestrator.cli.pages import PagesOptions
 from orchestrator.cli.pages_process import PagesProcess
 from orchestrator.core.listening import bound
+from orchestrator.library.context import opened
 from orchestrator.server.engines.supervisor import RestartPolicy
 from tests.support.cli import Orch, Process, write_config
 from tests.support.process import wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.context import log_to
+from orchestrator.library.context import log_to
 from orchestrator.settings.home import Home
 from tests.support.cli import Orch
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import build_processes
-from orchestrator.cli.build_processes import BuildProcesses
-from orchestrator.cli.context import Context
 from orchestrator.core.errors import OutputError, OutputFault
+from orchestrator.library import build_processes
+from orchestrator.library.build_processes import BuildProcesses
+from orchestrator.library.context import Context
 from orchestrator.pipeline.build.builds import BuildDied
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.cli.console_jobs import plan_lines
-from orchestrator.cli.plan import plan_json
 from orchestrator.core.clock import now
 from orchestrator.core.events import PROBE, EventKind
 from orchestrator.core.model import Job
@@ -14,6 +12,7 @@ from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.submit import rows_to_shards
 from orchestrator.pipeline.submit.admission import BatchRoom
+from orchestrator.reports.plans import plan_json, plan_lines
 from tests.support.hostedjob import Desk, Json, plain
 
 ROWS = 440

@@ -16,12 +16,12 @@ import httpx2
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.cli.context import Context, opened
 from orchestrator.cli.pages import PagesOptions, serve_pages
 from orchestrator.core.events import EventKind
 from orchestrator.core.listening import bound
 from orchestrator.core.model import JobId
 from orchestrator.core.schedules import NightState
+from orchestrator.library.context import Context, opened
 from orchestrator.store import Store
 from tests.support.webhome import WebHome, web_home
 

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.cli.context import opened
 from orchestrator.cli.pages import PagesOptions, serve_pages
 from orchestrator.core.listening import bound
 from orchestrator.core.replica.who_is_active import seconds
 from orchestrator.daemon.replica.status_file import ReplicaStatus, write_status
+from orchestrator.library.context import opened
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
 from orchestrator.settings.home import Home

@@ -10,11 +10,11 @@ from decimal import Decimal
 import pytest
 
 from orchestrator.cli.console_bench import bench_lines
-from orchestrator.cli.layout import cell_width
 from orchestrator.core.engines import EngineRates
 from orchestrator.policy.bench import Knee, NoKnee, Winner, verdict
 from orchestrator.reports.bench import BenchReport, Measured, Tuned, TunePoint
 from orchestrator.reports.bench_page import bench_page
+from orchestrator.reports.layout import cell_width
 from orchestrator.server.bench.point import BenchPoint, PointEnd
 from orchestrator.server.bench.rows import Mode
 

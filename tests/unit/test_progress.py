@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator.cli.console_jobs import EVENTS, chosen, job_detail, job_lines
 from orchestrator.cli.console_progress import LiveProgress, job_view
-from orchestrator.cli.layout import Line, cell_width
 from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.model import JobState, Usage
 from orchestrator.core.shards import ShardState
+from orchestrator.reports.layout import Line, cell_width
 from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.store.failures import FailureReason
 from orchestrator.store.jobs import Event

@@ -12,11 +12,11 @@ from xml.etree import ElementTree
 import pytest
 
 from orchestrator.cli.console_reports import cost_lines, forecast_lines
-from orchestrator.cli.layout import Line
 from orchestrator.core.model import Forecast, JobId, Price, Usage
 from orchestrator.core.money import money
 from orchestrator.policy.calibration import calibrate
 from orchestrator.reports.cost import CostLine, CostReport, Estimate
+from orchestrator.reports.layout import Line
 from orchestrator.reports.pages import DAYS, GROUPS, cost_page
 from orchestrator.reports.words import cost_cells, cost_notes
 

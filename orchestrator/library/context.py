@@ -1,4 +1,4 @@
-"""Settings, home and store of a command, and its log."""
+"""Settings, home and store of a command or of a caller's call, and their log."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.output import say
 from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, OrchError, UsageError
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.core.shards import Shard, ShardState
+from orchestrator.library.messages import say
 from orchestrator.reports import status
 from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.settings.discovery import Place, locate
@@ -285,9 +285,28 @@ class _LogFile(logging.FileHandler):
 
 
 def log_to(home: Home) -> None:
-    """Send the log to the home's file: stderr is for the user."""
-    handler = _LogFile(home.log, delay=True)
-    handler.setFormatter(_SafeLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    """Send the process's log to the home's file: stderr is for the user."""
+    logging.basicConfig(level=logging.INFO, handlers=[_log_file(home)], force=True)
     for noisy in ("httpx2", "httpcore", "openai", "anthropic", "uvicorn.access", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+@contextmanager
+def logging_to(home: Home) -> Iterator[None]:
+    """Send the log of orch, and of nothing else in this process, to the home's file for the length of a block."""
+    ours = logging.getLogger("orchestrator")
+    handler, level = _log_file(home), ours.level
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
+        ours.setLevel(level)
+        handler.close()
+
+
+def _log_file(home: Home) -> logging.Handler:
+    handler = _LogFile(home.log, delay=True)
+    handler.setFormatter(_SafeLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    return handler

@@ -7,7 +7,6 @@ once another engine has taken over.
 
 from __future__ import annotations
 
-import gc as collector  # `orchestrator.cli.gc` is a command
 import logging
 import os
 import pickle
@@ -22,10 +21,10 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from orchestrator.cli.context import Context, log_to, opened
 from orchestrator.core.clock import now
 from orchestrator.core.ends_with_parent import command, end_with, how_it_ended
 from orchestrator.core.errors import JobFilesError, OrchError, StorageError
+from orchestrator.library.context import Context, log_to, opened
 from orchestrator.pipeline.build.builds import BuildDied, BuildOrder, BuildSite
 from orchestrator.pipeline.provider_calls import Done
 from orchestrator.settings.config import Config
@@ -162,7 +161,6 @@ def main() -> None:
     """Carry out one order: the program of a build process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes means the engine
     end_with(int(sys.argv[-1]))
-    collector.enable()  # the command line's package turns it off
     with suppress(OSError):
         os.nice(BEHIND)
     charge: _Charge = pickle.load(sys.stdin.buffer)

@@ -1,0 +1,151 @@
+"""Jobs seen to their end: by this process as the home's engine, or by the engine that runs, which it follows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from orchestrator.core.errors import BackendError
+from orchestrator.core.model import Job
+from orchestrator.daemon.lock import Holder, engine_lock
+from orchestrator.daemon.loop import Engine
+from orchestrator.library.build_processes import BuildProcesses
+from orchestrator.library.context import Context
+from orchestrator.pipeline.plan.rows_without_backend import request_refused
+from orchestrator.reports import status
+
+FOLLOW_SECONDS = 0.5
+
+
+class ProgressView(Protocol):
+    """Shows a job's progress to a person."""
+
+    def say(self, text: str) -> None:
+        """Show a lasting message."""
+
+    def is_due(self) -> bool:
+        """True if a draw would show something now."""
+
+    def job(self, detail: status.JobDetail, rate: float) -> None:
+        """Show the state of a job; `rate` is in rows per second."""
+
+
+class Driver:
+    """Sees jobs of a home to their end while `interrupted` is false.
+
+    `logging` opens the home's log while this process is the engine. `followed` is the engine that was followed last,
+    None if it was this process.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        view: ProgressView,
+        interrupted: Callable[[], bool],
+        logging: Callable[[], AbstractContextManager[object]],
+        command: str | None = None,
+    ) -> None:
+        self._context = context
+        self._view = view
+        self._interrupted = interrupted
+        self._logging = logging
+        self._command = command
+        self._rate = status.RateWindow()
+        self.followed: Holder | None = None
+
+    def finish(self, job: Job) -> None:
+        """Run the job to its end as the engine, or follow the running engine."""
+        context, view = self._context, self._view
+
+        def look(engine: Engine) -> None:
+            tell(engine)
+            self._draw(job, engine.problem)
+
+        def tell(engine: Engine) -> None:
+            for news in engine.news():
+                view.say(f"orch: {news}")
+
+        def be_engine(over: Callable[[], bool]) -> None:
+            with (
+                BuildProcesses(context) as builds,
+                Engine(context.config, context.store, builds=builds) as engine,
+            ):
+                engine.listeners += [context.use, builds.use]
+                engine.run(over, look, mine=job)
+            # The last spans are sent as the engine ends.
+            tell(engine)
+
+        def follow(holder: Holder, is_new: bool) -> None:
+            if is_new:
+                view.say(f"orch: {holder} is this home's engine and runs the job; following it")
+            _check_held(context, job)
+            self._draw(job, None)
+
+        self._until_over(job, be_engine, follow)
+
+    def see_end(self, job: Job) -> None:
+        """See a cancelled job to its end: end it here, sending no row, or wait for the running engine."""
+        context, view = self._context, self._view
+
+        def be_engine(over: Callable[[], bool]) -> None:
+            with Engine(context.config, context.store, dispatch=False) as engine:
+                engine.run(
+                    lambda: over() or engine.pipeline.unreachable(job) is not None,
+                    lambda running: self._draw(job, running.problem),
+                    only=job,
+                )
+                if not over() and (why := engine.pipeline.unreachable(job)) is not None:
+                    raise BackendError(
+                        f"cancellation requested, but a backend with its batches does not answer: {why}",
+                        hint="the next `orch up`, `orch run` or `orch cancel` completes it",
+                    )
+
+        def follow(holder: Holder, is_new: bool) -> None:
+            if is_new:
+                view.say(f"orch: {holder} is this home's engine and will end it")
+            self._draw(job, None)
+
+        self._until_over(job, be_engine, follow)
+
+    def is_over(self, job: Job) -> bool:
+        """True if a job has ended or failed."""
+        current = self._context.store.jobs.get(job.id)
+        return current.finished_at is not None or current.error is not None
+
+    def _draw(self, job: Job, problem: str | None) -> None:
+        if self._view.is_due():
+            detail = self._context.detail(job.id, problem)
+            self._view.job(detail, self._rate.add(time.monotonic(), detail.line.done))
+
+    def _until_over(
+        self,
+        job: Job,
+        be_engine: Callable[[Callable[[], bool]], None],
+        follow: Callable[[Holder, bool], None],
+    ) -> None:
+        """Call `be_engine(over)` while this process holds the home's lock, else `follow(holder, is_new)`."""
+        told: set[str] = set()
+        while not self.is_over(job) and not self._interrupted():
+            with engine_lock(self._context.home, self._command) as holder:
+                if holder is None:
+                    self.followed = None
+                    with self._logging():
+                        be_engine(lambda: self._interrupted() or self.is_over(job))
+                    continue
+            follow(holder, str(holder) not in told)
+            told.add(str(holder))
+            self.followed = holder
+            time.sleep(FOLLOW_SECONDS)  # polls the database: the other process cannot wake this one
+
+
+def _check_held(context: Context, job: Job) -> None:
+    """Raise RequestRefused if the only rows left of a job are rows that a backend refuses alike."""
+    holds = context.store.holds.of(job.id)
+    if not holds or any(not shard.state.is_final for shard in context.store.shards.of_job(job.id)):
+        return
+    waiting = context.store.sizes.open_work(job.id)
+    held = {(hold.model, hold.task) for hold in holds}
+    if waiting and all(rows.avoid and (rows.model, rows.task) in held for rows in waiting):
+        raise request_refused(job, holds)

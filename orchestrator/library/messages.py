@@ -1,0 +1,28 @@
+"""Messages for people on standard error, wrapped to its width."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+from orchestrator.reports.layout import paragraph
+
+NARROWEST = 20
+
+
+def say(text: str) -> None:
+    """Print a message for the user on stderr."""
+    sys.stderr.write(paragraph(text, width_of(sys.stderr)) + "\n")
+
+
+def width_of(stream: TextIO) -> int | None:
+    """Return a stream's width in columns, or None without a terminal: programs get unwrapped lines."""
+    if not stream.isatty():
+        return None
+    told = os.environ.get("COLUMNS", "")
+    try:
+        columns = int(told) if told.isdecimal() else os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    return max(NARROWEST, columns) if columns else 80

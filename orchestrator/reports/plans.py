@@ -1,0 +1,142 @@
+"""Plans as lines for a terminal, and in their stable form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.counts import number_of
+from orchestrator.core.money import money
+from orchestrator.reports.layout import Column, Line, StyledText, sentence, table
+
+if TYPE_CHECKING:
+    from orchestrator.policy.planner import Cost, FirstRow, Plan, Refusal, Route
+
+
+def plan_lines(
+    plan: Plan, deadline: datetime | None, width: int | None, problems: Mapping[str, str] = MappingProxyType({})
+) -> list[Line]:
+    """Show routes taken and refused, the total cost, and if the plan does not hold, what would.
+
+    `problems` are current problems of backends that the plan uses.
+    """
+    chances = [] if deadline is None else [Column(f"P(by {deadline.astimezone():%H:%M})")]
+    columns = (
+        Column(""),
+        Column("route"),
+        Column("rows", right=True),
+        Column("cost (p50–p95)", rank=1),
+        Column("done by (p50–p95)", rank=2),
+        *chances,
+        Column("reason", prose=True),
+    )
+
+    def cells(mark: str, one: Route | Refusal, rows: str, style: str = "") -> list[StyledText]:
+        cost = "—" if one.cost is None else _span(one.cost)
+        likely = [] if deadline is None else ["—" if one.chance is None else chance(one.chance)]
+        told = (mark, one.backend, rows, cost, _until(one.done_p50, one.done_p95), *likely, one.reason)
+        return [StyledText(text, style) for text in told]
+
+    rows = [cells("✓", route, f"{route.rows:,}") for route in plan.routes]
+    rows += [cells("✗", refused, "—", "dim") for refused in plan.refused]
+    lines = table(columns, rows, width)
+    if plan.starts_at is not None:
+        lines += sentence(f"rows wait until {clock(plan.starts_at)}, when they cost less", width)
+    if plan.reroute is not None and deadline is not None:
+        what = f"batches still running at {clock(plan.reroute.at)} go to {' and '.join(plan.reroute.to)}"
+        lines += sentence(f"reroute: {what}; {chance(plan.reroute.needed)} likely to be needed", width)
+    if plan.probe is not None:
+        lines += sentence(
+            f"probe: {number_of(plan.probe.rows, 'row')} to {plan.probe.backend}; {plan.probe.reason}", width
+        )
+    for backend in dict.fromkeys(one.backend for one in plan.first_rows):
+        lines += sentence(_asked_first(backend, [one for one in plan.first_rows if one.backend == backend]), width)
+    if plan.routes:
+        told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
+        used = [route.backend for route in plan.routes if route.backend in problems]
+        likely = f"no chance can be given: {' and '.join(used)} does not answer as it should"
+        if not used:
+            likely = f"{chance(plan.chance)} likely to be in time"
+        told = told if deadline is None else f"{told}, {likely}"
+        lines += sentence(told, width)
+    for backend, problem in problems.items():
+        lines += sentence(f"! {backend}: {problem}", width, "red")
+    if not plan.verdict.holds:
+        lines += sentence(f"! {plan.verdict.reason}", width, "red")
+        for option, value in plan.verdict.nearest():
+            lines += sentence(f"  would hold: {option} {value}", width)
+    return lines
+
+
+def _asked_first(backend: str, rows: Sequence[FirstRow]) -> str:
+    costs = [one.at_most for one in rows]
+    most = "without a bound" if None in costs else f"at most {money(sum(filter(None, costs), Decimal(0)))}"
+    return f"asked first at {backend}: {number_of(len(rows), 'row')}, {most}"
+
+
+def _span(cost: Cost) -> str:
+    return money(cost.p50) if cost.p50 == cost.p95 else f"{money(cost.p50)}–{money(cost.p95).lstrip('$')}"
+
+
+def _until(p50: datetime | None, p95: datetime | None) -> str:
+    return "—" if p50 is None and p95 is None else f"{clock(p50)}–{clock(p95)}"
+
+
+def clock(at: datetime | None) -> str:
+    """Format the local weekday and time of day of a plan's moment."""
+    return "later" if at is None else at.astimezone().strftime("%a %H:%M")
+
+
+def chance(share: float) -> str:
+    """Format a probability; never as 100 % unless certain."""
+    return f"{min(share, 0.999):.1%}" if 0.99 < share < 1 else f"{share:.0%}"
+
+
+def plan_json(found: Plan) -> dict[str, Any]:
+    """Return the stable form of a plan, documented in docs/reference/json.md."""
+    return {
+        "routes": [
+            {"backend": route.backend, "rows": route.rows, "cost_usd": _cost(route.cost), "reason": route.reason,
+             "done_p50": _iso(route.done_p50), "done_p95": _iso(route.done_p95), "chance": round(route.chance, 4)}
+            for route in found.routes
+        ],
+        "refused": [
+            {"backend": one.backend, "reason": one.reason, "cost_usd": _cost(one.cost),
+             "done_p50": _iso(one.done_p50), "done_p95": _iso(one.done_p95),
+             "chance": None if one.chance is None else round(one.chance, 4)}
+            for one in found.refused
+        ],
+        "reroute": None if found.reroute is None else {
+            "at": _iso(found.reroute.at), "to": list(found.reroute.to), "needed": round(found.reroute.needed, 4),
+        },
+        "starts_at": _iso(found.starts_at),
+        "probe": None if found.probe is None else {
+            "backend": found.probe.backend, "rows": found.probe.rows, "at_most_usd": f"{found.probe.at_most:f}",
+            "reason": found.probe.reason,
+        },
+        "first_rows": [
+            {"backend": one.backend, "model": one.model,
+             "at_most_usd": None if one.at_most is None else f"{one.at_most:f}"}
+            for one in found.first_rows
+        ],
+        "expected_usd": f"{found.expected:f}",
+        "at_most_usd": f"{found.at_most:f}",
+        "chance": round(found.chance, 4),
+        "holds": found.verdict.holds,
+        "reason": found.verdict.reason,
+        "nearest": {
+            "deadline": _iso(found.verdict.deadline),
+            "budget_usd": None if found.verdict.budget is None else f"{found.verdict.budget:f}",
+        },
+    }  # fmt: skip
+
+
+def _cost(cost: Cost | None) -> dict[str, str] | None:
+    return None if cost is None else {"p50": f"{cost.p50:f}", "p95": f"{cost.p95:f}"}
+
+
+def _iso(at: Any) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")
