@@ -37,13 +37,13 @@ class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
 
     prompt_tokens: Tokens | None = None
     completion_tokens: Tokens | None = None
+    total_tokens: Any = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
     input_tokens: Tokens | None = None
     output_tokens: Tokens | None = None
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
-    total_tokens: Any = None
     # Cached tokens outside the details: Mistral, Moonshot, DeepSeek; also Anthropic's names, from gateways.
     num_cached_tokens: Tokens | None = None
     cached_tokens: Tokens | None = None
@@ -118,6 +118,8 @@ _decode_usage = msgspec.json.Decoder(_AnswerUsage | None, strict=False).decode
 _decode_parts = msgspec.json.Decoder(_Parts).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _NO_DETAILS = _Details()
+_TOTALS = _AnswerUsage.__struct_fields__.index("total_tokens") + 1
+"""Number of the usage's first fields, beside which most servers give none."""
 _PARTS: dict[str, type[_Details | _Searches]] = {
     "prompt_tokens_details": _Details,
     "completion_tokens_details": _Details,
@@ -236,6 +238,8 @@ def _known_fields(kind: type[_Fields], values: dict[str, Any]) -> _Fields:
 
 
 def _counted(usage: _AnswerUsage) -> TokenCounts:
+    if not any(msgspec.structs.astuple(usage)[_TOTALS:]):
+        return TokenCounts(usage.prompt_tokens or 0, 0, usage.completion_tokens or 0)
     taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
     given = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
     fed = usage.prompt_tokens or usage.input_tokens or 0

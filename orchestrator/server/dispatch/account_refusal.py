@@ -11,29 +11,30 @@ class AccountRefusal:
     Times are seconds of one monotonic clock; after each refusal the upstream gets no rows for `seconds`.
     """
 
-    __slots__ = ("_left_alone_until", "_refused_at", "_seconds", "_taken_at")
+    __slots__ = ("_left_alone_until", "_seconds", "_taken_at", "refused_at")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._left_alone_until = NEVER
-        self._refused_at: float | None = None
-        """When the refused row was sent."""
+        self.refused_at: float | None = None
+        """When the refused row was sent; None if the account is not refused."""
         self._taken_at = NEVER
         """When the latest accepted row was sent."""
 
     def refused(self, now: float, sent_at: float) -> None:
         """Record that it refused the account for a row sent at that time."""
-        self._refused_at = sent_at
+        self.refused_at = sent_at
         self._left_alone_until = now + self._seconds
 
     def took(self, sent_at: float) -> bool:
         """Record that it accepted a row sent at that time. False if that was before the refused row: no proof."""
-        self._taken_at = max(self._taken_at, sent_at)
-        if self._refused_at is None:
+        if sent_at > self._taken_at:
+            self._taken_at = sent_at
+        if self.refused_at is None:
             return True
-        if sent_at < self._refused_at:
+        if sent_at < self.refused_at:
             return False
-        self._refused_at, self._left_alone_until = None, NEVER
+        self.refused_at, self._left_alone_until = None, NEVER
         return True
 
     def took_since(self, sent_at: float) -> bool:

@@ -65,7 +65,8 @@ class ActiveBatch(RowSource):
         self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
         self._taken_back: dict[int, float] = {}
         self._input: Input | None = None
-        self._plan: InputRows | None = None
+        self.plan: InputRows
+        """The plan; only between `start` and `close`."""
         self._again: deque[Work] = deque()
         self._last: deque[Work] = deque()
         """Rows that could not be read, retried once no other rows are left."""
@@ -103,7 +104,7 @@ class ActiveBatch(RowSource):
                 opened.callback(self._sent.close)
             self._input = Input(input_path, plan)
             opened.pop_all()
-        self._plan = plan
+        self.plan = plan
 
     def close(self) -> None:
         """Close the files; `start` may open them again."""
@@ -113,7 +114,8 @@ class ActiveBatch(RowSource):
                 file.close()
             if self._sent is not None:
                 self._sent.close()
-            self._input = self._plan = None
+            self._input = None
+            del self.plan
 
     def path(self, kind: str) -> Path:
         """Return the path of a kind's result file."""
@@ -122,12 +124,6 @@ class ActiveBatch(RowSource):
     @property
     def sent_path(self) -> Path:
         return self.folder / FILE_NAME
-
-    @property
-    def plan(self) -> InputRows:
-        """The plan; only between `start` and `close`."""
-        assert self._plan is not None
-        return self._plan
 
     @property
     def _open_input(self) -> Input:
@@ -369,7 +365,8 @@ class ActiveBatch(RowSource):
             orch = wire.Provenance(upstream.shown, took, round(seconds, 6), work.attempts, doubts, is_full)
         upstream.stats.latencies.observe(latency)
         place = None if work.packed else reply.place
-        self._put(index, *outcome_of(custom_id, reply, verdict, orch, upstream.stats), seconds, place)
+        kind, line, tokens = outcome_of(custom_id, reply, verdict, orch, upstream.stats)
+        self._put(index, kind, line, tokens, seconds, place)
 
     def end_rest(self, code: str, message: str) -> None:
         """Write an error row for every row without a result."""

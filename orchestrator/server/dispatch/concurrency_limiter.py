@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+NEVER = float("-inf")
 START = 16
 START_WITH_GAUGES = 64
 """A queue at vLLM costs nothing, and its gauges lag a whole step behind long prompts."""
@@ -89,11 +90,11 @@ class ConcurrencyLimiter:
         self.reason = "start" if learned is None else f"{self.limit} was right before"
         self.growing = True
         self.moves: dict[Move, int] = {}
-        self._last_cut = float("-inf")
-        self._closed_until = float("-inf")
-        self._paused_until = float("-inf")
+        self._last_cut = NEVER
+        self._closed_until = NEVER
+        self._paused_until = NEVER
         self._refused = 0
-        self._interactive_at = float("-inf")
+        self._interactive_at = NEVER
         self._is_blind = False
         self._most_running = 0
         self._preemptions: float | None = None
@@ -146,7 +147,7 @@ class ConcurrencyLimiter:
 
     def completed(self, now: float, inflight: int, seconds: float = 0.0) -> None:
         """Note an answer after that many seconds; `inflight` rows were in flight when it came."""
-        self._refused, self._paused_until = 0, float("-inf")
+        self._refused, self._paused_until = 0, NEVER
         self._flight.answered(now, seconds)
         if inflight < FULL * self.limit:
             self._flight.was_full = False
@@ -218,7 +219,7 @@ class _Flight:
     """Throughput over one flight of rows, and the search for the limit with the highest throughput."""
 
     def __init__(self, *, may_leap: bool) -> None:
-        self.since = float("-inf")
+        self.since = NEVER
         self.completed = 0
         self.was_full = False
         self.tried = 0
@@ -242,8 +243,11 @@ class _Flight:
     def answered(self, now: float, seconds: float) -> None:
         """Count a row's answer that took that many seconds."""
         sent = now - seconds
-        self._first_sent = min(self._first_sent, sent) if self.completed else sent
-        self._last_answer, self._shortest = now, min(self._shortest, seconds)
+        if sent < self._first_sent or not self.completed:
+            self._first_sent = sent
+        if seconds < self._shortest:
+            self._shortest = seconds
+        self._last_answer = now
         self.completed += 1
 
     def is_good(self, limit: int) -> bool:

@@ -84,11 +84,6 @@ class Fair(Generic[S]):
     def __len__(self) -> int:
         return len(self._sources)
 
-    @property
-    def _only(self) -> S | None:
-        """The only batch: its rows need no accounting."""
-        return self._sources[0] if len(self._sources) == 1 else None
-
     def add(self, source: S) -> None:
         """Add a batch; its tenant gets no credit for the time before."""
         tenant = self._tenants.setdefault(source.tenant, _Tenant(next(self._numbers)))
@@ -135,9 +130,9 @@ class Fair(Generic[S]):
         """
         if asker in self._refused:
             return None
-        if self._only is not None:
+        if len(self._sources) == 1:  # the only batch: its rows need no accounting
             try:  # `suppress` would cost more than the rest of this method, for every row
-                found = take(self._only)
+                found = take(self._sources[0])
             except KeepsTurnError:
                 found = None
         else:

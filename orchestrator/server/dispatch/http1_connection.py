@@ -89,6 +89,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_size = 0
         self._in_body = False
         self._until_close = False
+        self._is_encoded = False
         self._payload = NOTHING
         self._counted = UNCOUNTED
         self._place: RoomShare | None = None
@@ -178,11 +179,12 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self._in_body = True
         named = dict(self._headers)
+        self._is_encoded = b"content-encoding" in named
         if length := named.get(b"content-length"):
             size = int(length) if len(length) <= MOST_DIGITS else sys.maxsize
             if size > self._max_body:
                 self.give_up(TooLongError(status))
-            elif size > UNCOUNTED and b"content-encoding" not in named:
+            elif size > UNCOUNTED and not self._is_encoded:
                 self._need(size)
         elif b"transfer-encoding" not in named and status not in (204, 304):
             self._until_close = True
@@ -252,15 +254,15 @@ class UpstreamConnection(asyncio.Protocol):
         if waiter is None or waiter.done():
             self._dropped()
             return
-        parts, status = self._body, self._parser.get_status_code()
+        parts, self._body = self._body, []
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         del parts
-        self._body = []
         place, self._place = self._place, None
+        if place is not None:
+            place.give_back(keep=len(body))
+        answer = HttpAnswer(self._parser.get_status_code(), self._headers, body, place)
         try:
-            if place is not None:
-                place.give_back(keep=len(body))
-            waiter.set_result(_plain(HttpAnswer(status, self._headers, body, place), self._max_body))
+            waiter.set_result(_plain(answer, self._max_body) if self._is_encoded else answer)
         except ExchangeError as error:
             self._place = place
             waiter.set_exception(error)
@@ -275,10 +277,10 @@ class UpstreamConnection(asyncio.Protocol):
 
 def _plain(answer: HttpAnswer, most: int) -> HttpAnswer:
     """Decompress an answer. Raises NotHTTPError, TooLongError."""
-    encoding = next((value.lower() for name, value in answer.headers if name == b"content-encoding"), b"identity")
-    if encoding == b"identity":
+    encoding = (answer.header("content-encoding") or "").lower()
+    if encoding == "identity":
         return answer
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+    if encoding not in ("gzip", "x-gzip", "deflate"):
         raise NotHTTPError("the answer is compressed in a way that was not asked for")
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # recognizes gzip or zlib by the header
     try:

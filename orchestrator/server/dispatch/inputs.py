@@ -65,14 +65,15 @@ class Input:
 
     def _read(self, index: int) -> bytes:
         """Return a row as `InputRows.read` does; a system call costs more than all else done here for a row."""
-        begin, size = self.plan.offsets[index], self.plan.size(index)
-        follows, self._next = begin == self._next, self.plan.offsets[index + 1]
-        at = begin - self._block_at
-        if at < 0 or at + size > len(self._block):
-            if not follows or size > BLOCK_BYTES // 4:
+        offsets = self.plan.offsets
+        begin, end = offsets[index], offsets[index + 1]
+        follows, self._next = begin == self._next, end
+        at = self._block_at
+        if begin < at or end > at + len(self._block):
+            if not follows or end - begin > BLOCK_BYTES // 4:
                 return self.plan.read(self._fd, index)
-            self._block, self._block_at, at = os.pread(self._fd, BLOCK_BYTES, begin), begin, 0
-        return self._block[at : at + size]
+            self._block, self._block_at, at = os.pread(self._fd, BLOCK_BYTES, begin), begin, begin
+        return self._block[begin - at : end - at]
 
     def custom_id(self, index: int) -> msgspec.Raw:
         """Return a row's id as JSON; null if it cannot be read."""

@@ -48,13 +48,18 @@ class Tally:
 
     def add(self, notes: Sequence[Note]) -> None:
         """Count more rows."""
+        completed = fed = cached = output = reasoning = 0
         for succeeded, tokens, seconds in notes:
             self.upstream_seconds += seconds
-            if not succeeded:
-                self.failed += 1
-                continue
-            self.completed += 1
-            self._input += tokens[0]
-            self._cached += tokens[1]
-            self._output += tokens[2]
-            self._reasoning += tokens[3]
+            if succeeded:
+                completed += 1
+                fed += tokens[0]
+                cached += tokens[1]
+                output += tokens[2]
+                reasoning += tokens[3]
+        self.completed += completed
+        self.failed += len(notes) - completed
+        self._input += fed
+        self._cached += cached
+        self._output += output
+        self._reasoning += reasoning

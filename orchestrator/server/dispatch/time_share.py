@@ -36,7 +36,8 @@ class TimeShare:
         return self._share - began
 
     def _tick(self, now: float) -> None:
-        if self.rows:
-            self._share += (now - self._at) / self.rows
-            self.busy_seconds += now - self._at
+        if rows := self.rows:
+            passed = now - self._at
+            self._share += passed / rows
+            self.busy_seconds += passed
         self._at = now

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.answers import answer_tokens
 from orchestrator.core.counts import number_of
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
-from orchestrator.server.dispatch.account_refusal import AccountRefusal
+from orchestrator.server.dispatch.account_refusal import NEVER, AccountRefusal
 from orchestrator.server.dispatch.aliases import Aliases, ServedModels
 from orchestrator.server.dispatch.bodies import is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
@@ -111,7 +111,7 @@ class Upstream:
         self._failure = ""
         self.account = AccountRefusal(account_seconds)
         self._busy = asyncio.Event()
-        self._back_at = float("-inf")
+        self._back_at = NEVER
         self._has_gauges = True
 
     async def open(self) -> None:
@@ -208,10 +208,10 @@ class Upstream:
         else:
             self.limiter.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
 
-    async def send(self, endpoint: str, body: bytes | Payload) -> Reply:
+    def send(self, endpoint: str, body: bytes | Payload) -> Awaitable[Reply]:
         """Make one attempt. Never raises for what an upstream can do; cancellation passes through."""
         assert self._client is not None
-        return await self._client.post(endpoint + self._query, body)
+        return self._client.post(endpoint + self._query, body)
 
     def begin(self, now: float) -> float:
         """Count a row that is sent, and return this upstream's shared clock (see `TimeShare`)."""
@@ -298,8 +298,8 @@ class Upstream:
         if self.outage.is_open:
             return False
         was_on_trial = self.on_trial
-        self._failures, self._faults, self._back_at = 0, 0, float("-inf")
-        was_left_alone = self.account.pause(self.clock()) > 0
+        self._failures, self._faults, self._back_at = 0, 0, NEVER
+        was_left_alone = self.account.refused_at is not None and self.account.pause(self.clock()) > 0
         if not self.account.took(sent_at):
             return False
         if was_left_alone:
