@@ -1,10 +1,10 @@
 """What open pages cost, and how soon they tell: of a job of 100,000 rows, in a real browser.
 
 `paint` is the browser's own first contentful paint, of each page opened anew. `tells` is how long a page takes to
-show that a row ended, that the engine was killed, and that it is back, by the clock of who waits for it. `slow` is
-the CPU of an engine process for one batch with ten open pages and with none, in interleaved rounds: the machine's
+show that a row ended, that the daemon was killed, and that it is back, by the clock of who waits for it. `slow` is
+the CPU of a daemon process for one batch with ten open pages and with none, in interleaved rounds: the machine's
 clock says nothing while others work on it; beside it, the CPU of the process that serves them. `memory` is the
-resident memory of an engine with ten open pages, and of the process that serves them.
+resident memory of a daemon with ten open pages, and of the process that serves them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTLED_SECONDS = 120.0
 SAMPLE_SECONDS = 5.0
 PATIENCE = 60.0
 ORCH = (sys.executable, "-m", "orchestrator.cli")
-ENGINE = "document.querySelector('#engine')?.innerText.trim()"
+DAEMON = "document.querySelector('#daemon')?.innerText.trim()"
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
 
 
@@ -72,23 +72,23 @@ def _tells(place: Path, minutes: float) -> None:
     with _serving("view", "127.0.0.1:0") as (_, link), _browser(place) as browser:
         _say_times("a row that ends shows after", _rows_that_end(home, _entered(browser, link), _site(link)))
     _home(place / "small", 1000)
-    with _serving("up", "-q", "--web", "127.0.0.1:0") as (engine, link), _browser(place / "small") as browser:
+    with _serving("up", "-q", "--web", "127.0.0.1:0") as (daemon, link), _browser(place / "small") as browser:
         tab, address = _entered(browser, link), _site(link).partition("//")[2]
-        tab.until(f"{ENGINE} === 'engine up'", PATIENCE)
-        downs, backs = [_shows(tab, "engine down", engine.kill)], []
-        engine.wait()
+        tab.until(f"{DAEMON} === 'daemon up'", PATIENCE)
+        downs, backs = [_shows(tab, "daemon down", daemon.kill)], []
+        daemon.wait()
         for _ in range(TIMES // 2):
-            with _serving("up", "-q", "--web", address) as (engine, _):
-                backs.append(_shows(tab, "engine up", lambda: None))
-                downs.append(_shows(tab, "engine down", engine.kill))
-    _say_times("`kill -9` of the engine shows in its own page after", downs)
+            with _serving("up", "-q", "--web", address) as (daemon, _):
+                backs.append(_shows(tab, "daemon up", lambda: None))
+                downs.append(_shows(tab, "daemon down", daemon.kill))
+    _say_times("`kill -9` of the daemon shows in its own page after", downs)
     _say_times("that it serves again shows, without a reload, after", backs)
 
 
 def _shows(tab: Tab, what: str, act: Callable[[], None]) -> float:
-    """Seconds from an act to the page that tells of the engine that it is so."""
+    """Seconds from an act to the page that tells of the daemon that it is so."""
     act()
-    return tab.until(f"{ENGINE} === '{what}'", PATIENCE)
+    return tab.until(f"{DAEMON} === '{what}'", PATIENCE)
 
 
 def _rows_that_end(home: WebHome, tab: Tab, site: str) -> list[float]:
@@ -113,26 +113,26 @@ def _say_times(what: str, seconds: list[float]) -> None:
 
 
 def _slow(place: Path, minutes: float) -> None:
-    """CPU of an engine for a batch; the pages' own code is loaded before, as it is once in a night."""
+    """CPU of a daemon for a batch; the pages' own code is loaded before, as it is once in a night."""
     used: dict[int, list[Cost]] = {0: [], STREAMS: []}
     for number in range(ROUNDS):
         for streams, found in used.items():
             found.append(cost := _batch(place / f"{number}-{streams}", streams))
-            took = f"{cost.engine:.2f} s of CPU, {cost.pages:.2f} s of the pages' process, in {cost.seconds:.1f} s"
+            took = f"{cost.daemon:.2f} s of CPU, {cost.pages:.2f} s of the pages' process, in {cost.seconds:.1f} s"
             note(f"{ROWS:,} rows with {streams} open pages: {took}")
-    alone, watched = (statistics.median(cost.engine for cost in used[streams]) for streams in (0, STREAMS))
+    alone, watched = (statistics.median(cost.daemon for cost in used[streams]) for streams in (0, STREAMS))
     pages = statistics.median(cost.pages / cost.seconds for cost in used[STREAMS])
     say(
-        f"pages {ROWS:,} rows in an engine with no page open: {alone:.2f} s of CPU, "
+        f"pages {ROWS:,} rows in a daemon with no page open: {alone:.2f} s of CPU, "
         f"with {STREAMS}: {watched:.2f} s, {watched / alone - 1:+.1%}"
     )
     say(f"pages the process of {STREAMS} open pages takes {pages:.1%} of a core while it works")
 
 
 class Cost(NamedTuple):
-    """CPU seconds of an engine and of its pages for a batch, and the seconds that it took."""
+    """CPU seconds of a daemon and of its pages for a batch, and the seconds that it took."""
 
-    engine: float
+    daemon: float
     pages: float
     seconds: float
 
@@ -154,26 +154,26 @@ async def _watched_batch(process: subprocess.Popen[str], link: str, rows: Path, 
             await asyncio.sleep(2)
         async with _open(visitor, _site(link), "/", streams):
             [pages] = pages_of(process.pid)
-            engine_before, pages_before, began = _cpu(process.pid), _cpu(pages), time.monotonic()
+            daemon_before, pages_before, began = _cpu(process.pid), _cpu(pages), time.monotonic()
             command = [*ORCH, "submit", str(rows), "--wait", "-q"]
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             submit = await asyncio.create_subprocess_exec(*command, **quiet)
             assert await submit.wait() == 0
-            return Cost(_cpu(process.pid) - engine_before, _cpu(pages) - pages_before, time.monotonic() - began)
+            return Cost(_cpu(process.pid) - daemon_before, _cpu(pages) - pages_before, time.monotonic() - began)
 
 
 def _memory(place: Path, minutes: float) -> None:
-    """Ten pages of a home with a large job, held open by its engine; another engine of such a home has none open."""
+    """Ten pages of a home with a large job, held open by its daemon; another daemon of such a home has none open."""
     homes = [_home(place / name) for name in ("watched", "alone")]
     with ExitStack() as stack:
-        engines = []
+        daemons = []
         for home in homes:
             os.environ.update(ORCH_HOME=str(home.root), ORCH_CONFIG=str(home.root / "orch.toml"))
-            engines.append(stack.enter_context(_serving("up", "-q", "--web", "127.0.0.1:0")))
-        [(watched, link), (alone, _)] = engines
+            daemons.append(stack.enter_context(_serving("up", "-q", "--web", "127.0.0.1:0")))
+        [(watched, link), (alone, _)] = daemons
         processes = [watched.pid, *pages_of(watched.pid), alone.pid]
         seen = asyncio.run(_watched(processes, link, homes[0], minutes * 60))
-    names = (f"an engine with {STREAMS} open pages", "the process of these", "an engine with none")
+    names = (f"a daemon with {STREAMS} open pages", "the process of these", "a daemon with none")
     for name, samples in zip(names, seen, strict=True):
         later = samples[len(samples) // 2 :]
         slopes = [statistics.linear_regression(*zip(*part, strict=True)).slope * 3600 for part in (samples, later)]

@@ -19,7 +19,7 @@ class FindingKind(StrEnum):
 
     UNKNOWN = "unknown"  # a batch with one of our ids, which no shard here has
     FOREIGN = "foreign"  # a batch without our ids: another program's, or made by hand
-    UNADOPTED = "unadopted"  # the batch of a shard whose submission was cut off: the engine's next step adopts it
+    UNADOPTED = "unadopted"  # the batch of a shard whose submission was cut off: the daemon's next step adopts it
     DOUBLE = "double"  # a batch with the id of a shard that has another batch, or none any more
     RUNNING = "running"  # a batch that still runs there though its shard is over here
     COUNTS = "counts"  # a batch whose counts differ from the recorded ones
@@ -147,7 +147,7 @@ def _not_ours(batch: RemoteBatch, shard: Shard | None) -> Finding:
         text = f"{told}, for shard {batch.shard}, which is not in this database: another home's, or a lost one's"
         return Finding(FindingKind.UNKNOWN, batch.id, batch.shard, text)
     if shard.state is ShardState.SUBMITTING:
-        text = f"{told}; shard {shard.id} was cut off when it made it, and the engine's next step takes it up"
+        text = f"{told}; shard {shard.id} was cut off when it made it, and the daemon's next step takes it up"
         return Finding(FindingKind.UNADOPTED, batch.id, shard.id, text)
     other = f"has {shard.batch_id}" if shard.batch_id else f"is {shard.state} without one"
     advice = "may have been billed twice" if batch.status.is_final else "are billed twice unless it is cancelled"

@@ -54,7 +54,7 @@ COMMANDS = {
     "backup": ("gc", "Back up the home into one file, or check a backup."),
     "keys": ("keys", "Manage the API keys of `orch serve`."),
     "schedule": ("schedule", "Run job files every night."),
-    "up": ("up", "Run the engine: queued jobs and schedules."),
+    "up": ("up", "Run the daemon: queued jobs and schedules."),
 }
 
 OTHERWISE = {"show": "show_row", "init": "init_folder", "try": "try_job"}

@@ -1,4 +1,4 @@
-"""Home of an `orch up`: its own, or a replicated home once no other machine's engine is active."""
+"""Home of an `orch up`: its own, or a replicated home once no other machine's daemon is active."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from orchestrator.store.home_evidence import recognise
 if TYPE_CHECKING:
     from orchestrator.core.replica.takeover import Replica
     from orchestrator.daemon.replica.home_replica import HomeReplica
-    from orchestrator.store.engine_fence import EngineFence
+    from orchestrator.store.daemon_fence import DaemonFence
 
 
-class EngineContext(Context):
-    """Context of an engine, with the `replica` of its home, and a `fence` if other machines reach its database."""
+class DaemonContext(Context):
+    """Context of a daemon, with the `replica` of its home, and a `fence` if other machines reach its database."""
 
     def __init__(
-        self, place: Place, store: Store, replica: HomeReplica | None, fence: EngineFence | None = None
+        self, place: Place, store: Store, replica: HomeReplica | None, fence: DaemonFence | None = None
     ) -> None:
         super().__init__(place, store)
         self.replica = replica
@@ -34,10 +34,10 @@ class EngineContext(Context):
 
 def active_home(
     place: Place, replica: str | None, is_over: Callable[[], bool]
-) -> AbstractContextManager[EngineContext] | None:
-    """Return the context of a home's engine; the caller holds the home's lock and opens the context.
+) -> AbstractContextManager[DaemonContext] | None:
+    """Return the context of a home's daemon; the caller holds the home's lock and opens the context.
 
-    With a replica, this first stands by until no other engine is active. If `is_over` turns true before that, it
+    With a replica, this first stands by until no other daemon is active. If `is_over` turns true before that, it
     returns None. Raises UsageError, InputError, StorageError.
     """
     home = Home(place.home)
@@ -54,12 +54,12 @@ def active_home(
 
 
 @contextmanager
-def _alone(place: Place) -> Iterator[EngineContext]:
+def _alone(place: Place) -> Iterator[DaemonContext]:
     with Store.open(place.database_url, timeout=place.database_timeout) as store:
         recognise(Home(place.home), store)
         if store.is_shared:
-            store.engine_fences.leave(Home(place.home).identity())
-        yield EngineContext(place, store, None)
+            store.daemon_fences.leave(Home(place.home).identity())
+        yield DaemonContext(place, store, None)
 
 
 def _turn(place: Place, home: Home, replica: str, is_over: Callable[[], bool]) -> Replica | None:
@@ -80,17 +80,17 @@ def _turn(place: Place, home: Home, replica: str, is_over: Callable[[], bool]) -
 
 
 @contextmanager
-def _replicated(place: Place, home: Home, turn: Replica, as_of: float) -> Iterator[EngineContext]:
+def _replicated(place: Place, home: Home, turn: Replica, as_of: float) -> Iterator[DaemonContext]:
     from orchestrator.daemon.replica.home_replica import HomeReplica
-    from orchestrator.store.engine_fence import EngineFence
+    from orchestrator.store.daemon_fence import DaemonFence
 
     is_shared = not _is_file(place)
     with HomeReplica(home, turn, is_shared=is_shared, as_of=as_of) as sent:
-        fence = EngineFence(home.identity(), sent.replica_id, sent.generation) if is_shared else None
+        fence = DaemonFence(home.identity(), sent.replica_id, sent.generation) if is_shared else None
         with Store.open(place.database_url, timeout=place.database_timeout, fence=fence) as store:
             if is_shared:
                 store.before_naming_files(sent.settled)
-            yield EngineContext(place, store, sent, fence)
+            yield DaemonContext(place, store, sent, fence)
 
 
 def _is_file(place: Place) -> bool:

@@ -6,7 +6,7 @@ import click
 
 from orchestrator.cli.output import json_option, print_json, show
 from orchestrator.core.errors import RefusedError
-from orchestrator.daemon.lock import engine_lock
+from orchestrator.daemon.lock import daemon_lock
 from orchestrator.settings.discovery import locate
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -19,11 +19,11 @@ from orchestrator.store.home_evidence import adopt as go_on
 def adopt(home_id: str | None, as_json: bool) -> int:
     """Go on with this home: with the id HOME_ID if home.id is gone, or in place of the home that it is a copy of.
 
-    The other home of a copy does not send rows any more; stop its engine first.
+    The other home of a copy does not send rows any more; stop its daemon first.
     """
     place = locate()
     home = Home(place.home)
-    with Store.open(place.database_url, timeout=place.database_timeout) as store, engine_lock(home) as holder:
+    with Store.open(place.database_url, timeout=place.database_timeout) as store, daemon_lock(home) as holder:
         if holder is not None:
             raise RefusedError(f"{holder} works in this home", hint="stop it first")
         identity = go_on(home, store, home_id)

@@ -207,7 +207,7 @@ def _models(config: settings.Config, backend: str) -> list[str]:
 
 
 def _examine_home(config: settings.Config) -> Iterator[Found]:
-    from orchestrator.daemon.loop import running_engine
+    from orchestrator.daemon.loop import running_daemon
     from orchestrator.store import Store
 
     home = Home(config.home)
@@ -217,13 +217,13 @@ def _examine_home(config: settings.Config) -> Iterator[Found]:
             if not is_current(home):
                 return
         identity = home.identity()
-        holder = running_engine(home)
-        yield "home", True, f"{home.root} ({identity}); engine: {holder or 'none runs'}", 0
+        holder = running_daemon(home)
+        yield "home", True, f"{home.root} ({identity}); daemon: {holder or 'none runs'}", 0
         if (rights := readable_by_others(home.root)) is not None:
             told = f"warning: other users can read {home.root} ({rights}): chmod -R go-rwx {home.root}"
             yield "rights", True, told, 0
         for line in differences(home, holder, config.path):
-            yield "settings of the engine", False, line, 2
+            yield "settings of the daemon", False, line, 2
         with Store.open(config.place.database_url, timeout=config.place.database_timeout) as store:
             yield "database", True, number_of(len(store.jobs.newest()), "job"), 0
     except OrchError as error:

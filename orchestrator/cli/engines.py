@@ -77,7 +77,7 @@ def _fleets(context: Context, backend: str | None) -> dict[str, FleetBackend]:
 
 
 def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
-    from orchestrator.daemon.loop import running_engine
+    from orchestrator.daemon.loop import running_daemon
     from orchestrator.daemon.wanted_engines import Wished, read_wishes, write_wishes
     from orchestrator.policy.fleet import EngineWish
 
@@ -102,9 +102,10 @@ def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
             )
         folder = context.home.server(name)
         write_wishes(folder, {**read_wishes(folder), model: Wished(wish, now())})
-        is_running = running_engine(context.home) is not None
+        is_running = running_daemon(context.home) is not None
     if as_json:
-        print_json({"backend": name, "model": model, "wish": verb, "engine_running": is_running})
+        runs = {"daemon_running": is_running, "engine_running": is_running}  # the old name is kept for one release
+        print_json({"backend": name, "model": model, "wish": verb, **runs})
     else:
         late = "" if is_running else "; it holds as soon as `orch up` or `orch run` runs"
         say(f"orch: {verb} {model} of {name}{late}")

@@ -44,16 +44,16 @@ def gc(dry_run: bool, as_json: bool) -> int:
 
 
 def _tidy_up(context: Context) -> None:
-    """Delete files left at backends, unless an engine runs that does it anyway."""
-    from orchestrator.daemon.lock import engine_lock
-    from orchestrator.daemon.loop import Engine
+    """Delete files left at backends, unless a daemon runs that does it anyway."""
+    from orchestrator.daemon.lock import daemon_lock
+    from orchestrator.daemon.loop import Daemon
 
     if not context.store.shards.unclean(context.home.identity()):
         return
-    with engine_lock(context.home) as holder:
+    with daemon_lock(context.home) as holder:
         if holder is None:
-            with Engine(context.config, context.store, dispatch=False) as engine:
-                engine.tidy_up()
+            with Daemon(context.config, context.store, dispatch=False) as daemon:
+                daemon.tidy_up()
 
 
 def swept_json(swept: Swept) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _told(use: Use) -> str:
 @quiet_option
 @json_option
 def backup(file: Path, only_check: bool, quiet: bool, as_json: bool) -> int:
-    """Back up the home into a new .tar file, even while an engine runs; or verify one with --check.
+    """Back up the home into a new .tar file, even while a daemon runs; or verify one with --check.
 
     To restore a backup, unpack it into an empty folder and set ORCH_HOME to that folder.
     """

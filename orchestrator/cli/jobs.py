@@ -1,6 +1,6 @@
 """Commands that create and end jobs: submit, run, cancel, retry.
 
-`running`, and the engine with it, is imported only where a job runs: queueing a job needs neither.
+`running`, and the daemon with it, is imported only where a job runs: queueing a job needs neither.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import REPAY, Job, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.daemon import manual_actions
-from orchestrator.daemon.lock import running_engine
+from orchestrator.daemon.lock import Holder, running_daemon
 from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.library.context import Context, opened, ready, say_exposure
@@ -81,7 +81,7 @@ def run(
 @click.command()
 @FILE
 @job_options
-@click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
+@click.option("--wait", is_flag=True, help="Run it here, or follow the daemon that does.")
 @click.option("--dry-run", "dry", is_flag=True, help="Build and plan only: queue and send nothing.")
 @fail_on_option
 @quiet_option
@@ -91,7 +91,7 @@ def submit(
 ) -> int:
     """Queue a job or batch file.
 
-    It is run by the engine (`orch up`, or any `orch run`), or right here with --wait.
+    It is run by the daemon (`orch up`, or any `orch run`), or right here with --wait.
     """
     _check_fail_on(fail_on, wait)
     with ready() as context, progress(quiet=quiet or as_json) as view:
@@ -141,13 +141,18 @@ def _say_taken_in(view: LiveProgress, intake: Intake) -> None:
         view.show(lambda width: plan_lines(plan, intake.job.deadline_at, width))
 
 
+def _daemon_json(holder: Holder | None) -> dict[str, str]:
+    """Return the process that runs the job; `engine` is the key's old name, kept for one release."""
+    return {"daemon": str(holder or ""), "engine": str(holder or "")}
+
+
 def _say_queued(context: Context, view: LiveProgress, intake: Intake, as_json: bool) -> None:
-    holder = running_engine(context.home)
+    holder = running_daemon(context.home)
     settings = differences(context.home, holder, context.config.path)
     if as_json:
         plan = None if intake.plan is None else plan_json(intake.plan)
         print_json(
-            {"job": intake.job.id, "how": intake.how, "reason": intake.reason, "engine": str(holder or ""),
+            {"job": intake.job.id, "how": intake.how, "reason": intake.reason, **_daemon_json(holder),
              "settings": settings, "plan": plan}
         )  # fmt: skip
         return
@@ -157,7 +162,7 @@ def _say_queued(context: Context, view: LiveProgress, intake: Intake, as_json: b
         say(
             f"orch: {holder} runs it"
             if holder
-            else "orch: queued; no engine is running: `orch up`, or submit with --wait, runs it"
+            else "orch: queued; no daemon is running: `orch up`, or submit with --wait, runs it"
         )
     for line in settings:
         say(f"orch: {line}")
@@ -225,7 +230,7 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
         job = context.job(job_name, tell=not as_json)
         manual_actions.cancel(context.store, job, manual_actions.USER, now())
         if job.home != context.home.identity():
-            say("orch: the job belongs to another home, whose engine will end it")
+            say("orch: the job belongs to another home, whose daemon will end it")
         else:
             from orchestrator.cli.running import see_it_end
 
@@ -247,7 +252,7 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
 @click.option("--output", "only_output", is_flag=True, help="Retry no rows: only deliver the output again.")
 @FORCE
 @click.option("--repay", is_flag=True, help="Send rows again that were paid for and whose answers are lost.")
-@click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
+@click.option("--wait", is_flag=True, help="Run it here, or follow the daemon that does.")
 @fail_on_option
 @quiet_option
 @json_option
@@ -285,9 +290,9 @@ def retry(
             detail = finish(context, context.store.jobs.get(job.id), view)
             view.stop()
             return _show(detail, fail_on, as_json)
-        holder = running_engine(context.home)
+        holder = running_daemon(context.home)
         if as_json:
-            print_json({"job": job.id, "rows": number, "engine": str(holder or "")})
+            print_json({"job": job.id, "rows": number, **_daemon_json(holder)})
         elif number != 0:
             view.say(f"orch: {holder} runs it" if holder else "orch: queued; `orch up` or --wait runs it")
         return 0

@@ -61,7 +61,7 @@ def serve_pages(
 ) -> Iterator[str]:
     """Serve the pages in a thread until the block ends; then close the socket. Print and yield the URL.
 
-    `loop` is the health of the engine's loop, if an engine serves them. Raises UsageError, StorageError.
+    `loop` is the health of the daemon's loop, if a daemon serves them. Raises UsageError, StorageError.
     """
     from orchestrator.web.app import Pages
     from orchestrator.web.serving import hosts_of, serving

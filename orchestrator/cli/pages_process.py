@@ -1,6 +1,6 @@
-"""Process that serves an engine's pages, so that they do not slow down its rows.
+"""Process that serves a daemon's pages, so that they do not slow down its rows.
 
-The engine binds the address first: a visitor who comes while the process (re)starts waits in the socket. The process
+The daemon binds the address first: a visitor who comes while the process (re)starts waits in the socket. The process
 gets the current settings over stdin, and ends when stdin closes.
 """
 
@@ -41,7 +41,7 @@ END_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Charge:
-    """First message to the process. `listener` and `loop` are file descriptors inherited from the engine."""
+    """First message to the process. `listener` and `loop` are file descriptors inherited from the daemon."""
 
     place: Place
     config: Config
@@ -54,7 +54,7 @@ class PagesProcess:
     """Serves the pages of a home until the block ends, which closes `listener`.
 
     `restarts` decides when a dead process starts again. After `tries` deaths in a row, each within `well` seconds,
-    the pages are given up and the engine continues. Raises BackendError, StorageError, or UsageError if no visitor
+    the pages are given up and the daemon continues. Raises BackendError, StorageError, or UsageError if no visitor
     could get in.
     """
 
@@ -113,7 +113,7 @@ class PagesProcess:
                     self._process.kill()
 
     def _run(self) -> None:
-        """Keep the process running; runs in a thread that lives as long as the engine: see `end_with`."""
+        """Keep the process running; runs in a thread that lives as long as the daemon: see `end_with`."""
         deaths = 0
         while not self._ending.is_set():
             began = time.monotonic()
@@ -162,8 +162,8 @@ class PagesProcess:
 
 
 def main() -> None:
-    """Serve the pages until the engine ends them or is gone: the program of the process."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes means the engine
+    """Serve the pages until the daemon ends them or is gone: the program of the process."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes means the daemon
     end_with(int(sys.argv[-1]))
     make_output_safe()
     collector.freeze()
@@ -181,7 +181,7 @@ def main() -> None:
 
 
 def _keep_told(context: Context) -> None:
-    """Apply settings as the engine sends them, until it sends None; end of input means that it was killed."""
+    """Apply settings as the daemon sends them, until it sends None; end of input means that it was killed."""
     try:
         while (config := pickle.load(sys.stdin.buffer)) is not None:
             context.use(config)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from orchestrator.cli.rows import WrittenRows, style_of, write_lines
 from orchestrator.core.model import Job
-from orchestrator.daemon.lock import engine_lock
-from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.lock import daemon_lock
+from orchestrator.daemon.loop import Daemon
 from orchestrator.library.context import Context, say_keys
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import open_handle
@@ -23,11 +23,11 @@ def write_partial(
 ) -> WrittenRows:
     """Write the rows that have a result by now, including rows of running batches.
 
-    Asks the servers of the running engine; without an engine, starts them for this purpose and sends no row.
+    Asks the servers of the running daemon; without a daemon, starts them for this purpose and sends no row.
     """
     say_keys(context.config)
     with ExitStack() as stack:
-        holder = stack.enter_context(engine_lock(context.home))
+        holder = stack.enter_context(daemon_lock(context.home))
         handles = _own(context, stack) if holder is None else _running(context, stack)
         lines = stack.enter_context(
             partial_lines(
@@ -43,7 +43,7 @@ def write_partial(
 
 
 def _own(context: Context, stack: ExitStack) -> OpenHandle:
-    return stack.enter_context(Engine(context.config, context.store, dispatch=False)).open
+    return stack.enter_context(Daemon(context.config, context.store, dispatch=False)).open
 
 
 def _running(context: Context, stack: ExitStack) -> OpenHandle:

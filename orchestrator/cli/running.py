@@ -21,14 +21,14 @@ from orchestrator.settings.backends import OwnServer
 
 
 def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
-    """Run the job to its end as the engine, or follow the running engine. Return the job's final state."""
+    """Run the job to its end as the daemon, or follow the running daemon. Return the job's final state."""
     with _driver(context, job, view) as driver:
         driver.finish(job)
     return context.detail(job.id)
 
 
 def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
-    """See a cancelled job to its end: end it here, sending no row, or wait for the running engine."""
+    """See a cancelled job to its end: end it here, sending no row, or wait for the running daemon."""
     with _driver(context, job, view) as driver:
         driver.see_end(job)
 

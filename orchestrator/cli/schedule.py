@@ -19,7 +19,7 @@ from orchestrator.core.durations import duration
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.core.zones import zone_of
-from orchestrator.daemon.lock import running_engine
+from orchestrator.daemon.lock import running_daemon
 from orchestrator.daemon.manual_actions import USER, make_due, night_words
 from orchestrator.library.context import Context, opened
 from orchestrator.policy import cron_expressions, due_nights
@@ -98,7 +98,7 @@ def _followed(context: Context, name: str) -> Schedule:
     """Return the schedule that another is to follow. Raises UsageError."""
     found = _get(context, name)
     if found.home != context.home.identity():
-        raise UsageError(f"--after {name}: it is of another home, whose jobs this one's engine does not see")
+        raise UsageError(f"--after {name}: it is of another home, whose jobs this one's daemon does not see")
     return found
 
 
@@ -285,10 +285,10 @@ def _show(context: Context, one: Schedule) -> None:
     if last is not None:
         show(f"  {last.name}: {night_words(last)}")
     if one.home != context.home.identity():
-        show("  of another home, whose engine runs it")
+        show("  of another home, whose daemon runs it")
 
 
 def _say_who_runs(context: Context) -> None:
-    holder = running_engine(context.home)
+    holder = running_daemon(context.home)
     if holder is None or not holder.is_up:
         say("orch: `orch up` is not running; only it runs nights")

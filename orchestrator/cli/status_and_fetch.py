@@ -69,7 +69,7 @@ def _list_jobs(show_all: bool, as_json: bool) -> None:
         say("orch: no jobs yet; start one with `orch run JOB.yaml`")
     if len(shown) < len(lines):
         show(f"only the newest {NEWEST} jobs are shown: `orch status --all` shows all")
-    _say_engine(settings, schedules)
+    _say_daemon(settings, schedules)
 
 
 def _looked(
@@ -97,13 +97,13 @@ def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int
     return 1 if detail.line.state is JobState.FAILED else 0
 
 
-def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
-    """Print which engine runs, and when the next night is."""
-    from orchestrator.daemon.lock import running_engine
+def _say_daemon(settings: CommandSettings, schedules: Schedules) -> None:
+    """Print which daemon runs, and when the next night is."""
+    from orchestrator.daemon.lock import running_daemon
     from orchestrator.daemon.settings_in_force import differences
 
-    holder = running_engine(settings.home)
-    show(f"engine: {holder} runs" if holder else "engine: not running; start it with `orch up`")
+    holder = running_daemon(settings.home)
+    show(f"daemon: {holder} runs" if holder else "daemon: not running; start it with `orch up`")
     if (replica := _replica_line(settings)) is not None:
         show(replica)
     for line in differences(settings.home, holder, settings.path):

@@ -1,4 +1,4 @@
-"""`orch up`: runs the engine of a home until stopped."""
+"""`orch up`: runs the daemon of a home until stopped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.interrupts import Interrupted
 from orchestrator.core.listening import bound
 from orchestrator.core.money import money
-from orchestrator.daemon.lock import engine_lock
-from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.lock import daemon_lock
+from orchestrator.daemon.loop import Daemon
 from orchestrator.daemon.scheduler import Scheduler
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context, log_to, say_exposure
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
     "--replica",
     metavar="URL",
     help="Copy the home here all the time (s3://BUCKET/FOLDER, or a folder that other machines mount), and stand by"
-    " while the engine of another machine is active.",
+    " while the daemon of another machine is active.",
 )
 @web_option
 @names_option
@@ -58,16 +58,16 @@ def up(
     acts: bool,
     quiet: bool,
 ) -> int:
-    """Run the engine until stopped (Ctrl-C or SIGTERM): queued jobs, new ones as they come, and schedules.
+    """Run the daemon until stopped (Ctrl-C or SIGTERM): queued jobs, new ones as they come, and schedules.
 
     With --webhooks, a provider's event that a batch ended triggers an immediate poll. With --web, pages are served
     as by `orch view`. Port 0 picks a free port. With --replica, run it on two machines: one works, and the other
     takes over when that one is lost.
     """
     place = locate()
-    with interruptible() as interrupted, engine_lock(Home(place.home)) as holder, ExitStack() as stack:
+    with interruptible() as interrupted, daemon_lock(Home(place.home)) as holder, ExitStack() as stack:
         if holder is not None:
-            raise UsageError(f"{holder} is already this home's engine")
+            raise UsageError(f"{holder} is already this home's daemon")
         home = active_home(place, replica, interrupted)
         if home is None:
             say("orch: stopped while standing by")
@@ -77,22 +77,22 @@ def up(
         say_exposure(context)
         log_to(context.home)
         builds = stack.enter_context(BuildProcesses(context, context.fence))
-        engine = stack.enter_context(Engine(context.config, context.store, replica=sent, builds=builds))
-        engine.listeners.append(builds.use)
+        daemon = stack.enter_context(Daemon(context.config, context.store, replica=sent, builds=builds))
+        daemon.listeners.append(builds.use)
         if address is not None:
             secrets = webhooks.secrets_of(context.config)
-            engine.listeners.append(lambda config: _keep_secrets(secrets, config))
-            url = stack.enter_context(webhooks.listening(*address, secrets, engine.pipeline.polls.push))
+            daemon.listeners.append(lambda config: _keep_secrets(secrets, config))
+            url = stack.enter_context(webhooks.listening(*address, secrets, daemon.pipeline.polls.push))
             for name in secrets:
                 say(f"orch: accepting webhooks of {name} at {url}{name}")
-        rounds = _Rounds(context, engine, builds, quiet=quiet)
+        rounds = _Rounds(context, daemon, builds, quiet=quiet)
         if web is not None:
-            stack.enter_context(_pages(engine, context, web, names, acts=acts))
-        say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
+            stack.enter_context(_pages(daemon, context, web, names, acts=acts))
+        say(f"orch: daemon of {context.home.root} is up; Ctrl-C stops it")
         with suppress(Interrupted), nullcontext() if sent is None else sent.explained():
             # Before any round: a job of an interrupted night must be matched to that night first.
             rounds.nights()
-            engine.run(lambda: interrupted() or (sent is not None and sent.superseded is not None), rounds.tick)
+            daemon.run(lambda: interrupted() or (sent is not None and sent.superseded is not None), rounds.tick)
     if sent is not None and sent.superseded is not None:
         raise sent.superseded
     say("orch: stopped; nothing is lost")
@@ -100,9 +100,9 @@ def up(
 
 
 def _pages(
-    engine: Engine, context: Context, address: tuple[str, int], names: tuple[str, ...], *, acts: bool
+    daemon: Daemon, context: Context, address: tuple[str, int], names: tuple[str, ...], *, acts: bool
 ) -> AbstractContextManager[object]:
-    """Return the pages of the home, which follow this engine's settings and report its loop's health."""
+    """Return the pages of the home, which follow this daemon's settings and report its loop's health."""
     from orchestrator.cli.pages import PagesOptions
     from orchestrator.cli.pages_process import PagesProcess
 
@@ -112,34 +112,34 @@ def _pages(
     except OrchError:
         listener.close()
         raise
-    engine.rounds.append(pages.loop.beat)
-    engine.listeners.append(pages.use)
+    daemon.rounds.append(pages.loop.beat)
+    daemon.listeners.append(pages.use)
     return pages
 
 
 class _Rounds:
-    """Work of `orch up` after each engine round: nights, gc, and news for the terminal."""
+    """Work of `orch up` after each daemon round: nights, gc, and news for the terminal."""
 
-    def __init__(self, context: Context, engine: Engine, builds: BuildProcesses, *, quiet: bool) -> None:
-        self._engine = engine
+    def __init__(self, context: Context, daemon: Daemon, builds: BuildProcesses, *, quiet: bool) -> None:
+        self._daemon = daemon
         self._scheduler = Scheduler(context.store, context.home, context.config, now, builds)
         self._daily = sweep.Daily(context.store, context.home, context.config.retention)
         self._told = _Told(context, quiet=quiet)
-        engine.listeners += [self._scheduler.use, self._daily.use, context.use]
+        daemon.listeners += [self._scheduler.use, self._daily.use, context.use]
 
     def nights(self) -> None:
         """Start the nights that are due."""
-        with self._engine.notices.apart("schedules"):
+        with self._daemon.notices.apart("schedules"):
             self._told.say(self._scheduler.tick())
 
-    def tick(self, engine: Engine) -> None:
+    def tick(self, daemon: Daemon) -> None:
         """Finish a round."""
-        if engine.may_act:
+        if daemon.may_act:
             self.nights()
-            with engine.notices.apart("gc"):
+            with daemon.notices.apart("gc"):
                 self._daily.tick(now())
-        with engine.notices.apart("progress"):
-            self._told.tick(engine)
+        with daemon.notices.apart("progress"):
+            self._told.tick(daemon)
 
 
 class _Told:
@@ -157,12 +157,12 @@ class _Told:
             if not self._quiet:
                 say(f"orch: {line}")
 
-    def tick(self, engine: Engine) -> None:
+    def tick(self, daemon: Daemon) -> None:
         """Print news of settings, problems and jobs."""
-        for news in engine.news():
+        for news in daemon.news():
             say(f"orch: {news}")
-        if (engine.problem or "") != self._problem:
-            self._problem = engine.problem or ""
+        if (daemon.problem or "") != self._problem:
+            self._problem = daemon.problem or ""
             self.say([self._problem or "working again"])
         self.say(self._moved())
 

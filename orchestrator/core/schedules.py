@@ -18,7 +18,7 @@ class NightState(StrEnum):
     DONE = "done"  # its job has ended, or nothing had changed
     FAILED = "failed"  # its job could not be made, could not continue, or was cancelled
     SKIPPED = "skipped"  # omitted by the schedule's rule
-    MISSED = "missed"  # no engine was running in time
+    MISSED = "missed"  # no daemon was running in time
 
     @property
     def is_final(self) -> bool:
@@ -42,7 +42,7 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A job file that runs automatically: at `cron` in time zone `tz`, by the engine of `home`.
+    """A job file that runs automatically: at `cron` in time zone `tz`, by the daemon of `home`.
 
     `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is
     the settings file under which the schedule was made. Only nights after `since` are run. A schedule that runs

@@ -1,4 +1,4 @@
-"""Health reports of an engine's batch servers."""
+"""Health reports of a daemon's batch servers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def remedy(first: Mapping[str, Any]) -> str:
 
 
 class ServerHealth:
-    """Health of an engine's batch servers; `told` has the last answer of each."""
+    """Health of a daemon's batch servers; `told` has the last answer of each."""
 
     def __init__(self, home: Home) -> None:
         self._home = home

@@ -15,7 +15,7 @@ Key = tuple[str, Slots]
 
 
 class HeldGpus:
-    """Holds of GPUs, updated by the fleet's thread and read by the engine's."""
+    """Holds of GPUs, updated by the fleet's thread and read by the daemon's."""
 
     def __init__(self, backend: str, now: Callable[[], datetime]) -> None:
         self._backend = backend

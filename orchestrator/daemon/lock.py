@@ -1,6 +1,6 @@
-"""The owner of a home's engine: a lock on the home, which the kernel drops with its process.
+"""The owner of a home's daemon: a lock on the home, which the kernel drops with its process.
 
-It is separate from the engine, so that a command that only asks who runs does not import the engine.
+It is separate from the daemon, so that a command that only asks who runs does not import the daemon.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.settings.home import Home
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The owner of a home's engine."""
+    """The owner of a home's daemon."""
 
     pid: int
     command: str
@@ -35,8 +35,8 @@ class Holder:
 
 
 @contextmanager
-def engine_lock(home: Home, command: str | None = None) -> Iterator[Holder | None]:
-    """Take a home's engine lock: yields None if it is ours now, else its owner.
+def daemon_lock(home: Home, command: str | None = None) -> Iterator[Holder | None]:
+    """Take a home's daemon lock: yields None if it is ours now, else its owner.
 
     `command` tells people which program has the lock; default: this process's `orch` command.
     """
@@ -69,8 +69,8 @@ def _write(lock: IO[bytes], text: str) -> None:
     lock.write(text.encode())
 
 
-def running_engine(home: Home) -> Holder | None:
-    """Return the owner of a home's engine, or None. Its shared lock refuses others only for a moment."""
+def running_daemon(home: Home) -> Holder | None:
+    """Return the owner of a home's daemon, or None. Its shared lock refuses others only for a moment."""
     try:
         lock = home.lock.open("rb")  # a home may be read even if it cannot be written
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""The engine: one process per home that runs the batch servers and takes the home's jobs through the pipeline.
+"""The daemon: one process per home that runs the batch servers and takes the home's jobs through the pipeline.
 
-`orch up` is the engine while it runs; `orch run` and `orch submit --wait` are while they wait, unless another process
+`orch up` is the daemon while it runs; `orch run` and `orch submit --wait` are while they wait, unless another process
 is. A lock on the home, which the kernel drops with the process, decides.
 """
 
@@ -35,8 +35,8 @@ from orchestrator.daemon.health import fetch_health as fetch_health
 from orchestrator.daemon.health import remedy
 from orchestrator.daemon.home_backends import HomeBackends
 from orchestrator.daemon.lock import Holder as Holder
-from orchestrator.daemon.lock import engine_lock as engine_lock
-from orchestrator.daemon.lock import running_engine as running_engine
+from orchestrator.daemon.lock import daemon_lock as daemon_lock
+from orchestrator.daemon.lock import running_daemon as running_daemon
 from orchestrator.daemon.monitor import Monitor, Obstacle, Standstill, problem_code
 from orchestrator.daemon.notices import Notices
 from orchestrator.daemon.reloading import Reloader
@@ -66,12 +66,12 @@ BUSY_SHARE = 4.0
 TIDY_SECONDS = 3.0
 
 
-class Engine:
+class Daemon:
     """Runs jobs of a home; create it only while holding the home's lock.
 
     `dispatch=False` serves existing batches and cancels them, but sends no row. `provider_calls` call the providers,
     by default in its own threads. `builds` builds jobs, which are otherwise built here. With a `replica`, it acts
-    only while it is the active engine. `problem` says for people why rows do not run now.
+    only while it is the active daemon. `problem` says for people why rows do not run now.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Engine:
             replica.follow(self._backends.durable_bytes)
             replica.on_held = self._backends.resume
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Daemon:
         return self
 
     def __exit__(
@@ -131,7 +131,7 @@ class Engine:
     def run(
         self,
         until: Callable[[], bool],
-        tick: Callable[[Engine], None] = lambda engine: None,
+        tick: Callable[[Daemon], None] = lambda daemon: None,
         *,
         only: Job | None = None,
         mine: Job | None = None,
@@ -162,7 +162,7 @@ class Engine:
                 self.tidy_up()
 
     def _act(self, only: Job | None, mine: Job | None) -> bool:
-        """Do what is due, if this engine may act; True if a job moved."""
+        """Do what is due, if this daemon may act; True if a job moved."""
         if self._replica is not None and not self.may_act:
             self.problem = self._replica.problem
             return False
@@ -183,7 +183,7 @@ class Engine:
 
     @property
     def may_act(self) -> bool:
-        """True if no other engine can have taken over; always so without a replica."""
+        """True if no other daemon can have taken over; always so without a replica."""
         return self._replica is None or self._replica.is_held
 
     def tidy_up(self) -> None:

@@ -52,7 +52,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """An engine's reasons why rows do not run: by job id, and its servers' reports by name.
+    """A daemon's reasons why rows do not run: by job id, and its servers' reports by name.
 
     `notices` are its other messages.
     """

@@ -1,4 +1,4 @@
-"""Messages of an engine that concern no job, and the isolation of its parts."""
+"""Messages of a daemon that concern no job, and the isolation of its parts."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ class Notices:
             reason = f"{what} failed by {type(error).__name__}: {error}".partition("\n")[0]
             action = "retrying; engine.log has the details; jobs continue"
             kind = f"{what}:{type(error).__name__}:{self._now():%Y%m%d}"
-            self.add(Notice(AlertKind.ENGINE, kind, f"{JobFault.INTERNAL}: {reason}", action))
+            self.add(Notice(AlertKind.DAEMON, kind, f"{JobFault.INTERNAL}: {reason}", action))

@@ -1,4 +1,4 @@
-"""orch.toml while an engine runs: edits apply from the next check on; what cannot be applied is reported.
+"""orch.toml while a daemon runs: edits apply from the next check on; what cannot be applied is reported.
 
 A file counts once it reads the same at two looks, because a file may be read half written. A broken, missing or empty
 file is refused, and the previous settings stay in force.
@@ -28,7 +28,7 @@ _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
 
 
 class Reloader:
-    """Checks an engine's settings file. `check` raises OrchError for invalid settings."""
+    """Checks a daemon's settings file. `check` raises OrchError for invalid settings."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Reloader:
 
     @property
     def moves_to(self) -> Path | None:
-        """Home that the file now names, if it is not this engine's."""
+        """Home that the file now names, if it is not this daemon's."""
         said, above = self._wanted.said.get("home"), self._environ.get(_PLACES["home"])
         if above or said == self._began.get("home") or not isinstance(said, str):
             return None
@@ -128,16 +128,16 @@ def adopt(
         if not (missing := list(_unset(backend, before, environ))):
             backends[name] = backend
             continue
-        restart += [f"backends.{name}: {field} (the engine has no {variable})" for field, variable in missing]
+        restart += [f"backends.{name}: {field} (the daemon has no {variable})" for field, variable in missing]
         if before is not None:
             backends[name] = before
     reports = wanted.reports
     if missing := list(_unset_reports(reports, held.reports, environ)):
-        restart += [f"reports: {field} (the engine has no {variable})" for field, variable in missing]
+        restart += [f"reports: {field} (the daemon has no {variable})" for field, variable in missing]
         reports = held.reports
     telemetry = wanted.telemetry
     if missing := list(_unset_headers(telemetry, held.telemetry, environ)):
-        restart += [f"telemetry: {field} (the engine has no {variable})" for field, variable in missing]
+        restart += [f"telemetry: {field} (the daemon has no {variable})" for field, variable in missing]
         telemetry = held.telemetry
     return replace(wanted, place=held.place, backends=backends, reports=reports, telemetry=telemetry), restart
 
@@ -181,7 +181,7 @@ def _read(path: Path) -> str | InputError:
     try:
         return text_of(path.read_bytes(), path)
     except FileNotFoundError:
-        return InputError("is gone", file=path, hint="put it back, or end the engine")
+        return InputError("is gone", file=path, hint="put it back, or end the daemon")
     except OSError as error:
         return InputError(f"cannot be read: {error.strerror}", file=path)
     except InputError as error:

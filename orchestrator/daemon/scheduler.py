@@ -1,4 +1,4 @@
-"""The nights of a home's schedules, run by the engine of `orch up`.
+"""The nights of a home's schedules, run by the daemon of `orch up`.
 
 `tick` is an idempotent step, called repeatedly: it records due nights, starts the nights that may start, and ends a
 night once its job is over. A night is recorded before its job, and the job is found again by its file: a kill in
@@ -56,7 +56,7 @@ class _Looked:
 
 
 class Scheduler:
-    """Runs a home's schedules that were made under one configuration; for one engine at a time."""
+    """Runs a home's schedules that were made under one configuration; for one daemon at a time."""
 
     def __init__(
         self, store: Store, home: Home, config: Config, now: Callable[[], datetime], builds: Builds | None = None
@@ -101,7 +101,7 @@ class Scheduler:
     def _problem(self, schedule: Schedule) -> str | None:
         """Record due nights; return why the schedule cannot have any, or None."""
         if not is_same_file(schedule.config, self._config.path):
-            return f"waits for an engine with the settings it was made with: {schedule.config}"
+            return f"waits for a daemon with the settings it was made with: {schedule.config}"
         try:
             if schedule.after is None:
                 self._record(schedule, self._now())
@@ -137,7 +137,7 @@ class Scheduler:
                 night = Night(schedule.id, one.night, one.at, NightState.DUE, why, now, slot=one.slot)
             else:
                 only = newest.name if newest else "none"
-                why = f"no engine was running at its time; only the newest missed night, {only}, is run"
+                why = f"no daemon was running at its time; only the newest missed night, {only}, is run"
                 night = Night(
                     schedule.id, one.night, one.at, NightState.MISSED, why, now, ended_at=now, slot=one.slot
                 )

@@ -1,6 +1,6 @@
-"""The settings of a home's running engine, for other commands. A light module, for read-only commands.
+"""The settings of a home's running daemon, for other commands. A light module, for read-only commands.
 
-An engine keeps them in `settings.json` in its home, and keeps that true while it runs.
+A daemon keeps them in `settings.json` in its home, and keeps that true while it runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.events import EventKind
-from orchestrator.daemon.lock import Holder, running_engine
+from orchestrator.daemon.lock import Holder, running_daemon
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The engine `pid` of a `home` runs under the settings of `file` as read at `read_at`, with this digest.
+    """The daemon `pid` of a `home` runs under the settings of `file` as read at `read_at`, with this digest.
 
     `refused` is why the current file is not applied; `restart` names its settings that apply only after a restart. If
     the file now names another home, that home has this record too.
@@ -45,9 +45,9 @@ class InForce:
     @property
     def told(self) -> list[str]:
         """Lines for a person; empty if the file is in force as it is."""
-        held = f"the engine keeps the settings that it read at {self.read_at}"
+        held = f"the daemon keeps the settings that it read at {self.read_at}"
         refused = [] if self.refused is None else [f"{self.refused}\n  {held}"]
-        return refused + [f"{one}: takes effect when the engine restarts" for one in self.restart]
+        return refused + [f"{one}: takes effect when the daemon restarts" for one in self.restart]
 
 
 def digest_of(content: bytes) -> str:
@@ -56,7 +56,7 @@ def digest_of(content: bytes) -> str:
 
 
 def keep(home: Home, in_force: InForce) -> None:
-    """Publish the engine's settings for other commands."""
+    """Publish the daemon's settings for other commands."""
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with durable(home.settings) as file:
@@ -74,30 +74,30 @@ def _kept(home: Home) -> InForce | None:
 
 
 def differences(home: Home, holder: Holder | None, path: Path | None) -> list[str]:
-    """Return how the running engine's settings differ from those in `path`, the command's own."""
+    """Return how the running daemon's settings differ from those in `path`, the command's own."""
     in_force = _kept(home)
     if in_force is None:
         return []
     if in_force.home != str(home.root):
-        there = running_engine(Home(Path(in_force.home)))
+        there = running_daemon(Home(Path(in_force.home)))
         is_there = there is not None and there.pid == in_force.pid
         return [f"{there} still has the home {in_force.home}", *in_force.told] if is_there else []
     if holder is None or holder.pid != in_force.pid:
-        return []  # it was another engine's
+        return []  # it was another daemon's
     if not is_same_file(in_force.file, path):
-        return [f"the engine runs under {in_force.file or 'no orch.toml'}, and this command reads {path or 'none'}"]
+        return [f"the daemon runs under {in_force.file or 'no orch.toml'}, and this command reads {path or 'none'}"]
     if in_force.refused is None and path is not None:
         try:
             digest = digest_of(path.read_bytes())
         except OSError:
             digest = ""
         if digest != in_force.digest:
-            return [f"{path} was edited just now; the engine reads it within seconds", *in_force.told]
+            return [f"{path} was edited just now; the daemon reads it within seconds", *in_force.told]
     return in_force.told
 
 
 def other_settings(store: Store, job: Job, mine: Path | None, now: datetime) -> str | None:
-    """Return why a job waits for an engine with another settings file; None if it may run under `mine`.
+    """Return why a job waits for a daemon with another settings file; None if it may run under `mine`.
 
     A missing file counts as moved if `mine` has its name: from then on the job belongs to `mine`.
     """
@@ -106,7 +106,7 @@ def other_settings(store: Store, job: Job, mine: Path | None, now: datetime) -> 
         return None
     if mine is None or Path(made_under).exists() or Path(made_under).name != mine.name:
         # Names of backends and models depend on that file; another file could send rows elsewhere.
-        return f"waits for an engine with its settings, {made_under}; if these were moved, submit it again"
+        return f"waits for a daemon with its settings, {made_under}; if these were moved, submit it again"
     store.jobs.allow(job.id, config=str(mine))
     store.jobs.note(job.id, EventKind.REVISED, f"{made_under} is gone: it goes on under {mine}", now)
     return None

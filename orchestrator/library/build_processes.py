@@ -1,8 +1,8 @@
-"""Processes that build jobs, so that a slow document never holds up the engine.
+"""Processes that build jobs, so that a slow document never holds up the daemon.
 
-Each process reads an order from stdin and writes the outcome to stdout. It ends with the engine. An unfinished build
+Each process reads an order from stdin and writes the outcome to stdout. It ends with the daemon. An unfinished build
 starts anew later, as the claim on the job is a lock that ends with the process. A shared database refuses its writes
-once another engine has taken over.
+once another daemon has taken over.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 
 if TYPE_CHECKING:
-    from orchestrator.store.engine_fence import EngineFence
+    from orchestrator.store.daemon_fence import DaemonFence
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ MOST = 8
 FORGOTTEN_SECONDS = 60.0
 """Seconds after which a waiting build that is no longer requested loses its turn."""
 BEHIND = 5
-"""Niceness of a build above the engine's."""
+"""Niceness of a build above the daemon's."""
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -55,7 +55,7 @@ class _Charge:
 
     place: Place
     config: Config
-    fence: EngineFence | None
+    fence: DaemonFence | None
     order: BuildOrder[object]
 
 
@@ -79,12 +79,12 @@ class _Build:
 
 
 class BuildProcesses:
-    """Runs the builds that engines order (`pipeline.build.builds.Builds`) until the block ends.
+    """Runs the builds that daemons order (`pipeline.build.builds.Builds`) until the block ends.
 
     For one thread, which must live as long as the process: see `end_with`.
     """
 
-    def __init__(self, context: Context, fence: EngineFence | None = None) -> None:
+    def __init__(self, context: Context, fence: DaemonFence | None = None) -> None:
         self._place = context.place
         self._config = context.config
         self._fence = fence
@@ -114,7 +114,7 @@ class BuildProcesses:
         del self._waiting[key]
         charge = pickle.dumps(_Charge(self._place, self._config, self._fence, order))
         build = self._builds[key] = _Build(_started())
-        # A daemon: an ending engine does not wait for the processes it killed.
+        # A daemon thread: the ending process does not wait for the processes it killed.
         threading.Thread(target=build.see_through, args=(charge,), name=f"build {key}", daemon=True).start()
 
     def _has_place(self, at: float) -> bool:
@@ -132,7 +132,7 @@ class BuildProcesses:
             return None
         del self._builds[key]
         if isinstance(build.outcome, StorageError) and not isinstance(build.outcome, JobFilesError):
-            raise BuildDied(str(build.outcome))  # if the home itself is broken, the engine notices too
+            raise BuildDied(str(build.outcome))  # if the home itself is broken, the daemon notices too
         if isinstance(build.outcome, Exception):
             raise build.outcome
         return Done(build.outcome)
@@ -151,7 +151,7 @@ def _started() -> subprocess.Popen[bytes]:
             command(__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            process_group=0,  # so that Ctrl-C in a terminal reaches only the engine
+            process_group=0,  # so that Ctrl-C in a terminal reaches only the daemon
         )
     except OSError as error:
         raise BuildDied(f"no process can be started: {error.strerror}") from error
@@ -159,7 +159,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 def main() -> None:
     """Carry out one order: the program of a build process."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes means the engine
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes means the daemon
     end_with(int(sys.argv[-1]))
     with suppress(OSError):
         os.nice(BEHIND)

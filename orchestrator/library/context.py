@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.policy.planner import Outlook
     from orchestrator.settings.config import Config
     from orchestrator.store import Store
-    from orchestrator.store.engine_fence import EngineFence
+    from orchestrator.store.daemon_fence import DaemonFence
     from orchestrator.store.glance import Glance
 
 
@@ -164,13 +164,13 @@ class Context(CommandSettings):
         return left > 0 >= waiting
 
     def _problem(self, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]) -> str | None:
-        """Return what keeps rows from running, by the engine or its servers, or None if all is well."""
+        """Return what keeps rows from running, by the daemon or its servers, or None if all is well."""
         from orchestrator.daemon.health import last_to_fail, remedy, without_engine
-        from orchestrator.daemon.lock import running_engine
+        from orchestrator.daemon.lock import running_daemon
         from orchestrator.pipeline.refused_rows import describe_refused
 
-        if running_engine(self.home) is None:
-            return "no engine is running: batches continue at their backends, but nobody polls them"
+        if running_daemon(self.home) is None:
+            return "no daemon is running: batches continue at their backends, but nobody polls them"
         for name, health in told.items():
             if health is None:
                 return f"the server of {name} does not answer"
@@ -187,8 +187,8 @@ class Context(CommandSettings):
 
 
 @contextmanager
-def opened(place: Place | None = None, fence: EngineFence | None = None) -> Iterator[Context]:
-    """Open the context of a command, or of an engine's helper process with the engine's `fence`.
+def opened(place: Place | None = None, fence: DaemonFence | None = None) -> Iterator[Context]:
+    """Open the context of a command, or of a daemon's helper process with the daemon's `fence`.
 
     What it records is on the home's replica, if any, when the block ends. Raises InputError, StorageError, or
     UsageError if another machine works on the home.
@@ -211,7 +211,7 @@ def opened(place: Place | None = None, fence: EngineFence | None = None) -> Iter
 
 
 def require_current(home: Home) -> None:
-    """Raise UsageError if the home has a replica and its active engine is not on this machine."""
+    """Raise UsageError if the home has a replica and its active daemon is not on this machine."""
     if home.has_replica:
         from orchestrator.daemon.replica.status_file import require_active
 
@@ -219,7 +219,7 @@ def require_current(home: Home) -> None:
 
 
 def is_current(home: Home) -> bool:
-    """True if the home has no replica, or its active engine is on this machine."""
+    """True if the home has no replica, or its active daemon is on this machine."""
     try:
         require_current(home)
     except UsageError:

@@ -1,4 +1,4 @@
-"""Jobs seen to their end: by this process as the home's engine, or by the engine that runs, which it follows."""
+"""Jobs seen to their end: by this process as the home's daemon, or by the daemon that runs, which it follows."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Protocol
 
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job
-from orchestrator.daemon.lock import Holder, engine_lock
-from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.lock import Holder, daemon_lock
+from orchestrator.daemon.loop import Daemon
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context
 from orchestrator.pipeline.plan.rows_without_backend import request_refused
@@ -35,7 +35,7 @@ class ProgressView(Protocol):
 class Driver:
     """Sees jobs of a home to their end while `interrupted` is false.
 
-    `logging` opens the home's log while this process is the engine. `followed` is the engine that was followed last,
+    `logging` opens the home's log while this process is the daemon. `followed` is the daemon that was followed last,
     None if it was this process.
     """
 
@@ -56,47 +56,47 @@ class Driver:
         self.followed: Holder | None = None
 
     def finish(self, job: Job) -> None:
-        """Run the job to its end as the engine, or follow the running engine."""
+        """Run the job to its end as the daemon, or follow the running daemon."""
         context, view = self._context, self._view
 
-        def look(engine: Engine) -> None:
-            tell(engine)
-            self._draw(job, engine.problem)
+        def look(daemon: Daemon) -> None:
+            tell(daemon)
+            self._draw(job, daemon.problem)
 
-        def tell(engine: Engine) -> None:
-            for news in engine.news():
+        def tell(daemon: Daemon) -> None:
+            for news in daemon.news():
                 view.say(f"orch: {news}")
 
-        def be_engine(over: Callable[[], bool]) -> None:
+        def be_daemon(over: Callable[[], bool]) -> None:
             with (
                 BuildProcesses(context) as builds,
-                Engine(context.config, context.store, builds=builds) as engine,
+                Daemon(context.config, context.store, builds=builds) as daemon,
             ):
-                engine.listeners += [context.use, builds.use]
-                engine.run(over, look, mine=job)
-            # The last spans are sent as the engine ends.
-            tell(engine)
+                daemon.listeners += [context.use, builds.use]
+                daemon.run(over, look, mine=job)
+            # The last spans are sent as the daemon ends.
+            tell(daemon)
 
         def follow(holder: Holder, is_new: bool) -> None:
             if is_new:
-                view.say(f"orch: {holder} is this home's engine and runs the job; following it")
+                view.say(f"orch: {holder} is this home's daemon and runs the job; following it")
             _check_held(context, job)
             self._draw(job, None)
 
-        self._until_over(job, be_engine, follow)
+        self._until_over(job, be_daemon, follow)
 
     def see_end(self, job: Job) -> None:
-        """See a cancelled job to its end: end it here, sending no row, or wait for the running engine."""
+        """See a cancelled job to its end: end it here, sending no row, or wait for the running daemon."""
         context, view = self._context, self._view
 
-        def be_engine(over: Callable[[], bool]) -> None:
-            with Engine(context.config, context.store, dispatch=False) as engine:
-                engine.run(
-                    lambda: over() or engine.pipeline.unreachable(job) is not None,
+        def be_daemon(over: Callable[[], bool]) -> None:
+            with Daemon(context.config, context.store, dispatch=False) as daemon:
+                daemon.run(
+                    lambda: over() or daemon.pipeline.unreachable(job) is not None,
                     lambda running: self._draw(job, running.problem),
                     only=job,
                 )
-                if not over() and (why := engine.pipeline.unreachable(job)) is not None:
+                if not over() and (why := daemon.pipeline.unreachable(job)) is not None:
                     raise BackendError(
                         f"cancellation requested, but a backend with its batches does not answer: {why}",
                         hint="the next `orch up`, `orch run` or `orch cancel` completes it",
@@ -104,10 +104,10 @@ class Driver:
 
         def follow(holder: Holder, is_new: bool) -> None:
             if is_new:
-                view.say(f"orch: {holder} is this home's engine and will end it")
+                view.say(f"orch: {holder} is this home's daemon and will end it")
             self._draw(job, None)
 
-        self._until_over(job, be_engine, follow)
+        self._until_over(job, be_daemon, follow)
 
     def is_over(self, job: Job) -> bool:
         """True if a job has ended or failed."""
@@ -122,17 +122,17 @@ class Driver:
     def _until_over(
         self,
         job: Job,
-        be_engine: Callable[[Callable[[], bool]], None],
+        be_daemon: Callable[[Callable[[], bool]], None],
         follow: Callable[[Holder, bool], None],
     ) -> None:
-        """Call `be_engine(over)` while this process holds the home's lock, else `follow(holder, is_new)`."""
+        """Call `be_daemon(over)` while this process holds the home's lock, else `follow(holder, is_new)`."""
         told: set[str] = set()
         while not self.is_over(job) and not self._interrupted():
-            with engine_lock(self._context.home, self._command) as holder:
+            with daemon_lock(self._context.home, self._command) as holder:
                 if holder is None:
                     self.followed = None
                     with self._logging():
-                        be_engine(lambda: self._interrupted() or self.is_over(job))
+                        be_daemon(lambda: self._interrupted() or self.is_over(job))
                     continue
             follow(holder, str(holder) not in told)
             told.add(str(holder))

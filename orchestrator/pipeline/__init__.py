@@ -78,7 +78,7 @@ class Pipeline:
         may_act: Callable[[], bool] = lambda: True,
         builds: Builds | None = None,
     ) -> None:
-        """`may_act` is true if no other engine can have taken over the home. `builds` builds jobs; without it, this
+        """`may_act` is true if no other daemon can have taken over the home. `builds` builds jobs; without it, this
         process does. Raises RefusedError for a copied home."""
         require_own_place(home)
         self._store = store

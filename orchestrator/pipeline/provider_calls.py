@@ -1,4 +1,4 @@
-"""Provider calls off the engine's thread, so that a hanging call holds up only its own shard.
+"""Provider calls off the daemon's thread, so that a hanging call holds up only its own shard.
 
 Each backend has a few threads. A shard has one stage under way at a time; its result is picked up at the next round.
 A thread that hangs in a call keeps its shard, but not the backend's other shards, other backends or the planner.

@@ -1,6 +1,6 @@
 """Steps of one shard: from its rows to a batch, until the batch is over and its rows are settled.
 
-`provider_calls` runs calls to a hosted backend off the engine's thread; our own server is called directly. Whatever
+`provider_calls` runs calls to a hosted backend off the daemon's thread; our own server is called directly. Whatever
 fails at a backend, the shard waits with a reason, and not for ever.
 """
 

@@ -35,8 +35,8 @@ class AlertKind(StrEnum):
     QUALITY = "quality"  # too many answers are bad
     OUTPUT = "output"  # the rows are done, but cannot be delivered
     NIGHT = "night"  # failed before it had a job
-    SETTINGS = "settings"  # the engine does not run under the current orch.toml
-    ENGINE = "engine"  # an error that should be impossible
+    SETTINGS = "settings"  # the daemon does not run under the current orch.toml
+    DAEMON = "engine"  # an error that should be impossible; databases and webhooks keep its old name
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
             yield Alert(kind, job, "stopped", event.reason, action)
         elif event.kind == EventKind.FAULT:
             action = "retried with growing pauses; engine.log has the details; other jobs are not affected"
-            yield Alert(AlertKind.ENGINE, job, event.code or "fault", event.reason, action)
+            yield Alert(AlertKind.DAEMON, job, event.code or "fault", event.reason, action)
 
 
 def _backend(watched: MonitoredJob) -> Iterator[Alert]:

@@ -25,7 +25,7 @@ MOST_TEXT = 160
 class Cause(StrEnum):
     """Cause of a job's delay."""
 
-    NO_ENGINE = "no_engine"  # it was queued without a running engine
+    NO_DAEMON = "no_engine"  # it was queued without a running daemon; databases and scripts keep its old name
     STOOD_STILL = "stood_still"  # something blocked the whole job
     HELD = "held"  # batches waited for a quota, a limit or a budget
     SLOW_BATCH = "slow_batch"  # a batch took longer than was forecast
@@ -33,7 +33,7 @@ class Cause(StrEnum):
 
 
 _ADVICE = {
-    Cause.NO_ENGINE: "keep `orch up` running (deploy/ has a systemd unit for it)",
+    Cause.NO_DAEMON: "keep `orch up` running (deploy/ has a systemd unit for it)",
     Cause.STOOD_STILL: "fix that cause; allow a second backend, so that rows can go elsewhere meanwhile",
     Cause.HELD: "raise that limit, start earlier, or allow another backend",
     Cause.SLOW_BATCH: "allow a faster backend beside this one, or start earlier",
@@ -72,7 +72,7 @@ def _queued(job: Job, events: Sequence[Happened], ended: datetime) -> Iterator[D
     begun = next((event.at for event in events if event.kind in BEGINS), still_queued)
     if begun is not None:
         seconds = (begun - (job.built_at or job.created_at)).total_seconds()
-        yield Delay(Cause.NO_ENGINE, seconds, f"no engine ran for the first {duration(seconds)}")
+        yield Delay(Cause.NO_DAEMON, seconds, f"no daemon ran for the first {duration(seconds)}")
 
 
 def _standstills(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:

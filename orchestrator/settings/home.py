@@ -31,17 +31,17 @@ class Home:
 
     @property
     def lock(self) -> Path:
-        """Lock of the engine, with a line that identifies it."""
+        """Lock of the daemon, with a line that identifies it."""
         return self.root / "engine.lock"
 
     @property
     def log(self) -> Path:
-        """Log of the engines."""
+        """Log of the daemons."""
         return self.root / "engine.log"
 
     @property
     def settings(self) -> Path:
-        """Settings of the running engine, and its differences from orch.toml."""
+        """Settings of the running daemon, and its differences from orch.toml."""
         return self.root / "settings.json"
 
     @property
@@ -71,7 +71,7 @@ class Home:
 
     @property
     def replica(self) -> Path:
-        """Progress of the home's replica, while its engine is active."""
+        """Progress of the home's replica, while its daemon is active."""
         return self.root / "replica-status.json"
 
     @property
@@ -127,7 +127,7 @@ class Home:
 
     @property
     def place(self) -> Path:
-        """Location of the home when its engine last ran: a copy has the location of its original."""
+        """Location of the home when its daemon last ran: a copy has the location of its original."""
         return self.root / "home.place"
 
     @property

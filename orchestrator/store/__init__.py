@@ -8,7 +8,7 @@
   ledger      what was paid for, row by row
   limits      what backends' refusals have taught
   engine_holds  how long engines have held GPUs
-  engine_fences  which engine of a home may write
+  daemon_fences  which daemon of a home may write
   engine_rates  measured throughput of our own engines
   forecasts   forecasts and actual results
   observations  other inputs of plans: progress of engines, finishing times of jobs

@@ -30,7 +30,7 @@ from orchestrator.core.model import RequestState
 from orchestrator.store.schema import HEAD
 
 if TYPE_CHECKING:
-    from orchestrator.store.engine_fence import EngineFence
+    from orchestrator.store.daemon_fence import DaemonFence
 
 # Without an adapter for a value's type, sqlite3 looks for missing attributes: 0.6 µs for each value.
 sqlite3.register_adapter(RequestState, str.__str__)
@@ -40,11 +40,11 @@ class Database:
     """Transactions on one database. Only this class turns SQLAlchemy's errors into StorageError.
 
     If it is not `ours`, it belongs to somebody else, and its settings stay unchanged. With a `fence`, nothing is
-    written once another engine has taken over.
+    written once another daemon has taken over.
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 10.0, ours: bool = True, fence: EngineFence | None = None
+        self, url: str, *, timeout: float = 10.0, ours: bool = True, fence: DaemonFence | None = None
     ) -> None:
         self._url = _parsed(url)
         self._fence = fence
@@ -214,7 +214,7 @@ def _make_folder(folder: Path) -> None:
         ) from error
 
 
-def _postgres(url: str, timeout: float, fence: EngineFence | None) -> Engine:
+def _postgres(url: str, timeout: float, fence: DaemonFence | None) -> Engine:
     # Imported on use, because homes are on SQLite by default.
     from orchestrator.store.postgres import postgres_engine
 

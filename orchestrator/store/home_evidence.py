@@ -42,7 +42,7 @@ def recognise(home: Home, store: Store) -> str | None:
 def adopt(home: Home, store: Store, identity: str | None) -> str:
     """Continue a home here, with this id or the one it has. Raises RefusedError.
 
-    If it is a copy, the original is marked: its engine does not start again.
+    If it is a copy, the original is marked: its daemon does not start again.
     """
     if identity is None and recognise(home, store) is None and not home.has_identity:
         # No job here belongs to a home, so a new id orphans none.
@@ -70,7 +70,7 @@ def require_own_place(home: Home) -> None:
     if other is not None:
         raise RefusedError(
             f"{home.root} is a copy of the home {other}: both would send the same rows",
-            hint=f"work in {other}; or stop its engine, and run `{ADOPT}` here: then only this one goes on",
+            hint=f"work in {other}; or stop its daemon, and run `{ADOPT}` here: then only this one goes on",
         )
     if _place(home) != home.root:
         _write_place(home, home.root)

@@ -231,7 +231,7 @@ class Jobs:
             return tx.execute(query).first() is not None
 
     def discard(self, job_id: JobId) -> bool:
-        """Forget a job that is not built; False if it is, because an engine may already have sent rows."""
+        """Forget a job that is not built; False if it is, because a daemon may already have sent rows."""
         with self._db.write() as tx:
             return tx.execute(delete(jobs).where(jobs.c.id == job_id, jobs.c.built_at.is_(None))).rowcount == 1
 

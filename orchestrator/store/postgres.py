@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Dialect, Engine, create_engine, event
 from orchestrator.core.errors import StorageError
 
 if TYPE_CHECKING:
-    from orchestrator.store.engine_fence import EngineFence
+    from orchestrator.store.daemon_fence import DaemonFence
 
 ENCODING = "UTF8"
 # A commit that is not on disk when it returns could lose the intent of a paid batch. A stronger setting than `on` is
@@ -25,7 +25,7 @@ _COMMIT = (
 _OF_A_SESSION = f"SELECT current_setting('server_encoding'), {_COMMIT.format('false')}"
 
 
-def postgres_engine(url: str, timeout: float, fence: EngineFence | None) -> Engine:
+def postgres_engine(url: str, timeout: float, fence: DaemonFence | None) -> Engine:
     """Return an engine whose connections wait up to `timeout` seconds for a lock, and commit durably.
 
     Connecting raises StorageError if the database's encoding cannot hold every text.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.store.alerts import AlertRecords
     from orchestrator.store.awaited_rows import AwaitedRows
     from orchestrator.store.comparisons import Comparisons
-    from orchestrator.store.engine_fence import EngineFence, EngineFences
+    from orchestrator.store.daemon_fence import DaemonFence, DaemonFences
     from orchestrator.store.engine_holds import EngineHolds
     from orchestrator.store.engine_rates import MeasuredRates
     from orchestrator.store.escalations import Escalations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class Store:
     """All verbs on one database."""
 
-    def __init__(self, url: str, *, timeout: float = 10.0, fence: EngineFence | None = None) -> None:
+    def __init__(self, url: str, *, timeout: float = 10.0, fence: DaemonFence | None = None) -> None:
         self._database = Database(url, timeout=timeout, fence=fence)
         self.jobs = Jobs(self._database)
         self.rows = Rows(self._database)
@@ -204,11 +204,11 @@ class Store:
         return Traces(self._database)
 
     @cached_property
-    def engine_fences(self) -> EngineFences:
-        """The right of a home's engine to write."""
-        from orchestrator.store.engine_fence import EngineFences
+    def daemon_fences(self) -> DaemonFences:
+        """The right of a home's daemon to write."""
+        from orchestrator.store.daemon_fence import DaemonFences
 
-        return EngineFences(self._database)
+        return DaemonFences(self._database)
 
     @property
     def is_shared(self) -> bool:
@@ -225,15 +225,15 @@ class Store:
         self._database.before_naming_files = wait
 
     @classmethod
-    def open(cls, url: str, *, timeout: float = 10.0, fence: EngineFence | None = None) -> Store:
-        """Open a store and migrate its schema. With a `fence`, older engines of the home cannot write any more.
+    def open(cls, url: str, *, timeout: float = 10.0, fence: DaemonFence | None = None) -> Store:
+        """Open a store and migrate its schema. With a `fence`, older daemons of the home cannot write any more.
 
         Raises StorageError.
         """
         if fence is not None:
-            # Without the fence at first: leftovers of earlier engines may block whatever needs it.
+            # Without the fence at first: leftovers of earlier daemons may block whatever needs it.
             with cls.open(url, timeout=timeout) as store:
-                store.engine_fences.take(fence)
+                store.daemon_fences.take(fence)
         store = cls(url, timeout=timeout, fence=fence)
         try:
             store._database.open()

@@ -384,8 +384,8 @@ engine_rates = Table(
     Column("measured_at", Instant, nullable=False),
 )
 
-# The engine of a home that may write, if several machines reach the database.
-engine_fences = Table(
+# The daemon of a home that may write, if several machines reach the database.
+daemon_fences = Table(
     "engine_fences",
     metadata,
     Column("home", String(32), primary_key=True),

@@ -7,7 +7,7 @@ imports this package.
   figures     numbers, money and times as markup that names their `--json` source
   views       one function per page
   live        open pages, kept current over server-sent events
-  loop_health health of the engine's loop, shared across processes
+  loop_health health of the daemon's loop, shared across processes
   metrics     /metrics
   app         routes, templates
   serving     a thread that listens

@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 from orchestrator import __version__
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.sanitize import escape_controls
-from orchestrator.daemon.lock import running_engine
+from orchestrator.daemon.lock import running_daemon
 from orchestrator.web import actions, figures
 from orchestrator.web.access import SESSION_SECONDS, PageAccess, Visitor
 from orchestrator.web.guard import FORM, VISITOR, Guard, form_of
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 THREADS = 2
-"""Pages rendered at a time: the processors are for the engine."""
+"""Pages rendered at a time: the processors are for the daemon."""
 SLOW: frozenset[Page] = frozenset({others.night, others.diff})
 """Pages that read a whole night."""
 Made = TypeVar("Made")
@@ -71,7 +71,7 @@ class Pages:
         self._access = access
         self._hosts = hosts
         self._new_link = new_link
-        self._live = LivePages(lambda: running_engine(readers().home))
+        self._live = LivePages(lambda: running_daemon(readers().home))
         self._usual, self._slow = anyio.CapacityLimiter(THREADS), anyio.CapacityLimiter(THREADS)
         self._templates = _templates()
         outlooks = Outlooks()
@@ -149,14 +149,14 @@ class Pages:
         return self._rendered(reader, view, visitor, here, layout), view.status
 
     def _rendered(self, reader: HomeReader, view: View, visitor: Visitor, here: str, layout: str) -> str:
-        holder = running_engine(reader.home)
+        holder = running_daemon(reader.home)
         return self._templates.get_template(view.template).render(
             layout=layout,
             title=view.title,
             nav=NAV,
             here=view.nav,
             live=here if view.live else "",
-            engine=None if holder is None else str(holder),
+            daemon=None if holder is None else str(holder),
             # A page of an error of ours must not ask the database again.
             has_work=view.status >= HTTPStatus.INTERNAL_SERVER_ERROR
             or (holder is None and bool(reader.store.jobs.unfinished(reader.home.identity()))),

@@ -1,4 +1,4 @@
-"""Health of the engine's loop, in memory that the engine shares with the process of its pages."""
+"""Health of the daemon's loop, in memory that the daemon shares with the process of its pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORM = struct.Struct("=Qd")
 class LoopHealth:
     """Number of rounds, and the end of the last round by the monotonic clock, which all processes share.
 
-    The engine calls `beat` after each round, without waiting for readers. `file` is the descriptor of a `shared`
+    The daemon calls `beat` after each round, without waiting for readers. `file` is the descriptor of a `shared`
     file.
     """
 

@@ -1,4 +1,4 @@
-"""/metrics of a home, for Prometheus: jobs, rows, batches, money, deadlines, budgets, forecasts, the engine's loop.
+"""/metrics of a home, for Prometheus: jobs, rows, batches, money, deadlines, budgets, forecasts, the daemon's loop.
 
 Each scrape reads the store. Job files are labelled by name and shown by their newest run: with ids, every night would
 create a new series.
@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import Metric
 from orchestrator.core.clock import now
 from orchestrator.core.model import Forecast, Job, RequestState
 from orchestrator.core.shards import ShardState
-from orchestrator.daemon.lock import running_engine
+from orchestrator.daemon.lock import running_daemon
 from orchestrator.daemon.replica.status_file import read_status
 from orchestrator.daemon.telemetry import sent
 from orchestrator.pipeline.submit.budget import SharedBudgets
@@ -42,7 +42,7 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
 class HomeMetrics:
-    """The text of /metrics. `loop` only in a process that serves an engine's pages."""
+    """The text of /metrics. `loop` only in a process that serves a daemon's pages."""
 
     def __init__(
         self, readers: Readers, outlooks: Outlooks, viewers: Callable[[], int], loop: LoopHealth | None
@@ -72,7 +72,7 @@ class HomeMetrics:
         """Yield every metric with its current value."""
         reader = self._readers()
         jobs = _newest(reader)
-        yield from self._engine(reader)
+        yield from self._daemon(reader)
         yield from self._of_jobs(reader, jobs)
         yield from _batches(reader, [job for job in jobs if job.finished_at is None])
         yield from _money(reader)
@@ -81,16 +81,17 @@ class HomeMetrics:
         yield from _schedules(reader)
         yield from _telemetry(reader)
 
-    def _engine(self, reader: HomeReader) -> Iterator[Metric]:
-        up = running_engine(reader.home) is not None
-        yield _gauge("orch_engine_up", "1 while an engine runs for this home.", (), [((), float(up))])
-        if self._loop is not None:
-            yield CounterMetricFamily("orch_engine_rounds", "Rounds of the engine's loop.", value=self._loop.rounds)
-            if (silent := self._loop.silent_seconds) is not None:
-                about = "Seconds since a round of the engine's loop ended."
-                yield _gauge("orch_engine_silent_seconds", about, (), [((), silent)])
+    def _daemon(self, reader: HomeReader) -> Iterator[Metric]:
+        up = running_daemon(reader.home) is not None
+        for name in ("orch_daemon", "orch_engine"):  # the second is the old name, kept for one release
+            yield _gauge(f"{name}_up", "1 while a daemon runs for this home.", (), [((), float(up))])
+            if self._loop is not None:
+                yield CounterMetricFamily(f"{name}_rounds", "Rounds of the daemon's loop.", value=self._loop.rounds)
+                if (silent := self._loop.silent_seconds) is not None:
+                    about = "Seconds since a round of the daemon's loop ended."
+                    yield _gauge(f"{name}_silent_seconds", about, (), [((), silent)])
         if (status := read_status(reader.home)) is not None:
-            about = "The generation in which this home's engine is the active one of its replica."
+            about = "The generation in which this home's daemon is the active one of its replica."
             yield _gauge("orch_replica_generation", about, (), [((), float(status.generation))])
             about = "Seconds since the replica was last brought up to date."
             yield _gauge("orch_replica_age_seconds", about, (), [((), status.age)])

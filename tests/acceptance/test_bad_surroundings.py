@@ -220,7 +220,7 @@ def test_a_job_is_taken_up_though_its_deadline_has_passed(
     assert run_orch("run", str(job), "--new", env=tomorrow).returncode == 3
 
 
-def test_a_dry_run_beside_an_engine_sends_nothing(
+def test_a_dry_run_beside_a_daemon_sends_nothing(
     run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream
 ) -> None:
     write_config(orch_home, [upstream.base_url], retry_delay=0.01)
@@ -231,14 +231,14 @@ def test_a_dry_run_beside_an_engine_sends_nothing(
         "tasks: [{id: t, model: m, prompt: 'Who?'}]\n",
         encoding="utf-8",
     )
-    engine = run_orch.start("up")
-    wait_until(lambda: "is up" in run_orch.output(engine))
+    daemon = run_orch.start("up")
+    wait_until(lambda: "is up" in run_orch.output(daemon))
     planned = run_orch("submit", str(job), "--dry-run")
     assert planned.returncode == 0, planned.stderr
     assert "requests   5,000" in planned.stdout
     assert no_job(run_orch)
-    engine.terminate()
-    assert engine.wait(PATIENCE) == 0, run_orch.output(engine)
+    daemon.terminate()
+    assert daemon.wait(PATIENCE) == 0, run_orch.output(daemon)
     assert upstream.requests() == []
 
 

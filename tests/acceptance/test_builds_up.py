@@ -140,14 +140,14 @@ def test_a_document_that_takes_long_holds_up_no_other_job(night: Night) -> None:
 
 
 @pytest.mark.thinned(4, 1)
-@pytest.mark.parametrize("who", ["builder", "engine", "both", "SIGTERM"])
+@pytest.mark.parametrize("who", ["builder", "daemon", "both", "SIGTERM"])
 def test_a_kill_costs_no_row_and_no_second_job(night: Night, who: str) -> None:
     night.answers.clear()
     night.begin("slow")
     builder = night.builder()
     if who in ("builder", "both"):
         os.kill(builder, signal.SIGKILL)
-    if who in ("engine", "both"):
+    if who in ("daemon", "both"):
         os.kill(night.up.pid, signal.SIGKILL)
         night.up.wait(WAIT)
     if who == "SIGTERM":

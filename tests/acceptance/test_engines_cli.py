@@ -82,7 +82,9 @@ def test_engines_are_started_and_stopped_by_hand(run_orch: Orch, night: Path, tm
     wait_until(lambda: "is up" in run_orch.output(up))
     # Nothing runs there before the first rows: the backend is opened for the wish.
     done = run_orch("engines", "start", "large", "--json")
-    assert json.loads(done.stdout) == {"backend": "gpu", "model": "large", "wish": "start", "engine_running": True}
+    assert json.loads(done.stdout) == {
+        "backend": "gpu", "model": "large", "wish": "start", "daemon_running": True, "engine_running": True,
+    }  # fmt: skip
     wait_until(lambda: engines(run_orch)["large"]["state"] == "warm")
     assert run_orch("engines").stdout.startswith("gpu small: cold\ngpu large on the CPU: warm for ")
     assert run_orch("engines", "stop", "large").returncode == 0

@@ -93,7 +93,7 @@ def test_the_page_leads_from_an_empty_folder_to_a_morning(
     assert "next Mon 2026-10-05 22:00" in shell.type(scheduled)
     log = home / "up.log"
     wait_until(lambda: log.exists() and "is up" in log.read_text(), WAIT)
-    assert "engine: `orch up` (process " in shell.type(looked)
+    assert "daemon: `orch up` (process " in shell.type(looked)
     shell.type(changed)
 
     clock.set(NIGHT)

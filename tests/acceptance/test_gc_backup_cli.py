@@ -1,4 +1,4 @@
-"""`orch gc` and `orch backup` as a user has them, the page's commands among them, while an engine runs and writes."""
+"""`orch gc` and `orch backup` as a user has them, the page's commands among them, while a daemon runs and writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shell(folder: Path, script: str, home: Path) -> subprocess.CompletedProcess[
     )
 
 
-def test_the_pages_commands_while_an_engine_works(
+def test_the_pages_commands_while_a_daemon_works(
     run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
     """A backup of a home amid a run, restored: the run is finished there, and no row that was done is asked again."""

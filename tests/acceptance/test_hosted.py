@@ -162,7 +162,7 @@ def test_an_expired_batch_ends_well_without_anybody_doing_anything(user: User) -
 def test_a_cancelled_job_ends_its_batch_and_gives_what_was_done(user: User, backend: str) -> None:
     user.provider.clock.set(speed=0.0)
     job = user("submit", user.rows(*plain(10)), "--backend", backend, "--quiet").stdout.strip()
-    engine = user.orch.start("up", env=user.env)
+    daemon = user.orch.start("up", env=user.env)
     wait_until(lambda: user.provider.calls("retrieve"), WAIT)
     user.provider.clock.advance(330)
     cancel = user.orch.start("cancel", job, env=user.env)
@@ -173,8 +173,8 @@ def test_a_cancelled_job_ends_its_batch_and_gives_what_was_done(user: User, back
     ends = list(user.fetched(job).values())
     assert (ends.count("succeeded"), ends.count("cancelled")) == (5, 5)
     assert Decimal(user.status(job)["cost_usd"]) == cost_of(user.provider.bill())
-    engine.terminate()
-    assert engine.wait(WAIT) == 0
+    daemon.terminate()
+    assert daemon.wait(WAIT) == 0
 
 
 def test_status_says_what_a_batch_waits_for_in_words(user: User) -> None:
@@ -182,7 +182,7 @@ def test_status_says_what_a_batch_waits_for_in_words(user: User) -> None:
     user.provider.clock.set(speed=0.0)
     user.provider.script({"do": "stuck_validating"})
     job = user("submit", user.rows(*plain(2)), "--backend", "openai", "--quiet").stdout.strip()
-    engine = user.orch.start("up", env=user.env)
+    daemon = user.orch.start("up", env=user.env)
 
     def held() -> list[str]:
         return [shard["held"] for shard in user.status(job)["shards"] if shard["held"]]
@@ -196,7 +196,7 @@ def test_status_says_what_a_batch_waits_for_in_words(user: User) -> None:
     shown = " ".join(user("status", job).stdout.split())
     assert "! shard 001: validating for 41 min; usual p90 10 min (assumed)" in shown
     assert "! shard 002: queued behind quota:" in shown
-    engine.kill()
+    daemon.kill()
 
 
 @pytest.mark.parametrize("verb", ["upload", "create"])
@@ -235,10 +235,10 @@ def test_a_batch_of_another_account_is_not_touched(user: User) -> None:
     user.provider.clock.set(speed=0.0)
     path = user.rows(*plain(2))
     job = user("submit", path, "--backend", "openai", "--quiet").stdout.strip()
-    engine = user.orch.start("up", env=user.env)
+    daemon = user.orch.start("up", env=user.env)
     wait_until(lambda: user.provider.calls("retrieve"), WAIT)
-    engine.kill()
-    engine.wait()
+    daemon.kill()
+    daemon.wait()
     user.env["OPENAI_KEY"] = "sk-somebody-elses"
     ran = user("run", path, "--backend", "openai", "--quiet")
     assert ran.returncode == 2

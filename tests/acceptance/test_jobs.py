@@ -260,15 +260,15 @@ def test_submit_queues_and_up_runs_it(letters: Path, run_orch: Orch) -> None:
     queued = run_orch("submit", str(letters))
     assert queued.returncode == 0
     job = queued.stdout.strip()
-    assert "no engine is running" in queued.stderr
+    assert "no daemon is running" in queued.stderr
     assert job_of(run_orch)["state"] == "queued"
 
-    engine = run_orch.start("up")
+    daemon = run_orch.start("up")
     wait_until(lambda: job_of(run_orch)["state"] == "completed")
-    engine.terminate()
+    daemon.terminate()
 
-    assert engine.wait(PATIENCE) == 0
-    assert f"{job}: completed" in run_orch.output(engine)
+    assert daemon.wait(PATIENCE) == 0
+    assert f"{job}: completed" in run_orch.output(daemon)
     assert len(rows_of(run_orch("fetch", job).stdout)) == 10
 
 
@@ -361,7 +361,7 @@ def test_partial_gives_what_is_done_of_a_running_job(slow: Upstream, run_orch: O
     assert all(float(row["provenance"]["cost_usd"]) > 0 for row in later)
 
 
-def test_a_second_run_follows_the_first_ones_engine(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
+def test_a_second_run_follows_the_first_ones_daemon(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     write_batch_file(tmp_path / "other.jsonl", 5)
     first = run_orch.start("run", str(tmp_path / "in.jsonl"))
     wait_until(lambda: len(slow.requests()) > 4)
@@ -371,7 +371,7 @@ def test_a_second_run_follows_the_first_ones_engine(slow: Upstream, run_orch: Or
     first.kill()
     first.wait()
 
-    # The engine's death hands the home over: the second run finishes its own job, and the first one's is not lost.
+    # The daemon's death hands the home over: the second run finishes its own job, and the first one's is not lost.
     wait_until(lambda: len(json.loads(run_orch("status", "--json").stdout)) == 2)
     names = {line["name"]: line["job"] for line in json.loads(run_orch("status", "--json").stdout)}
     run_orch("cancel", names["in"])

@@ -47,24 +47,24 @@ def test_rows_move_from_a_server_that_is_taken_out_to_one_that_is_put_in(
     """What is done stays, what is in flight comes back; and with a broken file all goes on as before."""
     old, new = make_upstream(slots=1, latency_ms=2000, log_bodies=True), make_upstream(log_bodies=True)
     write_config(orch_home, [old.base_url], max_concurrency=1, retry_delay=0.01)
-    engine = run_orch.start("up")
-    wait_until(lambda: "is up" in run_orch.output(engine), WAIT)
+    daemon = run_orch.start("up")
+    wait_until(lambda: "is up" in run_orch.output(daemon), WAIT)
     assert run_orch("submit", str(job)).returncode == 0
     wait_until(lambda: len(old.requests()) >= 2, WAIT)
 
     toml = orch_home / "orch.toml"
     toml.write_text("[backends.local\n")
-    wait_until(lambda: "is not valid TOML" in run_orch.output(engine), WAIT)
+    wait_until(lambda: "is not valid TOML" in run_orch.output(daemon), WAIT)
     told = run_orch("status", env={"ORCH_HOME": str(orch_home)})
     assert told.returncode == 0, told.stderr
     assert f"settings: {toml}:1: is not valid TOML" in told.stdout
-    assert "the engine keeps the settings that it read at" in told.stdout
+    assert "the daemon keeps the settings that it read at" in told.stdout
     refused = run_orch("submit", str(job), "--new")
     assert (refused.returncode, f"{toml}:1" in refused.stderr) == (2, True)
 
     toml.write_text(f'[backends.other]\nupstreams = ["{new.base_url}"]\nlocation = "local"\nidle = true\n')
     wait_until(lambda: status(run_orch)["state"] == "completed", WAIT)
-    assert f"orch: {toml} was edited: the new settings are in force" in run_orch.output(engine)
+    assert f"orch: {toml} was edited: the new settings are in force" in run_orch.output(daemon)
     assert status(run_orch)["requests"]["succeeded"] == LETTERS
     there, here = asked(old.requests()), asked(new.requests())
     assert there | here == {f"{number:02}" for number in range(LETTERS)}
@@ -77,11 +77,11 @@ def test_upstreams_that_move_are_followed_and_queued_jobs_run(
 ) -> None:
     upstream = make_upstream(log_bodies=True)
     write_config(orch_home, ["http://127.0.0.1:9/v1"], retry_delay=0.01)
-    engine = run_orch.start("up")
-    wait_until(lambda: "is up" in run_orch.output(engine), WAIT)
+    daemon = run_orch.start("up")
+    wait_until(lambda: "is up" in run_orch.output(daemon), WAIT)
     queued = run_orch("submit", str(job), "--json")
     assert json.loads(queued.stdout)["settings"] == []
-    wait_until(lambda: "waiting for http://127.0.0.1:9/v1" in run_orch.output(engine), WAIT)
+    wait_until(lambda: "waiting for http://127.0.0.1:9/v1" in run_orch.output(daemon), WAIT)
     write_config(orch_home, [upstream.base_url], retry_delay=0.01)
     wait_until(lambda: status(run_orch)["state"] == "completed", WAIT)
     assert len(upstream.requests()) == LETTERS
@@ -92,23 +92,23 @@ def test_what_needs_a_restart_is_told_by_status_submit_doctor_and_the_log(
 ) -> None:
     toml = write_config(orch_home, [upstream.base_url])
     env = {"ORCH_CONFIG": str(toml), "ORCH_HOME": str(orch_home)}
-    engine = run_orch.start("up", env=env)
-    wait_until(lambda: "is up" in run_orch.output(engine), WAIT)
+    daemon = run_orch.start("up", env=env)
+    wait_until(lambda: "is up" in run_orch.output(daemon), WAIT)
     other = orch_home.parent / "elsewhere.db"
     toml.write_text(f'database_url = "sqlite:///{other}"\n{toml.read_text()}')
-    told = "database_url: takes effect when the engine restarts"
-    wait_until(lambda: told in run_orch.output(engine), WAIT)
+    told = "database_url: takes effect when the daemon restarts"
+    wait_until(lambda: told in run_orch.output(daemon), WAIT)
     assert f"settings: {told}" in run_orch("status", env=env).stdout
     assert f"orch: {told}" in run_orch("submit", str(job), env=env).stderr
     assert json.loads(run_orch("submit", str(job), "--json", env=env).stdout)["settings"] == [told]
-    assert f"BAD  settings of the engine: {told}" in run_orch("doctor", env=env).stdout
+    assert f"BAD  settings of the daemon: {told}" in run_orch("doctor", env=env).stdout
     assert told in (orch_home / "engine.log").read_text()
 
 
 def test_a_job_can_be_cancelled_while_the_file_is_broken(run_orch: Orch, orch_home: Path, job: Path) -> None:
     toml = write_config(orch_home, ["http://127.0.0.1:9/v1"], retry_delay=0.01)
-    engine = run_orch.start("up")
-    wait_until(lambda: "is up" in run_orch.output(engine), WAIT)
+    daemon = run_orch.start("up")
+    wait_until(lambda: "is up" in run_orch.output(daemon), WAIT)
     name = run_orch("submit", str(job)).stdout.strip()
     toml.write_text("[[[")
     cancelled = run_orch("cancel", name)

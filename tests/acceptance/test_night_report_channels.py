@@ -21,7 +21,7 @@ models: {small: some-model}
 """
 
 
-def test_a_report_arrives_once_whatever_becomes_of_the_engine(
+def test_a_report_arrives_once_whatever_becomes_of_the_daemon(
     run_orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path
 ) -> None:
     (tmp_path / "letters").mkdir()
@@ -33,12 +33,12 @@ def test_a_report_arrives_once_whatever_becomes_of_the_engine(
         env = {"HOOK": receiver.url}
         ran = run_orch("run", str(tmp_path / "job.yaml"), "--json", env=env)
         assert (ran.returncode, receiver.deliveries) == (0, []), "who waits for a job needs no message"
-        # Each start of the engine looks at once; the next look is a minute later.
+        # Each start of the daemon looks at once; the next look is a minute later.
         for wanted in (1, 2):
-            engine = run_orch.start("up", env=env)
+            daemon = run_orch.start("up", env=env)
             wait_until(lambda wanted=wanted: len(receiver.deliveries) == wanted)  # type: ignore[misc]
-            engine.terminate()
-            assert engine.wait(PATIENCE) == 0
+            daemon.terminate()
+            assert daemon.wait(PATIENCE) == 0
         assert [delivery.status for delivery in receiver.deliveries] == [503, 204]
         told = json.loads(receiver.deliveries[1].body)["text"]
     assert told.startswith("*letters, ")

@@ -73,7 +73,7 @@ def test_two_nights_a_kill_and_a_clock_that_jumps(
     assert nights.states() == {}
     status = run_orch("status", env=nights.env).stdout.splitlines()
     assert status[-2:] == [
-        f"engine: `orch up` (process {first.pid}) runs",
+        f"daemon: `orch up` (process {first.pid}) runs",
         "next night: letters, Sat 2026-10-24 22:00, in 10 min",
     ]
     nights.clock.set(FIRST, speed=SPEED)
@@ -110,7 +110,7 @@ def test_two_nights_a_kill_and_a_clock_that_jumps(
     assert len(nights.states()) == 3
     assert len(nights.ask("status")) == 2
 
-    # A broken job file is that night's failure, and not the end of the engine, which ends when it is asked to.
+    # A broken job file is that night's failure, and not the end of the daemon, which ends when it is asked to.
     nights.file.write_text(JOB.replace("tasks", "taks"), encoding="utf-8")
     nights.clock.set(FIRST + timedelta(days=3, hours=1))
     wait_until(lambda: nights.states().get("2026-10-27") == "failed", WAIT)

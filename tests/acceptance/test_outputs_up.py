@@ -40,8 +40,8 @@ def test_a_job_whose_rows_cannot_be_delivered(
     def status(job: str) -> Any:
         return json.loads(run_orch("status", job, "--json").stdout)
 
-    engine = run_orch.start("up", env=env)
-    wait_until(lambda: "is up" in run_orch.output(engine), WAIT)
+    daemon = run_orch.start("up", env=env)
+    wait_until(lambda: "is up" in run_orch.output(daemon), WAIT)
     job = run_orch("submit", str(tmp_path / "job.yaml"), env=env).stdout.strip()
     wait_until(lambda: status(job)["shards"], WAIT)
     (tmp_path / "rows.jsonl").mkdir()

@@ -1,4 +1,4 @@
-"""`orch up --web`: its pages come from a process of their own, which lives exactly as long as the engine does."""
+"""`orch up --web`: its pages come from a process of their own, which lives exactly as long as the daemon does."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are l
 
 @dataclass
 class Window:
-    """An engine that serves pages, and a key that opens its metrics."""
+    """A daemon that serves pages, and a key that opens its metrics."""
 
     orch: Orch
-    engine: Process
+    daemon: Process
     url: str
     secret: str
 
@@ -64,10 +64,10 @@ class Window:
 
     def pages(self) -> int:
         """The process id of the pages."""
-        return wait_until(lambda: next(iter(pages_of(self.engine.pid)), None), WAIT)
+        return wait_until(lambda: next(iter(pages_of(self.daemon.pid)), None), WAIT)
 
     def told(self) -> str:
-        return self.orch.output(self.engine)
+        return self.orch.output(self.daemon)
 
 
 def is_gone(pid: int) -> bool:
@@ -87,54 +87,54 @@ def window(run_orch: Orch) -> Window:
 
 
 def opened_at(orch: Orch, address: str, secret: str) -> Window:
-    engine = orch.start("up", "-q", "--web", address)
-    found = wait_until(lambda: re.search(r"pages at (http://\S+)/enter", orch.output(engine)), WAIT)
-    return Window(orch, engine, found[1], secret)
+    daemon = orch.start("up", "-q", "--web", address)
+    found = wait_until(lambda: re.search(r"pages at (http://\S+)/enter", orch.output(daemon)), WAIT)
+    return Window(orch, daemon, found[1], secret)
 
 
-def test_the_pages_come_back_when_their_process_dies_and_end_with_the_engine(window: Window) -> None:
+def test_the_pages_come_back_when_their_process_dies_and_end_with_the_daemon(window: Window) -> None:
     link = re.findall(r"http://\S+", window.told())[-1]
     with httpx2.Client(timeout=WAIT) as reader:
         assert reader.get(link).status_code == 200
         first = window.pages()
-        rounds = window.until("orch_engine_rounds_total", lambda rounds: rounds > 0)
-        os.kill(first, signal.SIGTERM)  # as where all processes of a service are told: it is the engine's to end it
+        rounds = window.until("orch_daemon_rounds_total", lambda rounds: rounds > 0)
+        os.kill(first, signal.SIGTERM)  # as where all processes of a service are told: it is the daemon's to end it
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: is_gone(first), 5)
-        # Whoever comes meanwhile waits in the socket, which the engine holds; and the cookie holds.
+        # Whoever comes meanwhile waits in the socket, which the daemon holds; and the cookie holds.
         assert reader.get(window.url).status_code == 200
         assert window.pages() != first
-        assert window.until("orch_engine_rounds_total", lambda now: now > rounds) > rounds, "one engine all the time"
+        assert window.until("orch_daemon_rounds_total", lambda now: now > rounds) > rounds, "one daemon all the time"
         second = window.pages()
-        window.engine.kill()
-        window.engine.wait()
+        window.daemon.kill()
+        window.daemon.wait()
         wait_until(lambda: is_gone(second), 5)
         with pytest.raises(httpx2.TransportError):
             reader.get(window.url)
         again = opened_at(window.orch, window.url.partition("//")[2], window.secret)
         assert reader.get(again.url).status_code == 200
     last = again.pages()
-    again.engine.send_signal(signal.SIGTERM)
-    assert again.engine.wait(WAIT) == 0
+    again.daemon.send_signal(signal.SIGTERM)
+    assert again.daemon.wait(WAIT) == 0
     assert is_gone(last)
     assert again.told().endswith("orch: stopped; nothing is lost\n")
 
 
-def test_what_the_pages_say_of_the_loop_and_of_the_settings_is_the_engines(window: Window) -> None:
-    window.until("orch_engine_silent_seconds", lambda silent: silent < 5)
-    os.kill(window.engine.pid, signal.SIGSTOP)
+def test_what_the_pages_say_of_the_loop_and_of_the_settings_is_the_daemons(window: Window) -> None:
+    window.until("orch_daemon_silent_seconds", lambda silent: silent < 5)
+    os.kill(window.daemon.pid, signal.SIGSTOP)
     try:
-        rounds = window.until("orch_engine_rounds_total", bool)
-        window.until("orch_engine_silent_seconds", lambda silent: silent > 2)
-        assert window.until("orch_engine_rounds_total", bool) - rounds <= 1, "a round may have been under way"
+        rounds = window.until("orch_daemon_rounds_total", bool)
+        window.until("orch_daemon_silent_seconds", lambda silent: silent > 2)
+        assert window.until("orch_daemon_rounds_total", bool) - rounds <= 1, "a round may have been under way"
     finally:
-        os.kill(window.engine.pid, signal.SIGCONT)
-    window.until("orch_engine_silent_seconds", lambda silent: silent < 2)
+        os.kill(window.daemon.pid, signal.SIGCONT)
+    window.until("orch_daemon_silent_seconds", lambda silent: silent < 2)
     assert window.until("orch_budget_amount_dollars", bool) == 40
     toml = window.orch.home / "orch.toml"
     toml.write_text("[backends.local\n")
     wait_until(lambda: "is not valid TOML" in window.told(), WAIT)
-    assert window.until("orch_budget_amount_dollars", bool) == 40, "the engine keeps to what it had"
+    assert window.until("orch_budget_amount_dollars", bool) == 40, "the daemon keeps to what it had"
     write_config(window.orch.home, NOWHERE, extra=BUDGET.format(amount=50))
     window.until("orch_budget_amount_dollars", lambda amount: amount == 50)
 

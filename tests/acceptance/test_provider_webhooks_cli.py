@@ -38,13 +38,13 @@ def write(orch: Orch, base_url: str = "http://127.0.0.1:9/v1", more: str = "") -
 
 @dataclass
 class Night:
-    """An engine that takes webhooks, before a provider whose clock only the test moves."""
+    """A daemon that takes webhooks, before a provider whose clock only the test moves."""
 
     orch: Orch
     emulator: Emulator
     folder: Path
     env: dict[str, str]
-    engine: subprocess.Popen[bytes]
+    daemon: subprocess.Popen[bytes]
     url: str
     batches: list[str] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ class Night:
         return job
 
     def polls(self) -> int:
-        """How often the engine has looked at a batch."""
+        """How often the daemon has looked at a batch."""
         return self.emulator.calls("retrieve").get(200, 0)
 
     def status(self, job: str) -> dict[str, Any]:
@@ -68,10 +68,10 @@ class Night:
         return found
 
     def stop(self) -> str:
-        """What the engine has said, once it has ended well."""
-        self.engine.send_signal(signal.SIGTERM)
-        assert self.engine.wait(PATIENCE) == 0
-        return self.orch.output(self.engine)
+        """What the daemon has said, once it has ended well."""
+        self.daemon.send_signal(signal.SIGTERM)
+        assert self.daemon.wait(PATIENCE) == 0
+        return self.orch.output(self.daemon)
 
 
 @pytest.fixture
@@ -79,24 +79,24 @@ def night(run_orch: Orch, tmp_path: Path) -> Iterator[Night]:
     with Emulator(tmp_path / "provider") as emulator:
         write(run_orch, emulator.url_openai, 'webhook_secret_env = "CLOUD_WEBHOOK_SECRET"\n')
         env = ENV | emulator.environment
-        engine = run_orch.start("up", "--webhooks", "127.0.0.1:0", env=env)
+        daemon = run_orch.start("up", "--webhooks", "127.0.0.1:0", env=env)
 
         def announced() -> str | None:
-            said = run_orch.output(engine)
-            assert engine.poll() is None, said
+            said = run_orch.output(daemon)
+            assert daemon.poll() is None, said
             found = re.search(
                 r"^orch: accepting webhooks of cloud at (http://127\.0\.0\.1:\d+/webhooks/cloud)$", said, re.M
             )
             return found and found[1]
 
-        yield Night(run_orch, emulator, tmp_path, env, engine, wait_until(announced))
+        yield Night(run_orch, emulator, tmp_path, env, daemon, wait_until(announced))
 
 
 def test_a_signed_event_ends_a_job_that_the_clock_would_not(night: Night) -> None:
     first = night.submit()
     night.emulator.clock.advance(BEFORE_THE_NEXT_LOOK)
     night.submit()
-    # The engine has been through its jobs, this one first: its batch is over, and nobody has looked.
+    # The daemon has been through its jobs, this one first: its batch is over, and nobody has looked.
     assert night.polls() == 2
     assert night.status(first)["state"] == "running"
     assert tell(night.url, "batch.completed", night.batches[0]) == 200
@@ -134,7 +134,7 @@ def test_what_is_forged_old_unknown_or_untrue_ends_nothing(night: Night) -> None
         assert secret not in said + log
 
 
-def test_the_engine_ends_though_a_client_does_not(night: Night) -> None:
+def test_the_daemon_ends_though_a_client_does_not(night: Night) -> None:
     parts = urlsplit(night.url)
     address = (parts.hostname or "", parts.port or 0)
     with socket.create_connection(address) as client:

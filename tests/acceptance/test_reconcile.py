@@ -152,15 +152,15 @@ def test_a_batch_that_its_backend_has_lost_is_told(provider: Provider, tmp_path:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(jsonl([row("a")]))
     job = json.loads(provider("submit", str(path), "--backend", "cloud", "--json").stdout)["job"]
-    engine = provider.orch.start("up", env=provider.env)
+    daemon = provider.orch.start("up", env=provider.env)
 
     def is_submitted() -> bool:
         shards = json.loads(provider("status", job, "--json").stdout)["shards"]
         return any(shard["batch_id"] for shard in shards)
 
     wait_until(is_submitted)
-    engine.kill()
-    engine.wait()
+    daemon.kill()
+    daemon.wait()
     provider.emulator.clock.advance(3600)
     code, found = provider.reconcile()
     assert (code, kinds(found)) == (1, [("gone", f"{job}.001")])

@@ -118,7 +118,7 @@ def test_ctrl_c_in_a_watch_says_that_the_watch_ended_and_nothing_else(
         assert (process.returncode, told.decode()) == (130, "orch: the watch has ended\n")
 
 
-def test_who_follows_an_engine_and_stops_is_told_that_it_goes_on(
+def test_who_follows_a_daemon_and_stops_is_told_that_it_goes_on(
     run_orch: Orch, orch_home: Path, tmp_path: Path
 ) -> None:
     write_config(orch_home, ["http://127.0.0.1:9/v1"])

@@ -1,4 +1,4 @@
-"""`orch up --replica`: the machine with the active engine is lost with its disk, or paused; another one goes on."""
+"""`orch up --replica`: the machine with the active daemon is lost with its disk, or paused; another one goes on."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_standby_ends_the_job_of_a_machine_that_is_gone(pair: HomePair, upstre
 
 
 @pytest.mark.parametrize("kind", ["postgres", pytest.param("sqlite", marks=pytest.mark.soak)])
-def test_a_paused_engine_that_wakes_up_changes_nothing(pair: HomePair, upstream: Upstream, tmp_path: Path) -> None:
+def test_a_paused_daemon_that_wakes_up_changes_nothing(pair: HomePair, upstream: Upstream, tmp_path: Path) -> None:
     pair.start()
     job = pair.submit(letters(tmp_path, ROWS))
     upstream.wait_for_requests(ROWS // 2)
@@ -139,7 +139,7 @@ def test_only_the_active_machine_answers_commands(pair: HomePair, run_orch: Orch
     following = run_orch.start("run", str(tmp_path / "job.yaml"), env=pair.env("a"))
     wait_until(lambda: "following it" in run_orch.output(following))
     pair.kill()
-    assert following.wait(30) == 2, "it does not become an engine that knows of no replica"
+    assert following.wait(30) == 2, "it does not become a daemon that knows of no replica"
     refused = run_orch("run", str(tmp_path / "job.yaml"), env=pair.env("a"))
     assert refused.returncode == 2
     assert "start `orch up --replica URL`" in refused.stderr
@@ -159,19 +159,19 @@ def test_a_home_whose_database_is_elsewhere_is_refused(run_orch: Orch, upstream:
 
 
 @pytest.mark.soak  # `make test` has a server that is without its replica
-def test_without_its_replica_an_engine_waits_and_then_goes_on(
+def test_without_its_replica_a_daemon_waits_and_then_goes_on(
     run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
     upstream = make_upstream(slots=4, latency_ms=200)
     write_config(run_orch.home, [upstream.base_url])
     replica = tmp_path / "replica"
-    engine = run_orch.start("up", "--replica", str(replica))
-    wait_until(lambda: "is up; Ctrl-C stops it" in run_orch.output(engine))
+    daemon = run_orch.start("up", "--replica", str(replica))
+    wait_until(lambda: "is up; Ctrl-C stops it" in run_orch.output(daemon))
     assert run_orch("submit", str(letters(tmp_path, ROWS))).returncode == 0
     upstream.wait_for_requests(SLOTS)
     replica.rename(tmp_path / "away")
     replica.touch()
-    wait_until(lambda: "the replica" in run_orch.output(engine))
+    wait_until(lambda: "the replica" in run_orch.output(daemon))
     wait_until(lambda: len(upstream.requests()) == asked_in(upstream))
     asked = len(upstream.requests())
     assert asked < ROWS
@@ -179,10 +179,10 @@ def test_without_its_replica_an_engine_waits_and_then_goes_on(
     (tmp_path / "away").rename(replica)
     wait_until(lambda: "completed" in run_orch("status").stdout, 60)
     assert set(upstream.counts().values()) == {1}
-    assert engine.poll() is None
+    assert daemon.poll() is None
     assert "generation 1" in run_orch("status").stdout
-    kill_group(engine)
-    engine.wait()
+    kill_group(daemon)
+    daemon.wait()
     again = run_orch.start("up", "--replica", str(replica))
     wait_until(lambda: "active, generation 2, from this folder" in run_orch.output(again))
 

@@ -64,7 +64,7 @@ UNREADABLE = r"""(async () => {
 })()"""
 PATIENCE = 60.0
 """Seconds for an answer on a busy machine."""
-ENGINE = "document.querySelector('#engine')?.innerText.trim()"
+DAEMON = "document.querySelector('#daemon')?.innerText.trim()"
 
 
 @dataclass
@@ -527,28 +527,28 @@ def test_times_are_the_readers_and_name_the_zone_of_the_jobs(home: WebHome, tab:
     tab.zone("")
 
 
-def test_the_end_of_the_engine_and_its_return_show_by_themselves(
+def test_the_end_of_the_daemon_and_its_return_show_by_themselves(
     home: WebHome, tab: Tab, view: Shown, chromium: Chromium
 ) -> None:
     """On the pages beside it, and on its own, which end with its process; their cookie outlives it."""
     tab.open(f"{view.url}/money")
-    tab.until(f"{ENGINE} === 'engine down'")
-    engines = [shown("up", "-q", "--web", "127.0.0.1:0")]
+    tab.until(f"{DAEMON} === 'daemon down'")
+    daemons = [shown("up", "-q", "--web", "127.0.0.1:0")]
     try:
         own = chromium.new_page()
-        own.open(engines[0].links[0])
-        own.until(f"location.pathname === '/' && {ENGINE} === 'engine up'")
-        tab.until(f"{ENGINE} === 'engine up'")
-        engines[0].process.kill()
-        engines[0].process.communicate()
+        own.open(daemons[0].links[0])
+        own.until(f"location.pathname === '/' && {DAEMON} === 'daemon up'")
+        tab.until(f"{DAEMON} === 'daemon up'")
+        daemons[0].process.kill()
+        daemons[0].process.communicate()
         for each in (own, tab):
-            each.until(f"{ENGINE} === 'engine down'")
-        engines.append(shown("up", "-q", "--web", engines[0].url.partition("//")[2]))
+            each.until(f"{DAEMON} === 'daemon down'")
+        daemons.append(shown("up", "-q", "--web", daemons[0].url.partition("//")[2]))
         for each in (own, tab):
-            each.until(f"{ENGINE} === 'engine up'")
+            each.until(f"{DAEMON} === 'daemon up'")
         assert not own.js("document.body.classList.contains('lost')")
     finally:
-        for engine in engines:
-            if engine.process.poll() is None:
-                engine.process.kill()
-                engine.process.communicate()
+        for daemon in daemons:
+            if daemon.process.poll() is None:
+                daemon.process.kill()
+                daemon.process.communicate()

@@ -27,8 +27,8 @@ from orchestrator.core.replica.restore import FolderCopy
 from orchestrator.core.replica.storage import open_storage
 from orchestrator.core.replica.takeover import Replica, take_turn
 from orchestrator.core.replica.who_is_active import HeadLog, Superseded
-from orchestrator.daemon.lock import engine_lock
-from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.lock import daemon_lock
+from orchestrator.daemon.loop import Daemon
 from orchestrator.daemon.notices import Notices
 from orchestrator.daemon.replica import home_contents
 from orchestrator.daemon.replica.home_contents import LAYOUT, HomeContents
@@ -56,7 +56,7 @@ def url(tmp_path: Path) -> str:
 
 
 class Churn:
-    """A home in which everything happens at once, as an engine and its server do it: a file is durable before the
+    """A home in which everything happens at once, as a daemon and its server do it: a file is durable before the
     database names it, a batch is at the server before the home knows it, and is gone there after the home has its
     results.
     """
@@ -357,10 +357,10 @@ def test_who_waits_in_another_process_is_told(url: str, tmp_path: Path) -> None:
         status = read_status(home)
         assert status is not None
         assert (status.generation, status.url) == (1, url)
-        with engine_lock(home):
+        with daemon_lock(home):
             require_active(home)
             wait_until_sent(home)
-        with pytest.raises(UsageError, match="no engine of it is running"):
+        with pytest.raises(UsageError, match="no daemon of it is running"):
             require_active(home)
     later = read_status(home)
     assert later is not None
@@ -512,15 +512,15 @@ class Recorder:
         return lambda *_: self._asked.append(name)
 
 
-def test_an_engine_without_its_replica_does_not_begin(url: str, tmp_path: Path) -> None:
+def test_a_daemon_without_its_replica_does_not_begin(url: str, tmp_path: Path) -> None:
     turn(url, tmp_path / "a")
     place = Place(tmp_path / "orch.toml", tmp_path / "a", f"sqlite:///{tmp_path / 'a' / 'orch.db'}", 1.0)
     (tmp_path / "orch.toml").write_text("")
     with Store.open(place.database_url) as store, pytest.raises(UsageError, match="only `orch up --replica URL`"):
-        Engine(load(place), store)
+        Daemon(load(place), store)
 
 
-def test_what_is_not_on_the_replica_yet_ends_no_engine() -> None:
+def test_what_is_not_on_the_replica_yet_ends_no_daemon() -> None:
     notices = Notices(now)
     with notices.apart("schedules"):
         raise NotReplicated("the replica is away")

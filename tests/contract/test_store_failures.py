@@ -148,7 +148,7 @@ def test_a_number_that_no_database_holds_is_told_and_is_no_fault_of_the_database
 
 @pytest.mark.parametrize("text", ["of \0 and more", "half a \ud800 character"], ids=["NUL", "a lone surrogate"])
 def test_words_from_elsewhere_are_kept_whatever_is_in_them(store: Store, text: str) -> None:
-    """A provider's message ends no engine."""
+    """A provider's message ends no daemon."""
     kept = text.replace("\0", "\ufffd").replace("\ud800", "?")
     new = added(store)
     store.jobs.note(new.id, EventKind.WAITING, text, NOW)

@@ -248,7 +248,7 @@ def test_ticks_are_a_minute_apart_and_never_two_at_once(watched: Watched) -> Non
     assert len(asked) == 3, "a clock that was set back stops no watch"
 
 
-def test_a_database_that_fails_ends_no_engine(place: Config, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_that_fails_ends_no_daemon(place: Config, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(f"sqlite:///{place.home / 'empty.db'}")
     watch = Monitor(store, place, [])
     watch.tick(lambda: CALM, NOW)

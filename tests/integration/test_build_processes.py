@@ -1,4 +1,4 @@
-"""Processes that build: places, deadlines, what comes of an order, and an engine that another has taken over from."""
+"""Processes that build: places, deadlines, what comes of an order, and a daemon that another has taken over from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.pipeline.build.builds import BuildDied
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from orchestrator.store.engine_fence import EngineFence
+from orchestrator.store.daemon_fence import DaemonFence
 from tests.support.builds import Discard, Fail, Wait
 from tests.support.cli import write_config
 from tests.support.databases import new_sqlite
@@ -94,23 +94,23 @@ def test_what_an_order_raises_is_raised(context: Context, monkeypatch: pytest.Mo
                 assert (raised.value.code, raised.value.hint) == (OutputFault.NO_ROOM, "make some")
 
 
-def test_an_engine_that_was_taken_over_from_builds_nothing_more(postgres_url: str, tmp_path: Path) -> None:
+def test_a_daemon_that_was_taken_over_from_builds_nothing_more(postgres_url: str, tmp_path: Path) -> None:
     """A build that is under way at the take-over, and one that is begun behind it."""
     context = context_of(tmp_path, postgres_url)
     made = job("built-1", home=Home(context.place.home).identity())
     context.store.jobs.add(made, {})
-    fences = [EngineFence(made.home, "replica", number) for number in (1, 2)]
-    context.store.engine_fences.take(fences[0])
+    fences = [DaemonFence(made.home, "replica", number) for number in (1, 2)]
+    context.store.daemon_fences.take(fences[0])
     with BuildProcesses(context, fences[0]) as builds:
         order = Discard(tmp_path / "begun", tmp_path / "go", made.id)
         builds.begin("under way", order, None)
         wait_until((tmp_path / "begun").exists)
-        context.store.engine_fences.take(fences[1])
+        context.store.daemon_fences.take(fences[1])
         (tmp_path / "go").touch()
         builds.begin("later", order, None)
         for key in ("under way", "later"):
             with pytest.raises(BuildDied, match="has taken over as generation 2"):
                 wait_until(lambda key=key: builds.look(key))
     assert context.store.jobs.find(made.id) is not None
-    context.store.engine_fences.take(fences[1])
+    context.store.daemon_fences.take(fences[1])
     context.store.close()

@@ -61,8 +61,8 @@ def is_given_back(desk: Desk, job: JobId) -> bool:
 
 def rounds(desk: Desk, number: int) -> None:
     left = iter(range(number))
-    assert desk.engine is not None
-    desk.engine.run(lambda: next(left, None) is None, lambda engine: desk.provider.clock.advance(300))
+    assert desk.daemon is not None
+    desk.daemon.run(lambda: next(left, None) is None, lambda daemon: desk.provider.clock.advance(300))
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +106,7 @@ def test_one_that_fills_the_disk_fails_by_name_and_the_others_end_well(
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("verb", ["upload", "create"])
-def test_a_batch_that_its_server_has_no_room_for_waits_and_ends_no_engine(desk: Desk, verb: str) -> None:
+def test_a_batch_that_its_server_has_no_room_for_waits_and_ends_no_daemon(desk: Desk, verb: str) -> None:
     fault = {"do": "status", "status": 507, "code": "storage", "message": "The server cannot write."}
     desk.provider.script({"match": {"verb": verb}, "times": None, **fault})
     job = desk.submit(plain(3))
@@ -131,7 +131,7 @@ def test_a_nearly_full_disk_is_looked_at_more_often(tmp_path: Path, monkeypatch:
 
     with pytest.raises(NoRoom, match="too little"):
         write()
-    assert free[0] > 800_000, "what the engine beside it writes has room"
+    assert free[0] > 800_000, "what the daemon beside it writes has room"
 
 
 @pytest.mark.thinned(2, 1)

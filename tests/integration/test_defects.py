@@ -24,23 +24,23 @@ MOST = 2000
 
 
 def run(desk: Desk, *wanted: Job, step: float = 5.0) -> None:
-    """The engine's own loop, on the clock of the provider, until these jobs are over."""
+    """The daemon's own loop, on the clock of the provider, until these jobs are over."""
     rounds = iter(range(MOST))
 
     def over() -> bool:
-        assert next(rounds) < MOST - 1, f"not over; said: {desk.engine and desk.engine.problem}"
+        assert next(rounds) < MOST - 1, f"not over; said: {desk.daemon and desk.daemon.problem}"
         return all(desk.is_over(one) for one in wanted)
 
-    assert desk.engine is not None
+    assert desk.daemon is not None
     # Rounds follow one another: here a clock is set that otherwise passes.
-    desk.engine.run(over, lambda engine: desk.provider.clock.advance(step))
+    desk.daemon.run(over, lambda daemon: desk.provider.clock.advance(step))
 
 
 def rounds(desk: Desk, number: int) -> None:
     """So many rounds of the loop, each a few hours after the last."""
     left = iter(range(number))
-    assert desk.engine is not None
-    desk.engine.run(lambda: next(left, None) is None, lambda engine: desk.provider.clock.advance(2 * HOUR))
+    assert desk.daemon is not None
+    desk.daemon.run(lambda: next(left, None) is None, lambda daemon: desk.provider.clock.advance(2 * HOUR))
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def strange(desk: Desk, **facts: Any) -> Job:
     return made
 
 
-def test_a_job_that_breaks_the_engine_fails_by_name_and_the_others_end_well(
+def test_a_job_that_breaks_the_daemon_fails_by_name_and_the_others_end_well(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, bad = desk.submit(plain(2)), strange(desk)
@@ -144,7 +144,7 @@ def test_a_night_that_breaks_the_scheduler_is_its_own_failure(
     assert any(record.exc_info for record in caplog.records)
 
 
-def test_a_full_home_is_that_nights_failure_and_not_the_end_of_the_engine(night: Nights) -> None:
+def test_a_full_home_is_that_nights_failure_and_not_the_end_of_the_daemon(night: Nights) -> None:
     from dataclasses import replace
 
     full = replace(night.config, retention=night.config.retention.model_copy(update={"max_bytes": 1}))
@@ -217,12 +217,12 @@ def test_a_night_without_a_job_is_told(night: Nights) -> None:
     assert "`orch schedule run letters`" in message.brief
 
 
-def test_what_the_engine_has_to_tell_is_told_once(desk: Desk) -> None:
-    assert desk.engine is not None
+def test_what_the_daemon_has_to_tell_is_told_once(desk: Desk) -> None:
+    assert desk.daemon is not None
     for _ in range(2):
-        with desk.engine.notices.apart("keeping house"):
+        with desk.daemon.notices.apart("keeping house"):
             raise ZeroDivisionError("strange")
-    standstill = desk.engine._standstill()
+    standstill = desk.daemon._standstill()
     assert len(standstill.notices) == 1
     way = Way("way")
     Monitor(desk.store, desk.config, [way]).look(standstill, NOW)

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import ShardState
-from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.loop import Daemon
 from orchestrator.pipeline.build.intake import Options, submit
 from orchestrator.pipeline.collect import failures_so_far
 from orchestrator.reports import status
@@ -51,7 +51,7 @@ BAD, REFUSED, HANGS, GOOD = "[[fault:notjson]]", "[[fault:status:400]]", "[[faul
 
 
 class Running:
-    """A job that an engine of this process runs, by a clock a thousand times as fast."""
+    """A job that a daemon of this process runs, by a clock a thousand times as fast."""
 
     def __init__(self, folder: Path, upstream: Upstream) -> None:
         write_config(folder, [upstream.base_url], retry_delay=0.01)
@@ -70,10 +70,10 @@ class Running:
         return submit(self.store, self.home, self.config, path, Options(), now, lambda *read: None).job
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Be the engine until something is so."""
+        """Be the daemon until something is so."""
         give_up = time.monotonic() + PATIENCE
-        with Engine(self.config, self.store) as engine:
-            engine.run(lambda: condition() or time.monotonic() > give_up)
+        with Daemon(self.config, self.store) as daemon:
+            daemon.run(lambda: condition() or time.monotonic() > give_up)
         assert condition()
 
     def detail(self, job: Job) -> JobDetail:

@@ -13,7 +13,7 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job, JobFault, JobState, RequestState, job_state
 from orchestrator.core.schedules import Night, NightState, Overlap, Schedule
-from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.loop import Daemon
 from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.build.intake import How, Options
@@ -195,12 +195,12 @@ def state(night: Nights, job: Job) -> JobState:
 
 
 def steps(night: Nights, job: Job) -> Job:
-    """What the engine does of a job that sends nothing."""
-    with Engine(night.config, night.store, dispatch=False) as engine:
+    """What the daemon does of a job that sends nothing."""
+    with Daemon(night.config, night.store, dispatch=False) as daemon:
         for _ in range(5):
             current = night.store.jobs.get(job.id)
             if current.error is None and current.finished_at is None and current.built_at is None:
-                engine.pipeline.advance(current)
+                daemon.pipeline.advance(current)
     return night.store.jobs.get(job.id)
 
 
@@ -246,9 +246,9 @@ def test_a_job_that_waits_is_cancelled_without_a_row(night: Nights) -> None:
     first = submit(night).job
     made = submit(night, other(night), after=first.id).job
     assert night.store.jobs.request_cancel(made.id, CancelCode.USER, "cancelled by the user", night.at)
-    with Engine(night.config, night.store, dispatch=False) as engine:
+    with Daemon(night.config, night.store, dispatch=False) as daemon:
         while night.store.jobs.get(made.id).finished_at is None:
-            engine.pipeline.advance(night.store.jobs.get(made.id))
+            daemon.pipeline.advance(night.store.jobs.get(made.id))
     assert state(night, made) is JobState.CANCELLED
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.errors import RefusedError, StorageError
 from orchestrator.core.model import Job
-from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.loop import Daemon
 from orchestrator.pipeline.provider_calls import Inline
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import Place
@@ -113,14 +113,14 @@ def test_a_copy_of_a_home_sends_nothing_beside_it_and_goes_on_in_its_place(desk:
     shutil.copytree(desk.home.root, copy.root)
     config = load(Place(desk.folder / "orch.toml", copy.root, desk.place.database_url, 10.0))
     with pytest.raises(RefusedError, match="is a copy of the home") as refused:
-        Engine(config, desk.store)
+        Daemon(config, desk.store)
     assert refused.value.exit_code == 3
     assert "orch adopt" in str(refused.value.hint)
     desk.start_anew()
     adopt(copy, desk.store, None)
     with pytest.raises(RefusedError, match="is a copy of the home"):
         desk.start_anew()
-    with Engine(config, desk.store):
+    with Daemon(config, desk.store):
         pass
     shutil.rmtree(copy.root)
     desk.start_anew()
@@ -136,7 +136,7 @@ def test_a_home_that_was_moved_goes_on(desk: Desk) -> None:
     shutil.rmtree(desk.home.root)
     config = load(Place(desk.folder / "orch.toml", moved.root, desk.place.database_url, 10.0))
     for _ in range(2):
-        with Engine(config, desk.store):
+        with Daemon(config, desk.store):
             pass
 
 
@@ -184,8 +184,8 @@ def test_a_job_whose_settings_file_was_moved_goes_on_under_it(desk: Desk) -> Non
     moved = (desk.folder / "orch.toml").rename(place / "orch.toml")
     config = load(Place(moved, desk.home.root, desk.place.database_url, 10.0))
     desk.provider.clock.advance(3600)
-    with Engine(config, desk.store, provider_calls=Inline()) as engine:
-        engine.run(lambda: desk.is_over(job))
+    with Daemon(config, desk.store, provider_calls=Inline()) as daemon:
+        daemon.run(lambda: desk.is_over(job))
     paid_once(desk, job)
     assert desk.events(job, "revised") == [f"{desk.folder / 'orch.toml'} is gone: it goes on under {moved}"]
 
@@ -198,9 +198,9 @@ def test_another_settings_file_is_no_moved_one(desk: Desk) -> None:
     other = shutil.copy(desk.folder / "orch.toml", place / "orch.toml")
     config = load(Place(Path(other), desk.home.root, desk.place.database_url, 10.0))
     rounds = iter([False, False, True])
-    with Engine(config, desk.store, provider_calls=Inline()) as engine:
-        engine.run(lambda: next(rounds))
-    assert "waits for an engine with its settings" in desk.events(job, "waiting")[-1]
+    with Daemon(config, desk.store, provider_calls=Inline()) as daemon:
+        daemon.run(lambda: next(rounds))
+    assert "waits for a daemon with its settings" in desk.events(job, "waiting")[-1]
 
 
 @pytest.mark.thinned(2, 1)

@@ -361,8 +361,8 @@ def test_trap_g2_a_shard_that_is_given_up_earlier_in_a_round_is_not_sent(
     desk.backend(limits={"max_rows": 4, "batches_per_hour": 1})
     job = desk.submit(plain(8))
     desk.settle(job)
-    assert desk.engine is not None
-    api = desk.engine.open("openai").api
+    assert desk.daemon is not None
+    api = desk.daemon.open("openai").api
     retrieve = api.retrieve
 
     def dissolving(batch_id: str) -> RemoteBatch | None:
@@ -384,10 +384,10 @@ def test_trap_g2_a_shard_that_is_given_up_earlier_in_a_round_is_not_sent(
 def test_trap_g2_a_shard_that_is_given_up_while_it_is_uploaded_leaves_nothing(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls are made beside the engine: its rows may have got their answers meanwhile."""
-    assert desk.engine is not None
+    """Calls are made beside the daemon: its rows may have got their answers meanwhile."""
+    assert desk.daemon is not None
     job = desk.submit(plain(3))
-    api = desk.engine.open("openai").api
+    api = desk.daemon.open("openai").api
     upload = api.upload
 
     def dissolved(path: Path, name: str) -> str:

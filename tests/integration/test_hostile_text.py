@@ -69,7 +69,7 @@ def test_rows_are_data_in_a_pipe_and_shown_on_a_terminal(home: Path, run_orch: O
         assert "\\u009b31m" in shown
 
 
-def test_the_engine_and_the_server_tell_it_safely(home: Path, provider: Scripted, run_orch: Orch) -> None:
+def test_the_daemon_and_the_server_tell_it_safely(home: Path, provider: Scripted, run_orch: Orch) -> None:
     env = {"ORCH_HOME": str(home), "ORCH_CONFIG": str(home / "orch.toml"), "CLOUD_KEY": "sk-x"}
     up = run_orch.start("up", env=env)
     wait_until(lambda: "is up" in run_orch.output(up), 30)

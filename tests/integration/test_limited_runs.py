@@ -376,7 +376,7 @@ def test_one_task_is_tried_again(stored: Desk, capsys: pytest.CaptureFixture[str
     assert run(["retry", "post", "--task", "where", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["hint"] == "known: who, when"
     assert run(["retry", "post", "--task", "when", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"job": job.id, "rows": 2, "engine": ""}
+    assert json.loads(capsys.readouterr().out) == {"job": job.id, "rows": 2, "daemon": "", "engine": ""}
     again = {
         (row.document, row.task) for row in stored.store.rows.finished(job.id) if row.state is RequestState.PENDING
     }

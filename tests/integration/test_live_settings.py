@@ -1,4 +1,4 @@
-"""Settings that change while an engine runs: each holds from then on, and nothing that is under way is lost."""
+"""Settings that change while a daemon runs: each holds from then on, and nothing that is under way is lost."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SMALL = {"limits": {"max_rows": 2}}
 
 
 def edit(desk: Desk, backends: Mapping[str, dict[str, Any]], more: str = "") -> None:
-    """Write orch.toml anew, and let the engine that runs take it up."""
+    """Write orch.toml anew, and let the daemon that runs take it up."""
     found = {name: settings_of(desk.provider, name, **facts) for name, facts in backends.items()}
     write_toml(desk.folder / "orch.toml", found, more)
     for facts in found.values():
         desk._env.setenv(facts["api_key_env"], KEY)
     desk.config = load(desk.place)
-    assert desk.engine is not None
-    desk.engine.use(desk.config)
+    assert desk.daemon is not None
+    desk.daemon.use(desk.config)
 
 
 def shards(desk: Desk, job: Job) -> list[tuple[str, str]]:
@@ -54,18 +54,18 @@ def test_a_new_budget_holds_what_is_sent_from_now_on_and_a_larger_one_lets_it_go
     assert len(desk.batches()) == 1
     assert "budget all" in desk.said[-1]
     [standing] = SharedBudgets(desk.store, desk.config, now).standings()
-    assert standing.budget.amount == Decimal("0.0001"), "what other commands tell is what the engine goes by"
+    assert standing.budget.amount == Decimal("0.0001"), "what other commands tell is what the daemon goes by"
     edit(desk, {"openai": SMALL}, budget.format("50"))
     completed(desk, job, 4)
 
 
 def test_a_budget_of_the_same_name_and_another_tag_is_another(desk: Desk) -> None:
     """What was added up for the one says nothing of the other."""
-    assert desk.engine is not None
+    assert desk.daemon is not None
     job = desk.run(plain(2))
     spent = desk.cost(job)
     assert spent > 0
-    budgets = desk.engine._budgets
+    budgets = desk.daemon._budgets
     found = []
     for tag in ('tag = "team=legal"\n', ""):
         edit(desk, {"openai": {}}, f'[[budgets]]\nname = "all"\namount = 5\nperiod = "month"\n{tag}')
@@ -83,8 +83,8 @@ def test_new_prices_are_those_of_rows_that_come_from_now_on(desk: Desk) -> None:
     before, after = (table({"batch": rates}).strip() for rates in (RATES, twice))
     assert before in text
     (desk.folder / "orch.toml").write_text(text.replace(before, after))
-    assert desk.engine is not None
-    desk.engine.use(load(desk.place))
+    assert desk.daemon is not None
+    desk.daemon.use(load(desk.place))
     desk.finish(job)
     once = desk.run(plain(2), new=True)
     assert desk.cost(job) == desk.cost(once) > 0
@@ -128,13 +128,13 @@ def test_another_key_is_taken_at_once_and_must_be_of_the_same_account(desk: Desk
     desk._env.setenv("ANOTHER_KEY", "sk-another-0123456789abcdef")
     found = {"openai": settings_of(desk.provider, "openai", api_key_env="ANOTHER_KEY")}
     write_toml(desk.folder / "orch.toml", found)
-    assert desk.engine is not None
-    desk.engine.use(load(desk.place))
+    assert desk.daemon is not None
+    desk.daemon.use(load(desk.place))
     desk.later(HOUR, job)
-    handle = desk.engine.open("openai")
-    assert handle.api is desk.engine.open("openai").api
+    handle = desk.daemon.open("openai")
+    assert handle.api is desk.daemon.open("openai").api
     edit(desk, {"openai": {}})
-    assert desk.engine.open("openai").api is not handle.api, "a client of its own for each key"
+    assert desk.daemon.open("openai").api is not handle.api, "a client of its own for each key"
     completed(desk, job, 2)
 
 
@@ -145,8 +145,8 @@ def test_a_backend_that_becomes_another_kind_is_not_asked_for_the_others_batches
     found = {"openai": settings_of(desk.provider, "flex")}
     write_toml(desk.folder / "orch.toml", found)
     desk._env.setenv("FLEX_KEY", KEY)
-    assert desk.engine is not None
-    desk.engine.use(load(desk.place))
+    assert desk.daemon is not None
+    desk.daemon.use(load(desk.place))
     desk.later(HOUR, job)
     assert not desk.is_over(job)
     assert "which cannot see it" in desk.said[-1]
@@ -156,15 +156,15 @@ def test_a_backend_that_becomes_another_kind_is_not_asked_for_the_others_batches
 
 
 def test_whoever_listens_is_told(desk: Desk) -> None:
-    assert desk.engine is not None
+    assert desk.daemon is not None
     daily = Daily(desk.store, desk.home, desk.config.retention)
-    desk.engine.listeners.append(daily.use)
+    desk.daemon.listeners.append(daily.use)
     edit(
         desk, {"openai": {}}, '[retention]\nresults = "30d"\n[alerts]\nchance = 0.5\n[reports]\nfolder = "reports"\n'
     )
     assert daily.terms.results == 30 * 86_400
-    assert desk.engine._monitor._config.alerts.chance == 0.5
-    assert [way.name for way in desk.engine._monitor._channels] == ["folder"]
+    assert desk.daemon._monitor._config.alerts.chance == 0.5
+    assert [way.name for way in desk.daemon._monitor._channels] == ["folder"]
 
 
 def test_webhooks_are_checked_with_the_secrets_that_are_named_now(
@@ -188,8 +188,8 @@ def test_webhooks_are_checked_with_the_secrets_that_are_named_now(
 def test_a_backend_that_cannot_be_opened_keeps_no_other(desk: Desk) -> None:
     edit(desk, {"openai": {}, "other": {}})
     desk._env.delenv("OTHER_KEY")
-    assert desk.engine is not None
+    assert desk.daemon is not None
     with pytest.raises(OrchError):
-        desk.engine.open("other")
+        desk.daemon.open("other")
     completed(desk, desk.submit(plain(2), backend="openai"), 2)
     desk.later(MINUTE)

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.engines import EngineRates
 from orchestrator.daemon.health import fetch_health
-from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.loop import Daemon
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.settings.config import load
@@ -47,7 +47,7 @@ def test_one_whose_models_are_not_known_begins_with_the_least(tmp_path: Path) ->
             assert limits(sdk) == {NOWHERE: expected}
 
 
-def test_the_engine_hands_on_what_was_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_daemon_hands_on_what_was_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_config(tmp_path, [NOWHERE])
     monkeypatch.setenv("ORCH_HOME", str(tmp_path))
     monkeypatch.setenv("ORCH_CONFIG", str(tmp_path / "orch.toml"))
@@ -58,7 +58,7 @@ def test_the_engine_hands_on_what_was_applied(tmp_path: Path, monkeypatch: pytes
     with Store.open(f"sqlite:///{tmp_path / 'orch.db'}") as store:
         store.engine_rates.put(rates)
         store.engine_rates.put(replace(rates, backend="other", best_limit=3))
-        with Engine(load(locate()), store) as engine:
-            engine.open("local")
+        with Daemon(load(locate()), store) as daemon:
+            daemon.open("local")
             [upstream] = wait_until(lambda: (fetch_health(home, "local") or {}).get("upstreams"))
             assert upstream["limit"] == 37

@@ -1,4 +1,4 @@
-"""A home's nights, tick by tick, on a clock that the test sets: begun once, whatever happens to the engine."""
+"""A home's nights, tick by tick, on a clock that the test sets: begun once, whatever happens to the daemon."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_what_cannot_be_run_here_is_told_once_and_keeps_no_other(night: Nights) 
     night.add()
     told = night.tick(hours=1)
     assert [line.split(":")[0] for line in told] == ["a", "b"]
-    assert "waits for an engine with the settings it was made with: /elsewhere/orch.toml" in told[0]
+    assert "waits for a daemon with the settings it was made with: /elsewhere/orch.toml" in told[0]
     assert "cannot be run: 'Mars/Olympus' is not a time zone" in told[1]
     assert night.tick(hours=1) == []
     assert [line.split(",")[0] for line in night.tick(hours=2)] == ["letters", "letters"]

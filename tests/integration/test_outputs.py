@@ -294,13 +294,13 @@ def test_a_storage_that_hangs_keeps_no_other_job_and_neither_cancel_nor_the_end(
         assert desk.detail(hung)["state"] == JobState.CANCELLED
         desk.later(3 * HOUR, long)
         assert desk.store.jobs.get(long.id).error_code == OutputFault.UNREACHABLE
-        assert desk.engine is not None
-        desk.engine.pipeline.finisher.deliver_again()
+        assert desk.daemon is not None
+        desk.daemon.pipeline.finisher.deliver_again()
         assert sum(thread.name == f"deliver-{long.id}" for thread in threading.enumerate()) == 1, "not once more"
     finally:
         answers.set()
     wait_until(lambda: not any(thread.name.startswith("deliver-") for thread in threading.enumerate()))
-    desk.engine.pipeline.finisher.deliver_again()
+    desk.daemon.pipeline.finisher.deliver_again()
     assert desk.store.jobs.get(long.id).error_code is None, "what came to its end after all counts"
     assert desk.events(long, "delivered") == ["its rows are in refusing://bucket/long.jsonl now"]
 
@@ -318,8 +318,8 @@ def test_what_may_be_well_again_is_tried_again_by_itself(desk: Desk, refusing: A
     keep, refusing.put_file = refusing.put_file, away
     job = finished(desk, {"path": "refusing://bucket/rows.jsonl"}, lambda: None)
     assert job.error_code == OutputFault.UNREACHABLE
-    assert desk.engine is not None
-    finisher = desk.engine.pipeline.finisher
+    assert desk.daemon is not None
+    finisher = desk.daemon.pipeline.finisher
     refusing.put_file = keep
 
     def tried() -> bool:

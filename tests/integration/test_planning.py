@@ -110,8 +110,8 @@ def test_every_look_is_due_when_the_planner_says_so(desk: Desk) -> None:
 
 def sent(desk: Desk, job: Job, backend: str, rows: int, avoid: tuple[str, ...] = ()) -> Shard:
     """So many rows that wait in a shard of a backend, as the pipeline plans one."""
-    assert desk.engine is not None
-    handle, order = desk.engine.open(backend), Sending(rows, backend, avoid, "a test")
+    assert desk.daemon is not None
+    handle, order = desk.daemon.open(backend), Sending(rows, backend, avoid, "a test")
     [shard] = rows_to_shards.plan_shards(
         desk.store, desk.store.jobs.get(job.id), handle, order, lambda model: BatchRoom(rows, None), now()
     )

@@ -50,9 +50,9 @@ def sent(desk: Desk, job: Job) -> dict[str, int]:
 
 def was_used(desk: Desk, backend: str) -> None:
     """An earlier job had rows at a backend, until a moment ago."""
-    assert desk.engine is not None
+    assert desk.daemon is not None
     job = desk.submit(plain(2), backend=backend)
-    handle, order = desk.engine.open(backend), Sending(2, backend, None, "a test")
+    handle, order = desk.daemon.open(backend), Sending(2, backend, None, "a test")
     [shard] = rows_to_shards.plan_shards(desk.store, job, handle, order, lambda model: BatchRoom(2, None), now())
     for state in (ShardState.SUBMITTING, ShardState.SUBMITTED):
         desk.store.shards.move(desk.store.shards.get(shard.id), state, submitted_at=now(), batch_id="b")

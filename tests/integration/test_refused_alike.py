@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.daemon.lock import running_engine
+from orchestrator.daemon.lock import running_daemon
 from orchestrator.settings.home import Home
 from tests.support.cli import Orch, write_config
 from tests.support.letters import Gateway, counts, documents, gateway, job_file, refusing, run
@@ -109,18 +109,18 @@ def test_retry_sends_the_rows_that_wait(run_orch: Orch, folder: Path, at: Gatewa
     assert run_orch("retry", "letters", cwd=folder).returncode == 0, "there is nothing left, as of any finished job"
 
 
-def test_an_engine_that_runs_tells_whoever_follows_it(run_orch: Orch, folder: Path, at: Gateway) -> None:
+def test_a_daemon_that_runs_tells_whoever_follows_it(run_orch: Orch, folder: Path, at: Gateway) -> None:
     at.refuses = lambda body: refusing(422, "Computer says no.")
-    engine = run_orch.start("up", cwd=folder)
+    daemon = run_orch.start("up", cwd=folder)
     try:
-        wait_until(lambda: running_engine(Home(folder)) is not None)
+        wait_until(lambda: running_daemon(Home(folder)) is not None)
         code, told, _ = run(run_orch, folder)
         assert (code, told["error"]["code"]) == (4, "request_refused")
         at.refuses = lambda body: None
-        assert run(run_orch, folder)[0] == 0, "the engine sends them again"
+        assert run(run_orch, folder)[0] == 0, "the daemon sends them again"
     finally:
-        engine.terminate()
-        engine.wait(60)
+        daemon.terminate()
+        daemon.wait(60)
 
 
 SPENT = {"message": "Budget has been exceeded! Current cost: 2, Max budget: 1", "type": "budget_exceeded"}

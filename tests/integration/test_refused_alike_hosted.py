@@ -17,7 +17,7 @@ def holds(desk: Desk, job: Job) -> list[tuple[str, str]]:
 
 
 def rest(desk: Desk, job: Job, seconds: float) -> None:
-    """Let so much time pass, in which the engine has its looks."""
+    """Let so much time pass, in which the daemon has its looks."""
     for _ in range(6):
         desk.later(seconds / 6, job)
 
@@ -74,7 +74,7 @@ def test_at_the_deadline_they_fail_with_the_code_and_are_in_no_quarantine(desk: 
 
 
 def test_settings_that_change_send_them_at_once(desk: Desk, held: Job) -> None:
-    desk.engine.pipeline.settings_changed()
+    desk.daemon.pipeline.settings_changed()
     rest(desk, held, DAY / 4)
     desk.finish(held)
     assert [shard["rows"] for shard in desk.detail(held)["shards"][1:]] == [ROWS]

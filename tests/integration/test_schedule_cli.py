@@ -68,7 +68,7 @@ class Desk:
         return Store.open(f"sqlite:///{self.home / 'orch.db'}")
 
     def night(self, day: int, state: NightState) -> None:
-        """A night of the only schedule, as an engine would have recorded it."""
+        """A night of the only schedule, as a daemon would have recorded it."""
         with self.store as store:
             (one,) = store.schedules.all()
             at = datetime.fromisoformat(f"2026-11-{day:02}T21:00:00+00:00")
@@ -245,11 +245,11 @@ def test_a_schedule_of_another_home_on_the_same_database_says_so(
     desk.add()
     monkeypatch.setenv("ORCH_DATABASE_URL", f"sqlite:///{desk.home / 'orch.db'}")
     monkeypatch.setenv("ORCH_HOME", str(tmp_path / "other"))
-    assert "  of another home, whose engine runs it" in desk("schedule", "list")[0]
+    assert "  of another home, whose daemon runs it" in desk("schedule", "list")[0]
 
 
-def test_status_says_whether_an_engine_runs_and_when_the_next_night_is(desk: Desk) -> None:
-    assert desk("status")[0] == "engine: not running; start it with `orch up`\n"
+def test_status_says_whether_a_daemon_runs_and_when_the_next_night_is(desk: Desk) -> None:
+    assert desk("status")[0] == "daemon: not running; start it with `orch up`\n"
     desk.add("--name", "early")
     desk.json("schedule", "add", str(desk.file), "--cron", "30 22 * * *", "--name", "late")
     coming = "next night: early, Fri 2026-11-20 22:00, in 2 h"
@@ -260,12 +260,12 @@ def test_status_says_whether_an_engine_runs_and_when_the_next_night_is(desk: Des
     ):
         with running(desk.home, command):
             out = desk("status")[0].splitlines()
-        assert out == [f"engine: `{command}` (process 7) runs", coming + more]
+        assert out == [f"daemon: `{command}` (process 7) runs", coming + more]
 
 
 @contextmanager
 def running(home: Path, command: str) -> Iterator[None]:
-    """Another process has the home's engine."""
+    """Another process has the home's daemon."""
     with (home / "engine.lock").open("w") as lock:
         lock.write(json.dumps({"pid": 7, "command": command}))
         lock.flush()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.shards import ShardState
-from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.loop import Daemon
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.cli import Orch
@@ -36,13 +36,13 @@ def returned(provider: Emulator) -> int:
 
 
 def returned_by_the_end(desk: Desk, done: Callable[[], bool], seconds: float = 60.0) -> int:
-    """Run the engine, with threads of its own, until it is done; how many calls had come back by then.
+    """Run the daemon, with threads of its own, until it is done; how many calls had come back by then.
 
     They are counted while it runs: its end hangs up on those that are still under way.
     """
     over = time.monotonic() + seconds
-    with Engine(desk.config, desk.store) as engine:
-        engine.run(lambda: done() or time.monotonic() > over)
+    with Daemon(desk.config, desk.store) as daemon:
+        daemon.run(lambda: done() or time.monotonic() > over)
         return returned(desk.provider)
 
 
@@ -125,7 +125,7 @@ def shell(tmp_path: Path) -> Iterator[tuple[Orch, Emulator, dict[str, str]]]:
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("command", ["up", "run"])
-def test_an_engine_stops_at_once_though_a_call_hangs(
+def test_a_daemon_stops_at_once_though_a_call_hangs(
     shell: tuple[Orch, Emulator, dict[str, str]], tmp_path: Path, command: str, number: int
 ) -> None:
     orch, provider, env = shell

@@ -218,7 +218,7 @@ def test_a_receiver_that_is_down_gets_everything_when_it_is_back(here: TestHome)
         assert log is not None
         assert (log.sent, log.dropped, log.failing) == (4, 0, None)
         before = len(collector.spans)
-        with here.exporting(collector.url):  # an engine that starts again knows what was told
+        with here.exporting(collector.url):  # a daemon that starts again knows what was told
             here.at += timedelta(minutes=1)
             wait_until(lambda: settled(here))
         assert len(collector.spans) == before
@@ -266,7 +266,7 @@ def test_a_receiver_without_metrics_is_asked_once_for_each_news(here: TestHome, 
     assert len(asked) == 1
 
 
-def test_the_end_of_an_engine_waits_for_no_receiver(here: TestHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_daemon_waits_for_no_receiver(here: TestHome, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes connections and never answers."""
     monkeypatch.setattr("orchestrator.daemon.telemetry.exporter.END_SECONDS", 0.2)
     here.night()

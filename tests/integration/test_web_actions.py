@@ -89,7 +89,7 @@ def test_a_page_that_cannot_be_made_says_so(desk: Desk) -> None:
         database.execute("ALTER TABLE gone RENAME TO jobs")
     assert told.status_code == 503
     assert "<h1>Not shown</h1>" in told.text
-    assert "engine down" in told.text
+    assert "daemon down" in told.text
     assert desk.client.get("/").status_code == 200
 
 

@@ -52,7 +52,7 @@ def served(home: WebHome) -> Iterator[tuple[str, str]]:
     write_status(Home(home.root), ReplicaStatus(pid=1, url="file:///r", generation=3, sent_to=seconds(), as_of=0))
     listener = bound("127.0.0.1", 0)
     with shared() as file, opened() as context:
-        LoopHealth(file.fileno()).beat()  # the engine's; the pages have the file alone
+        LoopHealth(file.fileno()).beat()  # the daemon's; the pages have the file alone
         loop = LoopHealth(file.fileno())
         with serve_pages(listener, context, PagesOptions("127.0.0.1"), lambda: context, loop) as url:
             yield url, secret
@@ -72,9 +72,9 @@ def scraped(served: tuple[str, str]) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_what_the_metrics_tell(home: WebHome, scraped: dict[str, dict[tuple[str, ...], float]]) -> None:
-    assert scraped["orch_engine_up"] == {(): 0}
+    assert scraped["orch_daemon_up"] == scraped["orch_engine_up"] == {(): 0}
     assert scraped["orch_replica_generation"] == {(): 3}
-    assert scraped["orch_engine_rounds"] == {(): 1}
+    assert scraped["orch_daemon_rounds"] == scraped["orch_engine_rounds"] == {(): 1}
     assert scraped["orch_jobs_open"] == {("running",): 2}
     assert scraped["orch_job_rows"]["contracts", "succeeded"] == 60
     assert scraped["orch_job_rows"]["contracts", "failed"] == 4
@@ -180,7 +180,7 @@ def test_every_query_is_one_that_a_real_prometheus_answers(
         process.wait()
     rules = {rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
     # A rule that is silent has nothing to tell; of the board, what this home has no figures for.
-    assert asked["OrchEngineDown"]
+    assert asked["OrchDaemonDown"]
     assert asked["OrchDeadlineMissed"]
     assert asked["OrchNewFailures"]
     assert silent - rules <= {

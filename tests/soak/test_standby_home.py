@@ -1,4 +1,4 @@
-"""The active engine of a home killed with its home, and paused, at random moments (`make soak`).
+"""The active daemon of a home killed with its home, and paused, at random moments (`make soak`).
 
 ORCH_SOAK_STANDBY says how often each; the figures go to docs/explanation/reliability.md.
 """

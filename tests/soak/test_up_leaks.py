@@ -112,8 +112,8 @@ def work(orch: Orch, env: dict[str, str], folder: Path, going: Callable[[], bool
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS * 3 + 120)
 def test_an_hour_of_work_leaves_nothing_behind(run_orch: Orch, settled: dict[str, str], tmp_path: Path) -> None:
-    engine = run_orch.start("up", env=settled, fresh=True)
-    wait_until(lambda: "is up" in run_orch.output(engine), 60)
+    daemon = run_orch.start("up", env=settled, fresh=True)
+    wait_until(lambda: "is up" in run_orch.output(daemon), 60)
     samples: list[Sample] = []
     ends = time.monotonic() + SECONDS
     jobs = work(
@@ -121,14 +121,14 @@ def test_an_hour_of_work_leaves_nothing_behind(run_orch: Orch, settled: dict[str
         settled,
         tmp_path,
         lambda: time.monotonic() < ends,
-        lambda: samples.append(sample_of(engine.pid)),
+        lambda: samples.append(sample_of(daemon.pid)),
     )
-    assert engine.poll() is None, run_orch.output(engine)
+    assert daemon.poll() is None, run_orch.output(daemon)
     paid = json.loads(run_orch("report", "cost", "--by", "backend", "--json", env=settled).stdout)
     assert paid["total"]["rows"] == jobs * ROWS
     assert {job["state"] for job in json.loads(run_orch("status", "--json", env=settled).stdout)} == {"completed"}
-    engine.terminate()
-    assert engine.wait(60) == 0, run_orch.output(engine)
+    daemon.terminate()
+    assert daemon.wait(60) == 0, run_orch.output(daemon)
 
     parts = thirds(samples)
     for name, part in zip(("first", "middle", "last"), parts, strict=True):

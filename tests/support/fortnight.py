@@ -1,4 +1,4 @@
-"""Night after night on a settable clock: letters that change, an engine that is killed, a provider with bad nights.
+"""Night after night on a settable clock: letters that change, a daemon that is killed, a provider with bad nights.
 
 Every text is written once and never again, but for a letter that is mended: it is as it was. So what must be asked is
 known by text, and asked once; and every answer can be computed from the text by whoever gave it.
@@ -134,7 +134,7 @@ class Fortnight:
     states: dict[str, str] = field(default_factory=dict)
     jobs: list[str] = field(default_factory=list)
     before: dict[str, str | None] = field(default_factory=dict)
-    engine: Process | None = None
+    daemon: Process | None = None
 
     def ask(self, *arguments: str) -> Any:
         ran = self.orch(*arguments, "--json", env=self.env, timeout=WAIT)
@@ -142,17 +142,17 @@ class Fortnight:
         return json.loads(ran.stdout)
 
     def start(self) -> None:
-        self.engine = self.orch.start("up", env=self.env)
+        self.daemon = self.orch.start("up", env=self.env)
 
     def kill(self) -> None:
-        assert self.engine is not None
-        kill_group(self.engine)
-        self.engine.wait(WAIT)
+        assert self.daemon is not None
+        kill_group(self.daemon)
+        self.daemon.wait(WAIT)
 
     def stop(self) -> None:
-        assert self.engine is not None
-        self.engine.terminate()
-        assert self.engine.wait(WAIT) == 0, self.orch.output(self.engine)
+        assert self.daemon is not None
+        self.daemon.terminate()
+        assert self.daemon.wait(WAIT) == 0, self.orch.output(self.daemon)
 
     def live(self, night: date, fate: Fate) -> None:
         """A day, and the night behind it."""

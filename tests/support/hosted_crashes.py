@@ -247,7 +247,7 @@ class Run:
                     return job
                 self._cancel_if_due(store, job)
                 moved = not is_over and self._step(pipeline, job)
-                # As the engine does it after each round: what is left to do there holds up nobody.
+                # As the daemon does it after each round: what is left to do there holds up nobody.
                 pipeline.remote_cleanup.tick()
                 self._wait(moved)
         held = [
@@ -279,7 +279,7 @@ class Run:
         )
 
     def _step(self, pipeline: Pipeline, job: Job) -> bool:
-        """One step as the engine does it: what keeps a job from going on is not an end of it."""
+        """One step as the daemon does it: what keeps a job from going on is not an end of it."""
         try:
             return pipeline.advance(job)
         except StateConflict as conflict:

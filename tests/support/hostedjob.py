@@ -1,4 +1,4 @@
-"""Jobs at hosted backends, in this process: the engine's own backends and pipeline before the emulated provider.
+"""Jobs at hosted backends, in this process: the daemon's own backends and pipeline before the emulated provider.
 
 A test moves the clock and sees what a user sees: rows, states, what is waited for, events; and the provider's bill.
 """
@@ -17,7 +17,7 @@ import pytest
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
-from orchestrator.daemon.loop import Engine
+from orchestrator.daemon.loop import Daemon
 from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.provider_calls import Inline
@@ -114,7 +114,7 @@ def script(
 
 
 class Desk:
-    """A home with an orch.toml, its engine, and the provider behind it."""
+    """A home with an orch.toml, its daemon, and the provider behind it."""
 
     def __init__(
         self, provider: Emulator, folder: Path, monkeypatch: pytest.MonkeyPatch, database_url: str | None = None
@@ -130,7 +130,7 @@ class Desk:
         self.home.root.mkdir(exist_ok=True)
         self._database_url = database_url or new_sqlite(self.home.root / "orch.db")
         self.store = Store.open(self._database_url)
-        self.engine: Engine | None = None
+        self.daemon: Daemon | None = None
 
     @property
     def place(self) -> Place:
@@ -156,11 +156,11 @@ class Desk:
         """Another process goes on."""
         self._stop()
         self.config = load(self.place)
-        self.engine = Engine(self.config, self.store, provider_calls=Inline())
+        self.daemon = Daemon(self.config, self.store, provider_calls=Inline())
 
     def _stop(self) -> None:
-        if self.engine is not None:
-            self.engine.__exit__(None, None, None)
+        if self.daemon is not None:
+            self.daemon.__exit__(None, None, None)
 
     def close(self) -> None:
         self._stop()
@@ -185,10 +185,10 @@ class Desk:
         return path
 
     def step(self, job: Job) -> bool:
-        """One step, as the engine takes it: what keeps the job from going on is put into `said`."""
-        assert self.engine is not None
+        """One step, as the daemon takes it: what keeps the job from going on is put into `said`."""
+        assert self.daemon is not None
         try:
-            return self.engine.pipeline.advance(self.store.jobs.get(job.id))
+            return self.daemon.pipeline.advance(self.store.jobs.get(job.id))
         except StateConflict:
             return True
         except (BackendError, UsageError, RefusedError, JobFilesError) as error:
@@ -208,8 +208,8 @@ class Desk:
         moved = False
         while sum(self.step(job) for job in jobs if not self.is_over(job)):
             moved = True
-        assert self.engine is not None
-        self.engine.pipeline.remote_cleanup.tick()
+        assert self.daemon is not None
+        self.daemon.pipeline.remote_cleanup.tick()
         return moved
 
     def later(self, seconds: float, *jobs: Job) -> None:

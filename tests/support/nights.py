@@ -1,4 +1,4 @@
-"""Runs of a job file as a home has them after some nights: rows, result files, costs; no engine is needed."""
+"""Runs of a job file as a home has them after some nights: rows, result files, costs; no daemon is needed."""
 
 from __future__ import annotations
 

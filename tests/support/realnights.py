@@ -64,11 +64,11 @@ class RealNight:
         return found
 
     def up(self) -> Process:
-        """An engine that goes on until it is ended."""
+        """A daemon that goes on until it is ended."""
         return self.orch.start("up", env=self.env)
 
     def until_sent(self, *jobs: str) -> None:
-        """An engine runs until all batches of these jobs are at their providers, and is killed there."""
+        """A daemon runs until all batches of these jobs are at their providers, and is killed there."""
         running = self.up()
         for job in jobs:
             wait_until(lambda job=job: all(_is_there(self.detail(job))), WAIT)

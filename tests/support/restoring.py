@@ -61,7 +61,7 @@ class Backups:
 
     def _end(self) -> None:
         self.desk._stop()
-        self.desk.engine = None
+        self.desk.daemon = None
         self.desk.store.close()
 
     def _begin(self) -> None:

@@ -56,18 +56,18 @@ class HomePair(Harm):
         return {**self._environment, "ORCH_HOME": str(self.home(name))}
 
     def up(self, name: str) -> Process:
-        """Start the engine of a machine."""
+        """Start the daemon of a machine."""
         return self._orch.start("up", "--replica", self._replica, env=self.env(name))
 
     def start(self) -> None:
-        """An active engine, and one that stands by."""
+        """An active daemon, and one that stands by."""
         self.active = self.up("a")
         self._is_up(self.active)
         self.standby = self.up("b")
         wait_until(lambda: "standing by" in self.said(self.standby), TAKEOVER_SECONDS)
 
     def said(self, process: Process) -> str:
-        """What an engine has said so far."""
+        """What a daemon has said so far."""
         return self._orch.output(process)
 
     def submit(self, source: Path, *options: str) -> str:
@@ -86,7 +86,7 @@ class HomePair(Harm):
         shutil.rmtree(self.home("a"))
 
     def take_over(self) -> float:
-        """Seconds until the other engine works."""
+        """Seconds until the other daemon works."""
         self._is_up(self.standby)
         return time.monotonic() - self.since
 

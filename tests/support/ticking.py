@@ -1,4 +1,4 @@
-"""A home with schedules on a clock that the test sets; no engine runs its jobs, the tests end them."""
+"""A home with schedules on a clock that the test sets; no daemon runs its jobs, the tests end them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVENING = datetime(2026, 11, 20, 18, tzinfo=UTC)
 
 
 class Nights:
-    """A home with a schedule at 22:00 UTC; no engine runs its jobs, the tests end them."""
+    """A home with a schedule at 22:00 UTC; no daemon runs its jobs, the tests end them."""
 
     def __init__(self, folder: Path) -> None:
         self.at = EVENING

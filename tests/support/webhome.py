@@ -74,7 +74,7 @@ class WebHome:
 
 
 def web_home(root: Path, big: int = BIG) -> WebHome:
-    """Make one; nothing of it is looked at by an engine."""
+    """Make one; nothing of it is looked at by a daemon."""
     (root / "orch.toml").write_text(SETTINGS)
     at = now()
     home = Home(root)
@@ -327,9 +327,9 @@ def _multiply(database: sqlite3.Connection, job_id: str, rows: int, at: int) -> 
     database.execute("UPDATE shards SET rows = ? WHERE job_id = ?", (rows, job_id))
 
 
-def pages_of(engine: int) -> list[int]:
-    """The processes that serve the pages of an engine: one, or none for a moment. Linux."""
-    return [pid for pid in below(engine) if "pages_process" in command_of(pid)]
+def pages_of(daemon: int) -> list[int]:
+    """The processes that serve the pages of a daemon: one, or none for a moment. Linux."""
+    return [pid for pid in below(daemon) if "pages_process" in command_of(pid)]
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ WORLDS: dict[str, tuple[dict[str, Any], Cause, str]] = {
     "nothing": ({}, Cause.TOO_LITTLE_TIME, "it had 6 h, and nothing delayed it for long"),
     "nobody ran it": (
         {"events": [event(0, "built"), event(5, "routed"), event(5.1, "submitted", of=BATCH.id)]},
-        Cause.NO_ENGINE,
-        "no engine ran for the first 5 h",
+        Cause.NO_DAEMON,
+        "no daemon ran for the first 5 h",
     ),
     "an account": (
         {"events": [event(0, "routed"), event(1, "waiting", "the key is bad\nhint"), event(4, "alert"),
@@ -62,9 +62,9 @@ WORLDS: dict[str, tuple[dict[str, Any], Cause, str]] = {
 }  # fmt: skip
 
 
-def test_a_job_that_nobody_has_begun_yet_waits_for_an_engine() -> None:
+def test_a_job_that_nobody_has_begun_yet_waits_for_a_daemon() -> None:
     found = main_delay(replace(LATE, finished_at=None), [event(0, "built")], [], [], later(9))
-    assert (found.cause, found.text) == (Cause.NO_ENGINE, "no engine ran for the first 9 h")
+    assert (found.cause, found.text) == (Cause.NO_DAEMON, "no daemon ran for the first 9 h")
 
 
 @pytest.mark.parametrize(("given", "cause", "text"), WORLDS.values(), ids=WORLDS.keys())

@@ -1,4 +1,4 @@
-"""Stages off the engine's thread: what hangs holds up nothing else, and what fails is told."""
+"""Stages off the daemon's thread: what hangs holds up nothing else, and what fails is told."""
 
 from __future__ import annotations
 

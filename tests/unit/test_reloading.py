@@ -1,4 +1,4 @@
-"""orch.toml while an engine runs: what is taken up, what is refused, what needs a restart, and how others know."""
+"""orch.toml while a daemon runs: what is taken up, what is refused, what needs a restart, and how others know."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.daemon.lock import Holder, engine_lock
+from orchestrator.daemon.lock import Holder, daemon_lock
 from orchestrator.daemon.reloading import Reloader
 from orchestrator.daemon.settings_in_force import InForce, differences, keep
 from orchestrator.settings.config import Config, load
@@ -35,7 +35,7 @@ ENVIRON = {"CLOUD_KEY": "k", "OTHER_KEY": "k"}
 
 
 class Desk:
-    """A settings file, and the reloader of an engine that was started under it."""
+    """A settings file, and the reloader of a daemon that was started under it."""
 
     def __init__(self, folder: Path, text: str = FIRST, environ: dict[str, str] | None = None) -> None:
         self.file = folder / "orch.toml"
@@ -135,7 +135,7 @@ def test_what_is_broken_is_refused_and_what_held_goes_on(
     told = desk.look()
     assert told is not None
     assert why in told
-    assert f"the engine keeps the settings that it read at {NOW.isoformat(timespec='seconds')}" in told
+    assert f"the daemon keeps the settings that it read at {NOW.isoformat(timespec='seconds')}" in told
     assert desk.config is held
     assert desk.look(5) is None, "it is told once"
     assert desk.told() == [told]
@@ -169,7 +169,7 @@ def test_the_place_of_the_state_needs_a_restart(desk: Desk, edit: str) -> None:
     place = desk.config.place
     desk.file.write_text(f"{edit}\n{FIRST}".replace("amount = 10", "amount = 20"))
     name = edit.partition(" ")[0]
-    told = f"{name}: takes effect when the engine restarts"
+    told = f"{name}: takes effect when the daemon restarts"
     assert told in (desk.look() or "")
     assert (desk.config.place, desk.config.budgets[0].amount) == (place, 20), "the rest holds now"
     assert desk.told() == [told]
@@ -181,16 +181,16 @@ def test_the_place_of_the_state_needs_a_restart(desk: Desk, edit: str) -> None:
     assert desk.told() == []
 
 
-def test_a_home_that_moves_knows_where_its_engine_is(desk: Desk) -> None:
+def test_a_home_that_moves_knows_where_its_daemon_is(desk: Desk) -> None:
     desk.file.write_text(f'home = "elsewhere"\n{FIRST}')
     desk.look()
     moved = desk.reloader.moves_to
     assert moved == desk.file.parent / "elsewhere"
     keep(Home(moved), desk.reloader.in_force)
-    with engine_lock(desk.home):
+    with daemon_lock(desk.home):
         told = differences(Home(moved), None, desk.file)
     assert told[0].endswith(f"still has the home {desk.home.root}")
-    assert told[1:] == ["home: takes effect when the engine restarts"]
+    assert told[1:] == ["home: takes effect when the daemon restarts"]
     assert differences(Home(moved), None, desk.file) == [], "it has ended"
     desk.file.write_text(FIRST)
     desk.look()
@@ -204,7 +204,7 @@ def test_the_place_of_the_state_does_not_matter_where_the_environment_says_it(tm
     assert desk.told() == []
 
 
-def test_a_key_that_the_engine_has_not_got_needs_a_restart(desk: Desk) -> None:
+def test_a_key_that_the_daemon_has_not_got_needs_a_restart(desk: Desk) -> None:
     """The backend goes on with what it has; one that is new is left out; a key that is there is taken at once."""
     text = FIRST.replace("CLOUD_KEY", "UNSET_KEY")
     text += '[backends.more]\nkind = "anthropic"\napi_key_env = "UNSET_KEY"\n'
@@ -213,7 +213,7 @@ def test_a_key_that_the_engine_has_not_got_needs_a_restart(desk: Desk) -> None:
     desk.look()
     assert list(desk.config.backends) == ["gpu", "cloud", "other"]
     assert getattr(desk.config.backends["cloud"], "api_key_env", None) == "CLOUD_KEY"
-    why = "(the engine has no UNSET_KEY): takes effect when the engine restarts"
+    why = "(the daemon has no UNSET_KEY): takes effect when the daemon restarts"
     assert desk.told() == [f"backends.cloud: api_key_env {why}", f"backends.more: api_key_env {why}"]
     desk.file.write_text(FIRST.replace("CLOUD_KEY", "OTHER_KEY"))
     desk.look()
@@ -226,28 +226,28 @@ def test_reports_whose_password_is_not_there_stay_as_they_were(desk: Desk) -> No
     desk.look()
     assert desk.config.reports.folder is None
     assert desk.told() == [
-        "reports: webhook_env (the engine has no UNSET_HOOK): takes effect when the engine restarts"
+        "reports: webhook_env (the daemon has no UNSET_HOOK): takes effect when the daemon restarts"
     ]
 
 
-def test_other_commands_know_what_an_engine_runs_under(desk: Desk, tmp_path: Path) -> None:
+def test_other_commands_know_what_a_daemon_runs_under(desk: Desk, tmp_path: Path) -> None:
     assert desk.told() == []
     here = Holder(os.getpid(), "orch up")
     assert differences(desk.home, None, desk.file) == [], "none runs"
-    assert differences(desk.home, Holder(1, "orch up"), desk.file) == [], "that was another engine's"
+    assert differences(desk.home, Holder(1, "orch up"), desk.file) == [], "that was another daemon's"
     other = tmp_path / "other.toml"
     assert differences(desk.home, here, other) == [
-        f"the engine runs under {desk.file}, and this command reads {other}"
+        f"the daemon runs under {desk.file}, and this command reads {other}"
     ]
     (tmp_path / "link.toml").symlink_to(desk.file)
     assert differences(desk.home, here, tmp_path / "link.toml") == [], "another name of the same file"
     desk.file.write_text(FIRST + "# edited\n")
-    assert desk.told() == [f"{desk.file} was edited just now; the engine reads it within seconds"]
+    assert desk.told() == [f"{desk.file} was edited just now; the daemon reads it within seconds"]
     desk.home.settings.write_text("{")
     assert differences(desk.home, here, desk.file) == []
 
 
-def test_an_engine_without_a_file_looks_at_none(tmp_path: Path) -> None:
+def test_a_daemon_without_a_file_looks_at_none(tmp_path: Path) -> None:
     config = load(Place(None, tmp_path, "sqlite:///x", 1.0))
     reloader = Reloader(config)
     reloader.begin(NOW)
@@ -256,13 +256,13 @@ def test_an_engine_without_a_file_looks_at_none(tmp_path: Path) -> None:
     assert told == InForce(os.getpid(), str(tmp_path), None, told.digest, NOW.isoformat(timespec="seconds"))
 
 
-def test_telemetry_with_a_key_that_the_engine_lacks_waits_for_a_restart(tmp_path: Path) -> None:
+def test_telemetry_with_a_key_that_the_daemon_lacks_waits_for_a_restart(tmp_path: Path) -> None:
     receiver = '[telemetry]\nendpoint = "http://127.0.0.1:4318"\nheaders_env = {Authorization = "CLOUD_KEY"}\n'
     desk = Desk(tmp_path, FIRST + receiver)
     desk.file.write_text(FIRST + receiver.replace("CLOUD_KEY", "NOT_THERE").replace("4318", "4319"))
     told = desk.look()
     assert told is not None
-    assert "telemetry: headers_env.Authorization (the engine has no NOT_THERE)" in told
+    assert "telemetry: headers_env.Authorization (the daemon has no NOT_THERE)" in told
     assert desk.config.telemetry is not None
     assert desk.config.telemetry.endpoint.endswith("4318")
     desk.file.write_text(FIRST)

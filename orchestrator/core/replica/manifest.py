@@ -74,7 +74,7 @@ def read_manifest(storage: Storage, name: str, layout: ReplicaLayout) -> Manifes
         if not layout.has(path):
             raise DamagedReplica(
                 f"the manifest {name} of the replica {storage.url} names {path}, which is not replicated here",
-                hint="one replica is for the servers of one folder, or for the engines of one home",
+                hint="one replica is for the servers of one folder, or for the daemons of one home",
             )
     return Manifest(images=images, files=found.files)
 

@@ -19,7 +19,7 @@ from orchestrator.daemon.bench.comparison import Hosted, hosted_row
 from orchestrator.daemon.bench.notebook import Notebook
 from orchestrator.daemon.bench.sample import Sample, take_sample
 from orchestrator.daemon.bench.session import BenchProgress, Session
-from orchestrator.daemon.bench.target import BenchTarget, backend_named, require_no_engine, target_of
+from orchestrator.daemon.bench.target import BenchTarget, backend_named, require_no_daemon, target_of
 from orchestrator.daemon.bench.tuning import tune
 from orchestrator.pipeline.build.builder import Progress
 from orchestrator.pipeline.gc.benches import note_applied
@@ -85,7 +85,7 @@ class Bench:
                 hint='a backend of kind "engines" has engines that it starts (docs/how-to/engines.md)',
             )
         if self.wishes.effort is not None:
-            require_no_engine(self.home)
+            require_no_daemon(self.home)
         if self.wishes.versus is not None:
             hosted_row(self.config, self.wishes.versus, 1.0, 1.0, self.now)  # checked before anything is measured
         sample = take_sample(self.store, self.home, self.config, self.wishes.file, name, self.now, self.told.reading)

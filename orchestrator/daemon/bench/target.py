@@ -20,7 +20,7 @@ from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import BackendError, RefusedError, UsageError
 from orchestrator.daemon.drivers import driver_for
 from orchestrator.daemon.health import fetch_health
-from orchestrator.daemon.loop import running_engine
+from orchestrator.daemon.loop import running_daemon
 from orchestrator.server.engines.driver import EngineDriver, EngineReport
 from orchestrator.settings.backends import EnginesBackend, LocalBackend
 from orchestrator.settings.config import Config
@@ -120,7 +120,7 @@ def _engine(
         name, model, (), None, backend.cost_per_hour * known.tensor_parallel, backend.request_timeout,
         backend.max_concurrency, backend.idle, (*known.options, *options),
     )  # fmt: skip
-    if running_engine(home) is not None:
+    if running_daemon(home) is not None:
         yield _running(home, base)
         return
     _require_open(name, backend)
@@ -163,17 +163,17 @@ def _ready(driver: EngineDriver, model: str) -> EngineReport:
         time.sleep(LOOK_SECONDS)
 
 
-def require_no_engine(home: Home) -> None:
-    """Raise RefusedError while an engine of the home runs: it uses its GPUs."""
-    if running_engine(home) is not None:
+def require_no_daemon(home: Home) -> None:
+    """Raise RefusedError while a daemon of the home runs: it uses its GPUs."""
+    if running_daemon(home) is not None:
         raise RefusedError(
-            "an engine of this home is running (`orch up`, or a job): settings are tried on engines started for it",
+            "the daemon of this home is running (`orch up`, or a job): settings are tried on engines started for it",
             hint="stop `orch up`, then run the same command again",
         )
 
 
 def _running(home: Home, base: BenchTarget) -> BenchTarget:
-    """Return the warm engines of the home's own engine process."""
+    """Return the warm engines that the home's daemon runs."""
     health = fetch_health(home, base.backend)
     told: list[dict[str, Any]] = [] if health is None else health["engines"]
     warm = [one for one in told if one["model"] == base.model and one["state"] == EngineState.WARM.value]

@@ -82,7 +82,7 @@ class _Found:
 
 
 class HomeContents:
-    """The contents of an engine's home. `is_shared`: its own database is elsewhere, and other machines reach it."""
+    """The contents of a daemon's home. `is_shared`: its own database is elsewhere, and other machines reach it."""
 
     def __init__(self, home: Home, known: Mapping[str, int], *, is_shared: bool, as_of: float) -> None:
         """Start from `known`, the size of each file on the replica.

@@ -1,6 +1,6 @@
-"""A home's replica while its engine works: changes are sent, and the engine may act as long as that succeeds.
+"""A home's replica while its daemon works: changes are sent, and the daemon may act as long as that succeeds.
 
-It runs in a thread with its own event loop, so that nothing in the engine delays its renewal.
+It runs in a thread with its own event loop, so that nothing in the daemon delays its renewal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HomeReplica:
     """`with HomeReplica(home, replica, is_shared=…) as sent:` sends changes until the block ends.
 
     `is_shared`: the home's own database is elsewhere. The end of the block sends the remaining changes, and lets
-    another engine take over immediately. Any thread may call.
+    another daemon take over immediately. Any thread may call.
     """
 
     def __init__(self, home: Home, replica: Replica, *, is_shared: bool, as_of: float = 0.0) -> None:
@@ -47,7 +47,7 @@ class HomeReplica:
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="orch-home-replica")
         self.on_held: Callable[[], None] = lambda: None
-        """Called when the engine may act again."""
+        """Called when the daemon may act again."""
 
     def __enter__(self) -> HomeReplica:
         self._tell()
@@ -64,17 +64,17 @@ class HomeReplica:
 
     @property
     def generation(self) -> int:
-        """Generation in which this engine is active."""
+        """Generation in which this daemon is active."""
         return self._replica.generation.number
 
     @property
     def is_held(self) -> bool:
-        """True if this engine is certainly active."""
+        """True if this daemon is certainly active."""
         return self._replicator.is_held
 
     @property
     def superseded(self) -> Superseded | None:
-        """Error that names the engine that has taken over, or None."""
+        """Error that names the daemon that has taken over, or None."""
         return self._replicator.superseded
 
     @property
@@ -94,7 +94,7 @@ class HomeReplica:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn a database's refusal of a superseded engine into Superseded, which names the new engine."""
+        """Turn a database's refusal of a superseded daemon into Superseded, which names the new daemon."""
         try:
             yield
         except StorageError:
@@ -113,7 +113,7 @@ class HomeReplica:
             asyncio.run_coroutine_threadsafe(settled, self._loop).result()
         except (RuntimeError, CancelledError) as error:  # the loop has ended
             settled.close()
-            raise NotReplicated("the engine is stopping") from error
+            raise NotReplicated("the daemon is stopping") from error
         if not self.is_held:  # this process or thread may have been paused
             raise NotReplicated(self.problem)
 

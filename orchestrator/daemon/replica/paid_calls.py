@@ -25,7 +25,7 @@ from orchestrator.policy.preflight import DirectAnswer
 
 
 class _Replicated:
-    """A Batch API with fences: `settled` returns once all records are replicated and this engine is active.
+    """A Batch API with fences: `settled` returns once all records are replicated and this daemon is active.
 
     Each verb of `Backend` is written out: a new verb is a type error here until somebody decides on its fence.
     """
@@ -143,5 +143,5 @@ class _Replicated:
 
 
 def behind_replica(api: Backend, settled: Callable[[], None]) -> Backend:
-    """Return a hosted Batch API for the engine of a home with a replica."""
+    """Return a hosted Batch API for the daemon of a home with a replica."""
     return _Replicated(api, settled)

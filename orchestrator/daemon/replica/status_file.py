@@ -1,6 +1,6 @@
 """The state of a home's replica, for other commands of this machine. A light module, for read-only commands.
 
-The active engine keeps it in `replica-status.json`. A command's records are acknowledged once they are on the
+The active daemon keeps it in `replica-status.json`. A command's records are acknowledged once they are on the
 replica: then the loss of this machine does not lose them.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica.who_is_active import seconds
 from orchestrator.core.wire import JSON_ERRORS
-from orchestrator.daemon.lock import running_engine
+from orchestrator.daemon.lock import running_daemon
 from orchestrator.settings.home import Home
 
 LOOK_SECONDS = 0.05
@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a replica: the engine `pid` is active in this `generation`.
+    """State of a replica: the daemon `pid` is active in this `generation`.
 
     All records before `sent_to` (seconds of this machine's own clock) are on the replica at `url`; `as_of` is the
     same in seconds since 1970.
@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder(ReplicaStatus).decode
 
 
 def read_status(home: Home) -> ReplicaStatus | None:
-    """Return the active engine's last status, or None."""
+    """Return the active daemon's last status, or None."""
     try:
         return _decode(home.replica.read_bytes())
     except (FileNotFoundError, *JSON_ERRORS):
@@ -61,19 +61,19 @@ def write_status(home: Home, status: ReplicaStatus) -> None:
 
 
 def require_active(home: Home) -> None:
-    """Raise UsageError if a home has a replica and its active engine is elsewhere: the state here may be old."""
+    """Raise UsageError if a home has a replica and its active daemon is elsewhere: the state here may be old."""
     if not home.has_replica:
         return
-    holder = running_engine(home)
+    holder = running_daemon(home)
     if holder is None:
         raise UsageError(
-            f"{home.root} has a replica, and no engine of it is running here",
-            hint="start `orch up --replica URL`, or use the machine whose engine is active",
+            f"{home.root} has a replica, and no daemon of it is running here",
+            hint="start `orch up --replica URL`, or use the machine whose daemon is active",
         )
     status = read_status(home)
     if status is None or status.pid != holder.pid:
         raise UsageError(
-            f"{home.root} is standing by for another machine, whose engine is active",
+            f"{home.root} is standing by for another machine, whose daemon is active",
             hint="use that machine; this one has what it needs once it takes over",
         )
 
@@ -81,13 +81,13 @@ def require_active(home: Home) -> None:
 def wait_until_sent(home: Home, patience: float = PATIENCE_SECONDS) -> None:
     """Wait until all records of this process are on the home's replica, if it has one.
 
-    Raises StorageError if that takes too long, or the engine is no longer active.
+    Raises StorageError if that takes too long, or the daemon is no longer active.
     """
     if not home.has_replica:
         return
     recorded = seconds()
     while (status := read_status(home)) is None or status.sent_to < recorded:
-        if seconds() - recorded > patience or running_engine(home) is None:
+        if seconds() - recorded > patience or running_daemon(home) is None:
             raise StorageError(
                 "what was asked for is recorded here, but not on the home's replica yet",
                 hint="look with `orch status` before you repeat it",

@@ -33,7 +33,7 @@ LONGEST_PAUSE = 300.0
 IDLE_SHARE = 20.0
 """Pause relative to the time of a look."""
 END_SECONDS = 3.0
-"""Seconds that the end of an engine waits for unsent data; the next engine sends the rest."""
+"""Seconds that the end of a daemon waits for unsent data; the next daemon sends the rest."""
 KEPT = timedelta(days=1)
 """Unsent data older than this is dropped."""
 MOST_SPANS = 256
@@ -177,7 +177,7 @@ class Exporter:
         return done.with_ended(ended.key, ended.at, sent=taken, dropped=refused), None
 
     def _send_points(self, receiver: Receiver, settings: Telemetry) -> bool:
-        """Send changed metrics: they count from the start of the engine, so a lost request loses nothing for long."""
+        """Send changed metrics: they count from the start of the daemon, so a lost request loses nothing for long."""
         if not (settings.metrics and self._has_news):
             return True
         try:

@@ -121,7 +121,7 @@ def _value_of(header: str, variable: str, environ: Mapping[str, str]) -> str:
         return value
     raise UsageError(
         f"[telemetry]: the environment variable {variable} is not set; it must hold the header {header}",
-        hint="set it, then start the engine again",
+        hint="set it, then start the daemon again",
     )
 
 

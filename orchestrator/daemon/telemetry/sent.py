@@ -1,4 +1,4 @@
-"""A home's record of what was sent to its receiver: an engine that starts again continues from it."""
+"""A home's record of what was sent to its receiver: a daemon that starts again continues from it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Jobs, shards, batches and rows as spans, with the attributes of OpenTelemetry's GenAI conventions and our own.
 
 https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-spans), as of 2026-11. Ids follow from the ids of
-the home, job, shard and row: an engine that starts again continues the same trace.
+the home, job, shard and row: a daemon that starts again continues the same trace.
 """
 
 from __future__ import annotations

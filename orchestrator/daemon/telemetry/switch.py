@@ -1,4 +1,4 @@
-"""Telemetry as the engine sees it: nothing is imported for it until the settings name a receiver."""
+"""Telemetry as the daemon sees it: nothing is imported for it until the settings name a receiver."""
 
 from __future__ import annotations
 

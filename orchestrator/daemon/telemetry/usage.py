@@ -1,4 +1,4 @@
-"""The GenAI conventions' client metrics, as histograms that add up while the engine runs.
+"""The GenAI conventions' client metrics, as histograms that add up while the daemon runs.
 
 https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-metrics): names, units and bounds.
 """

@@ -109,7 +109,7 @@ def _remove_files(home: Home, job: Job) -> None:
     home.build_lock(job.id).unlink(missing_ok=True)
     folder = home.job(job.id)
     if folder.is_dir():
-        with suppress(OSError):  # an engine may be looking in; an empty folder does no harm
+        with suppress(OSError):  # a daemon may be looking in; an empty folder does no harm
             folder.rmdir()
 
 

@@ -250,7 +250,7 @@ def submit(
         except (Exception, KeyboardInterrupt):
             builder.discard(store, home, job)
             raise
-        # After the clean-up: if the commit's response was lost, an engine may already run the job.
+        # After the clean-up: if the commit's response was lost, a daemon may already run the job.
         store.jobs.mark_built(job.id, now())
     if plan is not None:
         store.forecasts.made(planning.forecasts(plan))
@@ -261,7 +261,7 @@ def submit(
 def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> None:
     """Raise OutputError, with file and line, if the rows could not be delivered as the job file says.
 
-    If `unattended`, a fault that may pass is let through: the engine waits for it before asking any row.
+    If `unattended`, a fault that may pass is let through: the daemon waits for it before asking any row.
     """
     try:
         delivery.require(store, job)
@@ -341,7 +341,7 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
             if found is None:
                 check_deadline(job)
                 succession.follow_folder(store, job)
-                # Claimed before it is visible: otherwise a running engine would build it as well.
+                # Claimed before it is visible: otherwise a running daemon would build it as well.
                 claimed.enter_context(builder.claim(home, job))
                 store.jobs.add(job, _tags(job))
                 succession.supersede(store, job, job.created_at)

@@ -44,7 +44,7 @@ def rehearse(
 def rehearsed(
     store: Store, home: Home, config: Config, job: Job, now: datetime, progress: builder.Progress
 ) -> Iterator[tuple[Job, BuildReport]]:
-    """Build a job for the length of a block, then remove it; no engine runs it."""
+    """Build a job for the length of a block, then remove it; no daemon runs it."""
     job = replace(job, options={**job.options, "dry_run": True})
     with builder.claim(home, job):
         try:

@@ -81,7 +81,7 @@ class Finisher:
     def __init__(
         self, store: Store, home: Home, now: Callable[[], datetime], may_act: Callable[[], bool] = lambda: True
     ) -> None:
-        """`may_act` is true if no other engine can have taken over the home."""
+        """`may_act` is true if no other daemon can have taken over the home."""
         self._may_act = may_act
         self._store = store
         self._home = home
@@ -153,7 +153,7 @@ class Finisher:
         def lines(style: str) -> Iterator[bytes]:
             yield from merged_lines(self._store, self._home, job, style=style)
             if not self._may_act():  # this process was paused; newer rows may be there
-                raise OutputError(OutputFault.UNREACHABLE, "another engine may have gone on with this home")
+                raise OutputError(OutputFault.UNREACHABLE, "another daemon may have gone on with this home")
 
         def work() -> str:
             try:

@@ -1,4 +1,4 @@
-"""Backups of a home in one file, made while an engine works in it, and their check.
+"""Backups of a home in one file, made while a daemon works in it, and their check.
 
 Everything that the copied databases point to must be in the copy, whatever is written and removed meanwhile. So the
 databases are copied first, then each file gets a second name, those of a server right after its database. If a file

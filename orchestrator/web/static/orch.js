@@ -62,7 +62,7 @@
   const put = (html) => {
     const told = new DOMParser().parseFromString(html, "text/html");
     here(told);
-    for (const id of ["engine", "main"]) {
+    for (const id of ["daemon", "main"]) {
       const old = document.getElementById(id);
       const fresh = told.getElementById(id);
       if (!old || !fresh || (id === "main" && !document.body.dataset.live)) continue;
@@ -84,11 +84,11 @@
   const lost = () => {
     if (document.body.classList.contains("lost")) return;
     document.body.classList.add("lost");
-    const told = document.getElementById("engine");
+    const told = document.getElementById("daemon");
     if (told) {
-      told.className = "engine down";
+      told.className = "daemon down";
       told.replaceChildren(Object.assign(document.createElement("span"), { className: "dot bad" }),
-        Object.assign(document.createElement("span"), { textContent: "engine down", title: "orch does not answer; this page goes on by itself once it does" }));
+        Object.assign(document.createElement("span"), { textContent: "daemon down", title: "orch does not answer; this page goes on by itself once it does" }));
     }
   };
   const listen = () => {

@@ -1,6 +1,6 @@
-"""The right of a home's engine to write to a shared database: only the newest generation has it.
+"""The right of a home's daemon to write to a shared database: only the newest generation has it.
 
-Used for a home with a replica (`daemon/replica`), on Postgres. Every transaction of its engine checks that its
+Used for a home with a replica (`daemon/replica`), on Postgres. Every transaction of its daemon checks that its
 generation is still the newest. Its lock keeps the next generation from starting before the transaction ends.
 """
 
@@ -12,18 +12,18 @@ from sqlalchemy import Connection, delete, select, text
 
 from orchestrator.core.errors import StorageError
 from orchestrator.store.database import Database
-from orchestrator.store.tables import engine_fences
+from orchestrator.store.tables import daemon_fences
 
 
 class FencedOff(StorageError):
-    """Another engine of the home has a newer generation."""
+    """Another daemon of the home has a newer generation."""
 
     kind = "superseded"
 
 
 @dataclass(frozen=True, slots=True)
-class EngineFence:
-    """The right to write as a home's engine, until another engine has a newer generation."""
+class DaemonFence:
+    """The right to write as a home's daemon, until another daemon has a newer generation."""
 
     home: str
     replica: str
@@ -31,36 +31,36 @@ class EngineFence:
 
     @property
     def name(self) -> str:
-        """Application name of this engine's connections."""
+        """Application name of this daemon's connections."""
         return f"{_name(self.home)}{self.generation}"
 
     def require(self, tx: Connection) -> None:
-        """Raise FencedOff if it lost the right; until `tx` ends, no other engine can take over."""
-        table = engine_fences
+        """Raise FencedOff if it lost the right; until `tx` ends, no other daemon can take over."""
+        table = daemon_fences
         query = select(table.c.replica, table.c.generation).where(table.c.home == self.home)
         found = tx.execute(query.with_for_update(read=True)).first()
         if found is None or found.replica != self.replica:
             raise FencedOff(
                 "this home has left its replica, or has another one by now; nothing more is written here",
-                hint="use the engine that is active, or start this one with the replica that holds",
+                hint="use the daemon that is active, or start this one with the replica that holds",
             )
         if found.generation != self.generation:
             raise FencedOff(
-                f"another engine of this home has taken over as generation {found.generation}; nothing more is"
+                f"another daemon of this home has taken over as generation {found.generation}; nothing more is"
                 " written here",
                 hint="start it again: it stands by",
             )
 
 
-class EngineFences:
+class DaemonFences:
     """Verbs on fences."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def take(self, fence: EngineFence) -> None:
-        """Keep engines with an older generation from writing. Raises FencedOff if there is a newer one."""
-        table, add = engine_fences, self._db.upsert(engine_fences)
+    def take(self, fence: DaemonFence) -> None:
+        """Keep daemons with an older generation from writing. Raises FencedOff if there is a newer one."""
+        table, add = daemon_fences, self._db.upsert(daemon_fences)
         told = add.excluded
         row = {"home": fence.home, "replica": fence.replica, "generation": fence.generation}
         # A home with another replica restarts at that replica's first generation.
@@ -74,12 +74,12 @@ class EngineFences:
             fence.require(tx)
 
     def leave(self, home: str) -> None:
-        """Record that the home has no replica: engines that had one cannot write any more."""
+        """Record that the home has no replica: daemons that had one cannot write any more."""
         with self._db.write() as tx:
-            tx.execute(delete(engine_fences).where(engine_fences.c.home == home))
+            tx.execute(delete(daemon_fences).where(daemon_fences.c.home == home))
 
-    def _end_others(self, fence: EngineFence) -> None:
-        """End connections of earlier engines: a paused transaction would block this engine forever."""
+    def _end_others(self, fence: DaemonFence) -> None:
+        """End connections of earlier daemons: a paused transaction would block this daemon forever."""
         if self._db.is_sqlite:
             return
         end = text(
@@ -91,4 +91,5 @@ class EngineFences:
 
 
 def _name(home: str) -> str:
+    # The name of earlier versions: each ends the other's connections.
     return f"orch engine {home} "

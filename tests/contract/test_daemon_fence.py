@@ -1,4 +1,4 @@
-"""Which engine of a home may write: the newest one, whatever an older one has open."""
+"""Which daemon of a home may write: the newest one, whatever an older one has open."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 
 from orchestrator.core.errors import StorageError
 from orchestrator.store import Store
-from orchestrator.store.engine_fence import EngineFence, FencedOff
+from orchestrator.store.daemon_fence import DaemonFence, FencedOff
 
 HOME = "0123456789ab"
 
 
 def opened(url: str, generation: int, home: str = HOME, replica: str = "r1") -> Store:
-    return Store.open(url, fence=EngineFence(home, replica, generation))
+    return Store.open(url, fence=DaemonFence(home, replica, generation))
 
 
-def test_an_older_engine_writes_nothing_more(store_url: str) -> None:
+def test_an_older_daemon_writes_nothing_more(store_url: str) -> None:
     with opened(store_url, 1) as first:
         change(first)
         with opened(store_url, 2) as second:
@@ -28,7 +28,7 @@ def test_an_older_engine_writes_nothing_more(store_url: str) -> None:
             change(second)
 
 
-def test_an_older_engine_does_not_begin(store_url: str) -> None:
+def test_an_older_daemon_does_not_begin(store_url: str) -> None:
     with opened(store_url, 3), pytest.raises(FencedOff, match="generation 3"):
         opened(store_url, 2)
     opened(store_url, 3).close()  # it starts again
@@ -46,7 +46,7 @@ def test_a_home_may_begin_another_replica_or_leave_the_one_it_has(store_url: str
             with pytest.raises(FencedOff, match="another one by now"):
                 change(former)
         with Store.open(store_url) as alone:
-            alone.engine_fences.leave(HOME)
+            alone.daemon_fences.leave(HOME)
             change(alone)
         with pytest.raises(FencedOff, match="has left its replica"):
             change(former)
@@ -58,7 +58,7 @@ def test_commands_need_none(store_url: str) -> None:
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-def test_a_paused_engine_holds_nobody_up(store_url: str) -> None:
+def test_a_paused_daemon_holds_nobody_up(store_url: str) -> None:
     """It was stopped in the middle of a transaction, and its connection stands open."""
     first = opened(store_url, 1)
     with suppress(StorageError), first._database.write() as tx:
