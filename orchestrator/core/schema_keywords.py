@@ -1,4 +1,10 @@
-"""Keywords of JSON Schema whose values contain schemas: directly, in a list, or by name."""
+"""Keywords of JSON Schema, and slips in their use. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
 
 ONE = frozenset(
     ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames", "unevaluatedItems",
@@ -6,6 +12,7 @@ ONE = frozenset(
 )  # fmt: skip
 LIST = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 NAMED = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
+"""Keywords whose values contain schemas: directly, in a list, or by name."""
 
 CHECKING = ONE | LIST | NAMED | {
     "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength",
@@ -20,3 +27,24 @@ ANNOTATIONS = frozenset(
     )
 )  # fmt: skip
 """Keywords that say something and check nothing."""
+FOREIGN = frozenset(("example", "xml", "externalDocs", "discriminator", "optional"))
+"""Keywords of other vocabularies, which providers and editors know."""
+
+
+def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each key that resembles a keyword, with what is wrong: JSON Schema ignores such a key silently."""
+    for key in schema:
+        if key in CHECKING or key in ANNOTATIONS or key in FOREIGN or key.startswith(("$", "x-")):
+            continue
+        if near := get_close_matches(key, CHECKING, 1, 0.8):
+            yield key, f"is no keyword of JSON Schema, and checks nothing; did you mean {near[0]!r}?"
+
+
+def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield `required` if it lists a name that the schema does not allow: no answer could have it."""
+    names, required = schema.get("properties"), schema.get("required")
+    is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    if is_closed and isinstance(names, dict) and isinstance(required, list):
+        for name in required:
+            if name not in names:
+                yield "required", f"{name!r} is required, but `properties` lacks it and no others are allowed"

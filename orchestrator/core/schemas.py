@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 from orchestrator.core.patterns import PatternProblem, searcher
-from orchestrator.core.schema_keywords import ANNOTATIONS, CHECKING, LIST, NAMED, ONE
+from orchestrator.core.schema_keywords import ANNOTATIONS, CHECKING, LIST, NAMED, ONE, impossible, misspelt
 from orchestrator.core.schema_nulls import NullRemover
 
 MAX_DEPTH = 100
@@ -51,11 +51,12 @@ def meant_by(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
-    """Yield what is wrong with a valid schema: unsupported patterns, and circular references."""
+    """Yield what is wrong with a valid schema: patterns, misspelt keywords, circles, and what no answer can meet."""
     for number, (place, part) in enumerate(_parts(schema, ())):
         if number == MAX_SUBSCHEMAS:
             yield (), f"has more than {MAX_SUBSCHEMAS:,} parts"
             return
+        yield from (((*place, keyword), message) for keyword, message in (*misspelt(part), *impossible(part)))
         patterns = [] if not isinstance(part.get("pattern"), str) else [("pattern", part["pattern"])]
         named = part.get("patternProperties")
         if isinstance(named, dict):

@@ -18,7 +18,8 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        near = get_close_matches(name, available_timezones(), 1)
+        # CEST or PST is no place's zone, and what resembles it is another one.
+        near = [] if name.isupper() else get_close_matches(name, available_timezones(), 1)
         tip = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin or UTC"
         raise InputError(f"{name!r} is not a time zone; {tip}") from None
 

@@ -22,7 +22,7 @@ from orchestrator.core.hours import Hours
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings.amounts import engine_counts, gpu_numbers, hours_of, length, memory_bytes
 from orchestrator.settings.dialect_rules import DialectRule, StructuredOutput
-from orchestrator.settings.strict import Strict, VariableName
+from orchestrator.settings.strict import ProfileName, Strict, VariableName
 
 # Larger values are typing errors, and would later overflow a clock, a socket or a database.
 Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
@@ -313,7 +313,7 @@ class HostedBackend(_Provider):
 
     kind: Literal["openai", "azure"]
     base_url: str = "https://api.openai.com/v1"
-    profile: str | None = None
+    profile: ProfileName | None = None
     provider: str | None = None
     organization: str | None = None
     project: str | None = None

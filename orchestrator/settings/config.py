@@ -164,6 +164,13 @@ class Smtp(Strict):
     password_env: VariableName | None = None
     tls: Literal["starttls", "tls", "none"] = "starttls"
 
+    @field_validator("host")
+    @classmethod
+    def _is_a_host(cls, value: str) -> str:
+        if re.search(r"//|:\d+$|\s", value):
+            raise ValueError('is not a host alone: write  host = "mail.example.com", port = 587')
+        return value
+
     @model_validator(mode="after")
     def _goes_together(self) -> Smtp:
         if (self.user_env is None) != (self.password_env is None):

@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator.core.errors import InputError
 
 FILE_NAME = "orch.toml"
+_DATABASE = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def is_same_file(one: str | Path | None, other: str | Path | None) -> bool:
 def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -> Place:
     """Find all places. Raises InputError for an unreadable file or an invalid number."""
     path = find_file(environ, start or Path.cwd())
-    said = _said(path)
+    said = _said(path, is_used=not environ.get("ORCH_DATABASE_URL"))
     home = Path(environ.get("ORCH_HOME") or home_beside(path, said.get("home")) or _default_home(environ))
     home = home.expanduser().absolute()
     url = environ.get("ORCH_DATABASE_URL") or said.get("database_url") or f"sqlite:///{home / 'orch.db'}"
@@ -73,7 +74,8 @@ def serve_folder(place: Place) -> Path:
     return place.home / "serve"
 
 
-def _said(path: Path | None) -> dict[str, str]:
+def _said(path: Path | None, *, is_used: bool) -> dict[str, str]:
+    """Return `home` and `database_url` of a file. With `is_used`, the address must be one of a database."""
     if path is None:
         return {}
     try:
@@ -83,8 +85,17 @@ def _said(path: Path | None) -> dict[str, str]:
     said: dict[str, Any] = {name: data[name] for name in ("home", "database_url") if name in data}
     for name, value in said.items():
         if not isinstance(value, str):
-            raise InputError("Input should be a valid string", file=path, field=name)
+            raise _mistake("Input should be a valid string", path, name, "put it in quotes")
+    if is_used and (url := said.get("database_url")) is not None and not _DATABASE.match(url):
+        raise _mistake("is not a database", path, "database_url", "write sqlite:///FILE or postgresql://HOST/NAME")
     return said
+
+
+def _mistake(message: str, path: Path, field: str, hint: str) -> InputError:
+    """Return an error without the value, which may hold a password."""
+    keys = [line.partition("=")[0].strip() for line in path.read_text("utf-8-sig").splitlines()]
+    line = keys.index(field) + 1 if field in keys else None
+    return InputError(message, file=path, line=line, field=field, hint=hint)
 
 
 def _loaded(text: str) -> dict[str, Any]:

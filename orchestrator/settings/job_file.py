@@ -40,6 +40,9 @@ def load(path: Path) -> JobSpec:
             _check_variables(task.system or "", (), path, lines, ("tasks", index, "system"))
     _check_sources(spec, path, lines)
     if spec.gold is not None:
+        if not (path.parent / spec.gold).is_file():
+            message, hint = "there is no such file", f"known answers are looked for at {path.parent / spec.gold}"
+            raise InputError(message, file=path, line=line_of(("gold",), lines), field="gold", hint=hint)
         known_answers.read(path.parent / spec.gold, known_answers.tasks_of(spec))
     return spec
 

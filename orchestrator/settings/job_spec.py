@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from orchestrator.settings.aliases import Ladder
 from orchestrator.settings.deadlines import deadline_at
+from orchestrator.settings.strict import VariableName
 from orchestrator.settings.task_spec import JobFilePart, Name, Task
 
 MAX_BUDGET = 9_000_000
@@ -40,12 +41,16 @@ _Render = Literal["auto", "text", "image", "both", "ocr"]
 class DocumentSource(JobFilePart):
     """An entry of `documents:`: a folder of files, or one file; a table gives a document per row."""
 
+    BARE: ClassVar[str] = "path"
+
     name: str | None = Field(None, min_length=1, description="what tasks call it in `sources`; default: its path")
     path: str = Field(
         "", description="folder or file, relative to the job file's folder, or an address such as s3://…"
     )
     query: str | None = Field(None, min_length=1, description="SQL whose rows are a table; instead of `path`")
-    url_env: str | None = Field(None, description="the variable that holds the address of the query's database")
+    url_env: VariableName | None = Field(
+        None, description="the variable that holds the address of the query's database"
+    )
     include: tuple[str, ...] = Field((), description="globs relative to path; default: every supported file")
     exclude: tuple[str, ...] = Field((), description="globs to leave out")
     text_column: str | None = Field(None, description="tables: the column that holds the text")
@@ -99,6 +104,8 @@ class DocumentSource(JobFilePart):
 class Clean(JobFilePart):
     """Parts that are removed from documents before they are asked about."""
 
+    BARE: ClassVar[str] = "whitespace"
+
     whitespace: bool = Field(False, description="runs of blanks and of empty lines, invisible characters")
     boilerplate: bool = Field(False, description="headers and footers that repeat on most pages of a document")
 
@@ -110,6 +117,8 @@ class Clean(JobFilePart):
 
 class Allow(JobFilePart):
     """Backends and locations where the rows may go."""
+
+    BARE: ClassVar[str] = "location"
 
     backends: tuple[str, ...] | None = Field(None, description="names of backends; default: all")
     location: Literal["any", "local"] = Field("any", description="`local`: never leaves for a hosted backend")
@@ -139,6 +148,8 @@ class Output(JobFilePart):
     `path` and `format`, or `table` and the address of its database.
     """
 
+    BARE: ClassVar[str] = "path"
+
     path: str | None = Field(
         None, min_length=1, description="file, relative to the job file's folder, or an address such as s3://…"
     )
@@ -156,7 +167,9 @@ class Output(JobFilePart):
         None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=63, description="SQL table that gets a row per row"
     )
     url: str | None = Field(None, description="the table's database: sqlite:///FILE or postgresql://…; no password")
-    url_env: str | None = Field(None, description="the variable that holds the address, where it has a password")
+    url_env: VariableName | None = Field(
+        None, description="the variable that holds the address, where it has a password"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -208,6 +221,8 @@ class Output(JobFilePart):
 
 class Canary(JobFilePart):
     """A few rows go first; if they come back badly, the job ends before the others are sent."""
+
+    BARE: ClassVar[str] = "rows"
 
     rows: int = Field(20, ge=1, le=1000, description="how many go first, spread over tasks and document lengths")
     max_failed: float = Field(0.25, ge=0, le=1, description="the share of them that may fail")
@@ -293,7 +308,7 @@ class JobSpec(JobFilePart):
         seen: set[str] = set()
         for task in value:
             if task.id in seen:
-                raise ValueError(f"two tasks have the id {task.id!r}")
+                raise ValueError(f"two tasks have the id {task.id!r}: rename one of them")
             seen.add(task.id)
         return value
 

@@ -6,7 +6,6 @@ A file is read into plain data and a map from each value's path to its line. So 
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from yaml.reader import ReaderError
 
 from orchestrator.core.errors import InputError
+from orchestrator.settings import cures
 from orchestrator.settings.syntax_hints import toml_hint, yaml_hint
 
 Place = tuple[str | int, ...]
@@ -39,7 +39,6 @@ MAX_KEY = 1000
 _LONGEST_HEADER = 1000
 MAX_DIGITS = 4300
 """Python's limit for a number: conversion time grows with the square of its digits."""
-_AMOUNT = re.compile(r"\s*(?:\$|USD)\s*(\d+(?:\.\d+)?)\s*|\s*(\d+(?:\.\d+)?)\s*(?:\$|USD|dollars)\s*", re.IGNORECASE)
 _LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
@@ -127,7 +126,7 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        hint = None if mark is None else yaml_hint(_line(text, mark.line + 1))
+        hint = None if mark is None else yaml_hint(text.splitlines(), mark.line)
         raise InputError(
             f"is not valid YAML: {error.problem}", file=path, line=mark.line + 1 if mark else None, hint=hint
         ) from None
@@ -141,11 +140,6 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
     _refuse_long_keys(data, text, path)
     _refuse_no_text(data, (), lines, path)
     return data, lines
-
-
-def _line(text: str, number: int) -> str:
-    lines = text.splitlines()
-    return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
 def _too_deep(path: Path, line: int | None = None) -> InputError:
@@ -225,7 +219,7 @@ def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Line
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
         line = int(found[1]) if found else len(text.splitlines())
         problem = re.sub(r"\s*\(at .*\)$", "", str(error))
-        hint = toml_hint(_line(text, line))
+        hint = toml_hint(text.splitlines()[line - 1] if text else "", problem)
         raise InputError(f"is not valid TOML: {problem}", file=path, line=line, hint=hint) from None
     except (ValueError, RecursionError) as error:
         _refuse_long_number(text, path)
@@ -245,7 +239,8 @@ def _toml_lines(text: str) -> Lines:
             continue
         if header := re.match(r"\s*(\[+)\s*([^\]]+?)\s*\]+", line):
             table = tuple(part.strip().strip("\"'") for part in re.split(r"\.(?![^\"]*\"$)", header[2]))
-            lines.setdefault(table, number)
+            for parts in range(1, len(table) + 1):
+                lines.setdefault(table[:parts], number)
             if header[1] == "[[":
                 several[table] = several.get(table, -1) + 1
                 table = (*table, several[table])
@@ -281,23 +276,57 @@ def _without_echoes(problems: list[Any]) -> list[Any]:
 def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> InputError:
     place: Place = tuple(part for part in problem["loc"] if not _is_union_tag(part, problem["loc"], lines))
     message, hint = problem["msg"].removeprefix("Value error, "), None
+    is_toml, name = file.suffix == ".toml", next((part for part in reversed(place) if isinstance(part, str)), "")
     match problem["type"]:
         case "missing":
             message = "is required"
+            hint = _hint_of_missing(model, problem["loc"], name)
         case "extra_forbidden":
             message = "unknown field"
             known = _fields_at(model, problem["loc"][:-1])
-            near = difflib.get_close_matches(str(place[-1]), known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
+            hint = cures.of_unknown(name, known, _elsewhere(model, problem["loc"]), is_job_file=not is_toml)
         case "model_type" | "dict_type":
-            message = "must be a mapping (`key: value`)"
+            message = "must be a table" if is_toml else "must be a mapping (`key: value`)"
+            here = _type_at(model, problem["loc"])
+            bare = getattr(here, "BARE", None)
+            hint = cures.of_shape(spell(place), problem["input"], "mapping", bare, is_toml=is_toml)
         case "tuple_type":
-            message = "must be a list (`- item`)"
+            message = "must be a list" if is_toml else "must be a list (`- item`)"
+            hint = cures.of_shape(name, problem["input"], "list", None, is_toml=is_toml)
         case "too_short":
             message = "must not be empty"
-        case "decimal_parsing" | "decimal_type" if amount := _AMOUNT.fullmatch(str(problem["input"])):
-            hint = f"write {amount[1] or amount[2]}: amounts are in dollars"
+        case "unknown_kind":
+            place, hint = (*place, "kind"), cures.of_kind(problem["input"])
+        case _:
+            hint = cures.of_value(problem, is_toml=is_toml)
     return InputError(message, file=file, line=line_of(place, lines), field=spell(place) or None, hint=hint)
+
+
+def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | None:
+    """Return what a missing field is for, in the words of its description."""
+    if name in cures.MISSING:
+        return cures.MISSING[name]
+    here = _type_at(model, loc[:-1])
+    if not _is_model(here):
+        return None
+    field = next((field for key, field in here.model_fields.items() if name in (key, field.alias)), None)
+    return field and field.description
+
+
+def _elsewhere(model: type[BaseModel], loc: Place) -> Mapping[str, str]:
+    """Map fields of other parts of the file to these parts: what stands there belongs there."""
+    found: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        inner = _inside(_member(_inside(field.annotation), 0)) if not _is_model(field.annotation) else None
+        if _is_model(inner) and len(loc) == 1:
+            found |= dict.fromkeys(_names(inner), f"into an entry of `{name}`")
+    if len(loc) > 1:
+        found |= dict.fromkeys(_names(model), "at the top of the file, ahead of the tables and lists")
+    return found
+
+
+def _names(model: Any) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _is_union_tag(part: str | int, loc: Place, lines: Lines) -> bool:
@@ -307,10 +336,15 @@ def _is_union_tag(part: str | int, loc: Place, lines: Lines) -> bool:
 
 def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
     """Return the model's field names at a place, through lists, dicts and optional types."""
+    here = _type_at(model, place)
+    return _names(here) if _is_model(here) else []
+
+
+def _type_at(model: type[BaseModel], place: Place) -> Any:
     here: Any = model
     for part in place:
         here = _inside(_member(here, part))
-    return [field.alias or name for name, field in here.model_fields.items()] if _is_model(here) else []
+    return here
 
 
 def _member(here: Any, part: str | int) -> Any:

@@ -18,6 +18,7 @@ from pydantic import (
 
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.core.quote_marks import unmarked
+from orchestrator.settings.cures import NAME
 
 AUTO: Literal["auto"] = "auto"
 DEFAULT_MAX_TOKENS = 512
@@ -30,7 +31,7 @@ _Bound = Annotated[
     Annotated[Annotated[int, Field(ge=1, le=MAX_TOKENS)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
     Discriminator(lambda value: "auto" if value == AUTO else "int"),
 ]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
+Name = Annotated[str, Field(pattern=NAME, max_length=40)]
 TaskKind = Literal["chat", "classify", "embedding"]
 Endpoint = Literal["chat", "responses"]
 _PROMPTS: Mapping[Any, str] = {"classify": "Which label fits the document best?", "embedding": "{{ text }}"}
@@ -254,8 +255,9 @@ class Task(JobFilePart):
                 Draft202012Validator.check_schema(value)
             except SchemaError as error:
                 place = ".".join(map(str, error.path))
-                meant = JSON_TYPES.get(str(error.instance)) if place.endswith("type") else None
-                hint = f"; did you mean {meant!r}?" if meant else ""
+                last = next((part for part in reversed(error.path) if isinstance(part, str)), "")
+                meant = JSON_TYPES.get(str(error.instance)) if last == "type" else None
+                hint = f"; did you mean {meant!r}?" if meant else SCHEMA_SHAPES.get(last, "")
                 told = f"{place + ': ' if place else ''}{error.message}{hint}"
                 raise ValueError(f"is not a JSON Schema: {told}") from None
             _check_references(value)
@@ -275,6 +277,10 @@ class Task(JobFilePart):
     def _extra_is_extra(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         is_chat = info.data.get("kind") != "embedding" and info.data.get("endpoint") == "chat"
         for name in value:
+            if name.lower().replace("-", "_") in _SECRETS:
+                raise ValueError(
+                    f"`{name}`: no key belongs into a job file; `api_key_env` in orch.toml names its variable"
+                )
             if name in _TAKEN or (name in _TAKEN_ELSEWHERE and not is_chat):
                 raise ValueError(f"`{name}` is not allowed here: it has a field of its own or is set by orch")
             if name.startswith("guided_"):
@@ -288,6 +294,7 @@ class Task(JobFilePart):
 _TAKEN = frozenset(
     ("model", "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "response_format", "stream")
 )
+_SECRETS = frozenset(("api_key", "apikey", "x_api_key", "authorization", "password"))
 _TAKEN_ELSEWHERE = frozenset(("input", "instructions", "max_output_tokens", "dimensions"))
 """Fields of a request body that have their own task field, or that orch sets."""
 
@@ -302,6 +309,13 @@ def labels_schema(labels: Any) -> dict[str, Any]:
     }
 
 
+SCHEMA_SHAPES = {
+    "required": "; write a list of names, beside `properties`",
+    "enum": "; write a list of values",
+    "properties": "; write a mapping of names:  {NAME: {type: string}}",
+    "items": "; write one schema:  {type: string}",
+}
+"""Forms of the values of keywords."""
 JSON_TYPES = {
     "str": "string", "text": "string", "date": "string", "datetime": "string", "int": "integer", "float": "number",
     "decimal": "number", "bool": "boolean", "list": "array", "dict": "object", "map": "object", "none": "null",

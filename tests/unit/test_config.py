@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.errors import InputError
 from orchestrator.settings import config
 from orchestrator.settings.backends import RayBackend
 from orchestrator.settings.config import RateSettings
 from orchestrator.settings.discovery import Place, find_file, locate
+from orchestrator.settings.strict import PROFILE_NAMES
 
 LOCAL = '[backends.gpu]\nupstreams = ["http://127.0.0.1:8000/v1/"]\nidle = true\n'
 
@@ -101,7 +103,7 @@ def test_the_databases_timeout_is_a_number_of_seconds(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("a = 1\nhome = ", ":2: is not valid TOML: Invalid value"),
-        ("home = 5", ": home: Input should be a valid string"),
+        ("home = 5", ":1: home: Input should be a valid string\n  hint: put it in quotes"),
     ],
     ids=["broken", "no string"],
 )
@@ -201,7 +203,8 @@ BAD = {
     ),
     "a kind that is none": (
         OPENAI.replace('"openai"', '"opnai"'),
-        ":1: backends.cloud: kind must be one of local, engines, ray, openai, azure, anthropic, sync",
+        ":2: backends.cloud.kind: kind must be one of local, engines, ray, openai, azure, anthropic, sync\n"
+        '  hint: did you mean "openai"?',
     ),
     "engines of a cluster that are none": (
         RAY.replace('"0..8"', '"8..2"'),
@@ -254,7 +257,10 @@ BAD = {
         LOCAL.replace("idle = true", "cost_per_hour = -1"),
         ":3: backends.gpu.cost_per_hour: Input should be greater than or equal to 0",
     ),
-    "no upstreams": ("[backends.gpu]\nidle = true\n", ":1: backends.gpu.upstreams: is required"),
+    "no upstreams": (
+        "[backends.gpu]\nidle = true\n",
+        ':1: backends.gpu.upstreams: is required\n  hint: for a provider\'s Batch API, add  kind = "openai"',
+    ),
     "an empty list": (
         LOCAL.replace('"http://127.0.0.1:8000/v1/"', ""),
         ":2: backends.gpu.upstreams: must not be empty",
@@ -265,7 +271,7 @@ BAD = {
     ),
     "a location misspelt": (
         LOCAL + 'location = "lokal"\n',
-        ":4: backends.gpu.location: Input should be 'hosted' or 'local'",
+        ":4: backends.gpu.location: Input should be 'hosted' or 'local'\n  hint: did you mean 'local'?",
     ),
     "a field misspelt": (
         LOCAL + 'api_key = "x"\n',
@@ -285,7 +291,8 @@ BAD = {
     ),
     "compare without a provider": (
         '[report]\ncompare = "gpt-5-nano"\n',
-        ":2: report.compare: String should match pattern '^[^:\\s]+:[^\\s]+$'",
+        ":2: report.compare: String should match pattern '^[^:\\s]+:[^\\s]+$'\n"
+        "  hint: write PROVIDER:MODEL, such as openai:gpt-5-nano",
     ),
     "hours that are none": (
         FLEET + 'hours = "20-7"\n' + MODELS,
@@ -381,3 +388,7 @@ def test_a_secret_in_the_place_of_a_name_is_not_repeated(tmp_path: Path, table: 
         with pytest.raises(InputError, match="is not the name of an environment variable") as raised:
             loaded(tmp_path, table.format(secret))
         assert not secret or secret not in str(raised.value)
+
+
+def test_every_profile_has_a_name_that_the_settings_know() -> None:
+    assert set(PROFILE_NAMES) == set(PROFILES)

@@ -100,12 +100,19 @@ UNKNOWN = "unknown field"
 BAD = {
     "empty": ("", ": is empty or not a mapping; a job file begins with `name:`"),
     "a list": ("- a\n", ": is empty or not a mapping; a job file begins with `name:`"),
-    "nothing but a name": ("name: x\n", ":1: documents: is required"),
+    "nothing but a name": (
+        "name: x\n",
+        ":1: documents: is required\n  hint: the folder or file to read:  documents: {path: FOLDER}",
+    ),
     "a name with a space": (
         GOOD.replace("contracts", "a b"),
-        ":1: name: String should match pattern '^[A-Za-z0-9][A-Za-z0-9_-]*$'",
+        ":1: name: String should match pattern '^[A-Za-z0-9][A-Za-z0-9_-]*$'\n"
+        "  hint: letters, digits, - and _ alone, such as notice-period",
     ),
-    "a name that is a number": (GOOD.replace("contracts", "5"), ":1: name: Input should be a valid string"),
+    "a name that is a number": (
+        GOOD.replace("contracts", "5"),
+        ':1: name: Input should be a valid string\n  hint: put it in quotes: "5"',
+    ),
     "a budget with its sign": (
         GOOD + "budget: $5\n",
         ":9: budget: Input should be a valid decimal\n  hint: write 5: amounts are in dollars",
@@ -154,13 +161,16 @@ BAD = {
         GOOD.replace("docs", "{path: docs, includes: x}"),
         f":2: documents[0].includes: {UNKNOWN}\n  hint: did you mean 'include'?",
     ),
-    "no model": (GOOD.replace(TASK, ""), ":4: tasks[0].model: is required"),
+    "no model": (
+        GOOD.replace(TASK, ""),
+        ":4: tasks[0].model: is required\n  hint: an alias declared under `models`, here or in orch.toml",
+    ),
     "no documents": (GOOD.replace("docs", "[]"), ":2: documents: must not be empty"),
     "documents null": (GOOD.replace("docs", ""), ":2: documents: must be a list (`- item`)"),
     "no tasks": ("name: x\ndocuments: d\ntasks: []\n", ":3: tasks: must not be empty"),
     "two tasks of one id": (
         GOOD.replace(TASK, TASK + "  - {id: parties, prompt: x, model: small}\n"),
-        ":3: tasks: two tasks have the id 'parties'",
+        ":3: tasks: two tasks have the id 'parties': rename one of them",
     ),
     "an empty prompt": (
         GOOD.replace("Who signs?", '""'),
@@ -219,16 +229,22 @@ BAD = {
         ":9: deadline: '99999999d' is too far away",
     ),
     "a budget below zero": (GOOD + "budget: -1\n", ":9: budget: Input should be greater than or equal to 0"),
-    "a budget in words": (GOOD + "budget: lots\n", ":9: budget: Input should be a valid decimal"),
+    "a budget in words": (
+        GOOD + "budget: lots\n",
+        ":9: budget: Input should be a valid decimal\n  hint: write a number, such as 2.5",
+    ),
     "a budget that no database holds": (
         GOOD + "budget: 1e30\n",
         ":9: budget: Input should be less than or equal to 9000000",
     ),
     "a location misspelt": (
         GOOD + "allow: {location: lokal}\n",
-        ":9: allow.location: Input should be 'any' or 'local'",
+        ":9: allow.location: Input should be 'any' or 'local'\n  hint: did you mean 'local'?",
     ),
-    "allow a word": (GOOD + "allow: local\n", ":9: allow: must be a mapping (`key: value`)"),
+    "allow a word": (
+        GOOD + "allow: local\n",
+        ":9: allow: must be a mapping (`key: value`)\n  hint: write  allow: {location: …}",
+    ),
     "an unknown format": (
         GOOD + "output:\n  path: x\n  format: xml\n",
         ":11: output.format: Input should be 'jsonl', 'csv', 'parquet', 'xlsx' or 'batch'",
@@ -289,7 +305,10 @@ BAD = {
         GOOD + "output: {table: 'a b', url_env: X}\n",
         ":9: output.table: String should match pattern '^[A-Za-z_][A-Za-z0-9_]*$'",
     ),
-    "a tag that is a number": (GOOD + "tags: {a: 1}\n", ":9: tags.a: Input should be a valid string"),
+    "a tag that is a number": (
+        GOOD + "tags: {a: 1}\n",
+        ':9: tags.a: Input should be a valid string\n  hint: put it in quotes: "1"',
+    ),
     "a key twice": (GOOD + "name: x\n", ":9: name: the key 'name' is given twice (first in line 1)"),
 }
 

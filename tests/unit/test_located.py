@@ -286,7 +286,7 @@ class Outer(BaseModel):
         ("maybe:\n  zzz: 2\n", ":2: maybe.zzz: unknown field\n  hint: known fields: other, size"),
         ("itmes: []\n", ":1: itmes: unknown field\n  hint: did you mean 'items'?"),
         ("items:\n- size: 0\n", ":2: items[0].size: Input should be greater than or equal to 1"),
-        ("items: {}\n", ":1: items: must be a list (`- item`)"),
+        ("items: {}\n", ":1: items: must be a list (`- item`)\n  hint: begin each with a dash:  items: [{…}, {…}]"),
         ("items:\n  - 5\n", ":2: items[0]: must be a mapping (`key: value`)"),
     ],
     ids=["in a list", "in a mapping", "in an optional", "at the top", "a bound", "no list", "no mapping"],

@@ -110,7 +110,10 @@ def read_spec(path: Path, config: Config) -> JobSpec:
                 continue
             names = ", ".join(sorted(known)) or "none is declared"
             told = f"the model alias {alias!r} is not declared (known: {names})"
+            name, colon, model = alias.partition(":")
             hint = f"add to the job file:  models: {{{alias}: NAME_OF_THE_MODEL}}"
+            if colon:
+                hint = f"write  model: small, and  models: {{small: {{{name}: {model}}}}}"
             raise _wrong(path, ("tasks", index, *place), told, hint)
     for name in spec.allow.backends or ():
         if name not in config.backends:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OrchError
 from orchestrator.core.model import Job, JobKind
+from orchestrator.documents.files import FIELDS
 from orchestrator.documents.ignored import Ignored, NotRead
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.intake import (
@@ -320,10 +321,15 @@ def _joined(mistakes: Sequence[OrchError]) -> OrchError:
     return first
 
 
+_SINGLE_BRACES = re.compile(r"(?<!\{)\{(" + "|".join(sorted({*FIELDS, "text"})) + r")\}(?!\})")
+
+
 def _warnings(spec: JobSpec) -> Iterator[str]:
     from orchestrator.policy.requests import places_text_late
 
     for index, task in enumerate(spec.tasks):
+        for name in _SINGLE_BRACES.findall(task.prompt):
+            yield f"tasks[{index}].prompt has {{{name}}}, which stays as it is: write {{{{ {name} }}}} for its value"
         if places_text_late(task):
             yield (
                 f"tasks[{index}].prompt places {{{{ text }}}} behind other text: the engine's prefix cache then "

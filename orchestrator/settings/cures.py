@@ -1,0 +1,179 @@
+"""Cures for values of the wrong kind in job files and orch.toml, by pydantic's error types. Pure.
+
+No cure repeats what stands in the file, apart from numbers, times and words that the field knows: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from orchestrator.core.durations import seconds_of
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+"""Pattern of names of jobs, tasks and models."""
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_AMOUNT = re.compile(rf"\s*(?:[$€£]|USD)\s*{_NUMBER}\s*|\s*{_NUMBER}\s*(?:[$€£]|USD|dollars?)\s*", re.IGNORECASE)
+_THOUSANDS = re.compile(r"\d{1,3}(?:[,_ ']\d{3})+")
+_DECIMAL_COMMA = re.compile(r"(\d+),(\d{1,2}|\d{4,})")
+_PERCENT = re.compile(rf"{_NUMBER}\s*%")
+_SCALED = re.compile(rf"{_NUMBER}\s*([kKM])")
+_SCALES = {"k": 1_000, "K": 1_000, "M": 1_000_000}
+_SMART = re.compile("[“”„‘’«»]")
+_PATTERNS: Mapping[str, str] = {
+    NAME: "letters, digits, - and _ alone, such as notice-period",
+    r"^[^=]+=.*$": "write KEY=VALUE, such as team=legal",
+    r"^[^:\s]+:[^\s]+$": "write PROVIDER:MODEL, such as openai:gpt-5-nano",
+}
+"""Cures for texts that do not match a pattern."""
+_FLAGS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false", "never": "false"}
+_QUOTED_WORD = re.compile(r"'([^']*)'")
+
+OTHER_WORDS: Mapping[str, str] = {
+    "question": "prompt", "instruction": "prompt", "instructions": "prompt", "user": "prompt",
+    "system_prompt": "system", "response_format": "schema", "json_schema": "schema", "output_schema": "schema",
+    "max_output_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "files": "documents",
+    "inputs": "documents", "folder": "path", "file": "path", "glob": "include", "pattern": "include",
+    "questions": "tasks", "prompts": "tasks", "max_cost": "budget", "due": "deadline", "labels": "tags",
+    "url": "base_url", "endpoint": "base_url", "api_base": "base_url", "price_per_hour": "cost_per_hour",
+    "timeout": "request_timeout", "api_key": "api_key_env", "token": "api_key_env", "key": "api_key_env",
+    "zone": "tz", "timezone": "tz", "time_zone": "tz",
+}  # fmt: skip
+"""Our names of fields, by their names in other tools."""
+MISSING: Mapping[str, str] = {
+    "upstreams": 'for a provider\'s Batch API, add  kind = "openai"',
+    "prompt": "the question that is asked about every document",
+    "documents": "the folder or file to read:  documents: {path: FOLDER}",
+    "tasks": "the questions:  tasks: [{id: NAME, model: ALIAS, prompt: …}]",
+}
+"""Purposes of required fields."""
+ELSEWHERE: Mapping[str, str] = {
+    "api_key": "no key belongs into a job file: `api_key_env` in orch.toml names the variable that holds it",
+    "cron": "`orch schedule add FILE --cron …` says when a job file runs",
+    "schedule": "`orch schedule add FILE --cron …` says when a job file runs",
+    "backends": "write  allow: {backends: [NAME]}; the backends themselves are in orch.toml",
+    "backend": "write  allow: {backends: [NAME]}",
+    "location": "write  allow: {location: local}",
+}
+"""Cures for fields that a job file does not have anywhere."""
+
+
+KINDS: Mapping[str, str] = {
+    "claude": '"anthropic"', "gpt": '"openai"', "vllm": '"local" (it runs already) or "engines" (orch starts it)',
+    "ollama": '"local"', "llama.cpp": '"local"', "sglang": '"local"', "hosted": '"openai"',
+    "azure_openai": '"azure"', "azure-openai": '"azure"', "groq": '"openai" with a `base_url`',
+    "mistral": '"openai" with a `base_url`', "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
+    **{kind: f'"{kind}"' for kind in ("local", "engines", "ray", "openai", "azure", "anthropic", "sync")},
+}  # fmt: skip
+"""The kind of backend that a word stands for."""
+
+
+_SHAPES: Mapping[str, str] = {
+    "schema": "write the schema itself here:  {type: object, properties: {NAME: {type: string}}, required: [NAME]}",
+    "tags": "write  tags: {KEY: VALUE}",
+    "labels": "write a list of labels, or  {LABEL: when it fits}",
+    "long": "write  long: {reduce: Make one answer of these.}",
+}
+"""Forms of mappings that a single value cannot stand for."""
+
+
+def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
+    """Return a cure for a value, from pydantic's description of what is wrong with it, or None."""
+    value, kind = problem["input"], str(problem["type"])
+    text = value.strip() if isinstance(value, str) else ""
+    match kind:
+        case "int_parsing" | "float_parsing" | "decimal_parsing" | "int_from_float" | "decimal_type":
+            return _number(value, text, kind)
+        case "bool_parsing" | "bool_type":
+            return f"write {_FLAGS.get(text.lower(), 'true or false')}"
+        case "string_type" if isinstance(value, int | float | bool):
+            return f'put it in quotes: "{str(value).lower() if isinstance(value, bool) else value}"'
+        case "string_type":
+            return "write one text, not several values"
+        case "string_pattern_mismatch":
+            cure = _PATTERNS.get(str(problem["ctx"]["pattern"]))
+            return 'use straight quotes: "…"' if cure and _SMART.search(text) else cure
+        case "literal_error":
+            words = _QUOTED_WORD.findall(str(problem["ctx"]["expected"]))
+            near = get_close_matches(text.lower(), words, 1)
+            return f"did you mean {near[0]!r}?" if near else None
+        case "less_than_equal" | "less_than" if _is_percent(value, problem["ctx"]):
+            return f"a share of 1: write {float(value) / 100:g}"
+    return None
+
+
+def _number(value: Any, text: str, kind: str) -> str | None:
+    is_whole = kind.startswith("int")
+    if found := _AMOUNT.fullmatch(text):
+        return f"write {found[1] or found[2]}: amounts are in dollars"
+    if isinstance(value, float):
+        return f"write {round(value)}"
+    if _THOUSANDS.fullmatch(text):
+        return f"write {re.sub(r'[^0-9]', '', text)}, without separators"
+    if (found := _DECIMAL_COMMA.fullmatch(text)) and not is_whole:
+        return f"write {found[1]}.{found[2]}, with a point"
+    if (found := _PERCENT.fullmatch(text)) and not is_whole:
+        return f"a share of 1: write {float(found[1]) / 100:g}"
+    if found := _SCALED.fullmatch(text):
+        return f"write {round(float(found[1]) * _SCALES[found[2]])}"
+    if not is_whole and (seconds := seconds_of(text)):
+        return f"write {seconds:g}: it is in seconds"
+    return "write a whole number, such as 3" if is_whole else "write a number, such as 2.5"
+
+
+def _is_percent(value: Any, limits: Mapping[str, Any]) -> bool:
+    largest = limits.get("le", limits.get("lt"))
+    return isinstance(value, int | float) and largest == 1 and 1 < value <= 100
+
+
+def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: bool) -> str | None:
+    """Return a cure for a single value where a mapping or a list stands. `bare` is the field that it most likely is.
+
+    `wanted` is `mapping` or `list`.
+    """
+    if value is None:
+        return None
+    if wanted == "list":
+        if isinstance(value, dict):
+            return f"write  [[{name}]]" if is_toml else f"begin each with a dash:  {name}: [{{…}}, {{…}}]"
+        return f'put it in brackets:  {name} = ["…"]' if is_toml else f"put it in brackets:  {name}: [ … ]"
+    if wanted == "mapping" and (cure := _SHAPES.get(name.rpartition(".")[2])) is not None:
+        return cure
+    if is_toml and isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        return f"write  [{name}.NAME], in single brackets"
+    if is_toml and bare is None:
+        return f"name the table:  [{name.rpartition('.')[0]}.NAME]" if "." in name else None
+    if name.startswith("tasks["):
+        return "write  - id: NAME, and below it `model` and `prompt`"
+    if name.endswith("]") and bare is not None:
+        return f"write  - {bare}: …"
+    if bare is not None:
+        return f"write  {name} = {{{bare} = …}}" if is_toml else f"write  {name}: {{{bare}: …}}"
+    return None
+
+
+def of_kind(table: Any) -> str | None:
+    """Return a cure for the `kind` of a backend that is not one."""
+    said = str(table.get("kind", "")).lower() if isinstance(table, dict) else ""
+    meant = KINDS.get(said) or next(iter(get_close_matches(said, set(KINDS.values()), 1)), None)
+    return meant and f"did you mean {meant}?"
+
+
+def of_unknown(name: str, known: list[str], elsewhere: Mapping[str, str], *, is_job_file: bool) -> str:
+    """Return a cure for an unknown field: its name here, its place, or the names that there are.
+
+    `elsewhere` maps fields of other parts of the file to the part that has them.
+    """
+    meant = OTHER_WORDS.get(name.lower(), "")
+    near = [meant] if meant in known else get_close_matches(name.lower(), known, 1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    if is_job_file and (cure := ELSEWHERE.get(name.lower())) is not None:
+        return cure
+    if name[:1].isdigit() and not is_job_file:
+        return 'put a name with dots in quotes:  [prices."gpt-4.1"]'
+    if (place := elsewhere.get(name)) is not None:
+        return f"{name!r} belongs {place}"
+    return f"known fields: {', '.join(sorted(known))}"
