@@ -17,11 +17,11 @@ from orchestrator.core.errors import UsageError
 from orchestrator.library.context import Context, ready, say_exposure
 
 if TYPE_CHECKING:
-    from orchestrator.daemon.bench.run import BenchTold
-    from orchestrator.daemon.bench.session import BenchProgress
-    from orchestrator.policy.bench import Contest
-    from orchestrator.reports.bench import BenchReport, TunePoint
-    from orchestrator.server.bench.rows import Mode
+    from orchestrator.bench.halving import Contest
+    from orchestrator.bench.report import BenchReport, TunePoint
+    from orchestrator.bench.rows import Mode
+    from orchestrator.bench.run import BenchTold
+    from orchestrator.bench.session import BenchProgress
 
 MODES = "static,dynamic,continuous"
 
@@ -60,7 +60,7 @@ def bench(
     ... rows at once until throughput no longer grows. Answers are not kept. After a kill, the same command continues
     with the point that was under way.
     """
-    from orchestrator.daemon.bench.run import Bench, BenchWishes
+    from orchestrator.bench.run import Bench, BenchWishes
 
     wishes = BenchWishes(file, backend, minutes, _modes(modes), versus, effort, is_new=is_new, applies=applies)
     with ready() as context, progress(quiet=quiet or as_json) as view:
@@ -85,7 +85,7 @@ def bench(
 
 
 def _modes(text: str) -> tuple[Mode, ...]:
-    from orchestrator.server.bench.rows import Mode
+    from orchestrator.bench.rows import Mode
 
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -95,7 +95,7 @@ def _modes(text: str) -> tuple[Mode, ...]:
 
 
 def _told(view: LiveProgress) -> BenchTold:
-    from orchestrator.daemon.bench.run import BenchTold
+    from orchestrator.bench.run import BenchTold
 
     return BenchTold(
         lambda text: view.note(f"orch: {text}"), view.reading, lambda one: _tell_point(view, one),
@@ -132,7 +132,7 @@ def _require_own(context: Context, path: Path, *, overwrite: bool) -> None:
 
 
 def _write_page(context: Context, report: BenchReport, path: Path, *, overwrite: bool) -> None:
+    from orchestrator.bench.page import bench_page
     from orchestrator.cli.report import written
-    from orchestrator.reports.bench_page import bench_page
 
     written(context, path, bench_page(report), overwrite=overwrite)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.reports.bench import (
+from orchestrator.bench.report import (
     COLUMNS,
     RANKS,
     TUNE_COLUMNS,

@@ -12,7 +12,7 @@ import msgspec
 
 from orchestrator.core.request_lines import id_key, lines
 from orchestrator.core.wire import JSON_ERRORS, ResultLine
-from orchestrator.server.merged import custom_id_of
+from orchestrator.server.ordered_results import custom_id_of
 
 CAUSES = ("failed", "expired", "cancelled")
 CAUSE_OF_CODE = {"batch_expired": "expired", "batch_cancelled": "cancelled"}

@@ -28,7 +28,7 @@ from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.endpoints import Endpoints
 from orchestrator.server.keys import Keys
 from orchestrator.server.memory_limits import Calls, NoSpace, Rooms
-from orchestrator.server.merged import Merged
+from orchestrator.server.ordered_results import OrderedResults
 from orchestrator.server.records import Records
 from orchestrator.server.replicated_folder import ServerContents
 from orchestrator.server.settings import Settings
@@ -68,7 +68,7 @@ class Service:
         self.replicator: Replicator | None = None
         self.upstreams: list[Upstream] = []
         self.failure: Exception | None = None
-        self.merged = Merged()
+        self.ordered_results = OrderedResults()
         self.ending = asyncio.Event()
         """Set when the server is to end, to stop endless answers."""
         self.patience: float | None = None

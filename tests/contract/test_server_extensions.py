@@ -14,7 +14,7 @@ import pytest
 from openai.types import Batch
 
 from orchestrator.server.host import ServerThread
-from orchestrator.server.merged import INDEX_NAME
+from orchestrator.server.ordered_results import INDEX_NAME
 from orchestrator.server.settings import Settings
 from tests.contract.conftest import Served
 from tests.support.batchapi import CHAT, OPEN, Ended, Sdk, create, ended, jsonl, retrieve, row, run_batch, sdk_at

@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
+from orchestrator.bench.verdict import token_rates
 from orchestrator.core.engines import EngineRates
 from orchestrator.core.model import Job, ProgressSample
 from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.plan.engine_speeds import EngineSpeeds, ModelRows, ObservationMemory, RowTokens
 from orchestrator.policy import forecast
-from orchestrator.policy.bench import token_rates
 from orchestrator.policy.planner.stints import Sight
 from orchestrator.settings import config
 from orchestrator.settings.backends import EnginesBackend, TimedBackend

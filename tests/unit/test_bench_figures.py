@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.daemon.bench.sample import BLOCK, _Span, stratified
-from orchestrator.policy.bench import Contest, TuneRun, Verdict, Winner, contest_of, token_rates, tunings, verdict
-from orchestrator.policy.bench.halving import REPEATS
+from orchestrator.bench.halving import REPEATS, Contest, TuneRun, Winner, contest_of, tunings
+from orchestrator.bench.sample import BLOCK, _Span, stratified
+from orchestrator.bench.verdict import Verdict, token_rates, verdict
 
 NOW = datetime(2026, 11, 22, 22, 0, tzinfo=UTC)
 Options = tuple[str, ...]

@@ -9,14 +9,16 @@ from decimal import Decimal
 
 import pytest
 
+from orchestrator.bench.halving import Winner
+from orchestrator.bench.page import bench_page
+from orchestrator.bench.point import BenchPoint, PointEnd
+from orchestrator.bench.report import BenchReport, Measured, Tuned, TunePoint
+from orchestrator.bench.rows import Mode
+from orchestrator.bench.sweep import Knee, NoKnee
+from orchestrator.bench.verdict import verdict
 from orchestrator.cli.console_bench import bench_lines
 from orchestrator.core.engines import EngineRates
-from orchestrator.policy.bench import Knee, NoKnee, Winner, verdict
-from orchestrator.reports.bench import BenchReport, Measured, Tuned, TunePoint
-from orchestrator.reports.bench_page import bench_page
 from orchestrator.reports.layout import cell_width
-from orchestrator.server.bench.point import BenchPoint, PointEnd
-from orchestrator.server.bench.rows import Mode
 
 NOW = datetime(2026, 11, 22, 22, 0, tzinfo=UTC)
 

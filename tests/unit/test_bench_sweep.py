@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from orchestrator.policy.bench import Knee, Measure, NoKnee, SweepPoint, next_step
-from orchestrator.policy.bench.sweep import KNEE, MOST_ERRORS, WIDTH
+from orchestrator.bench.sweep import KNEE, MOST_ERRORS, WIDTH, Knee, Measure, NoKnee, SweepPoint, next_step
 
 MOST = 4096
 Engine = Callable[[int], SweepPoint]

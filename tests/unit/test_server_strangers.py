@@ -42,7 +42,7 @@ from orchestrator.server.dispatch.result_lines import error_body
 from orchestrator.server.dispatch.retry import Action, End, RetryVerdict, account_problem
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.leftovers import CAUSES, copy_leftovers
-from orchestrator.server.merged import ResultSource, read_page
+from orchestrator.server.ordered_results import ResultSource, read_page
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 NUMBERS = ["0", "-1", "1.5", "1e308", "1e999", "-1e999", "9" * 25, "9" * 5000, "2147483648", "5e-324", "nan", "inf"]

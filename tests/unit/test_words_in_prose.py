@@ -15,8 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "orchestrator"
 BUDGETS = {
-    "backends": 2, "cli": 2, "core": 2, "daemon": 3, "documents": 3, "pipeline": 4, "policy": 4, "reports": 3,
-    "server": 4, "settings": 2, "store": 3, "web": 3, "policy/forecast": 64, "policy/planner": 168,
+    "backends": 2, "bench": 1, "cli": 2, "core": 2, "daemon": 3, "documents": 3, "pipeline": 4, "policy": 4,
+    "reports": 3, "server": 4, "settings": 2, "store": 3, "web": 3, "policy/forecast": 64, "policy/planner": 168,
 }  # fmt: skip
 """Most faults of a room. Rewrite a sentence instead of raising a budget, and lower the budget once few are left."""
 LOOSE = 10

@@ -26,7 +26,7 @@ from orchestrator.core.replica.who_is_active import seconds
 from orchestrator.pipeline.gc.backup import is_kept
 from orchestrator.pipeline.gc.disk import DATABASE
 from orchestrator.server.database import FILE_NAME as SERVER_DATABASE
-from orchestrator.server.merged import INDEX_NAME
+from orchestrator.server.ordered_results import INDEX_NAME
 from orchestrator.server.replicated_folder import LAYOUT as SERVER_LAYOUT
 from orchestrator.settings.home import Home
 from orchestrator.store.database_images import WatchedDatabase, has_rows, reading_at_once

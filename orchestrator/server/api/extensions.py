@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from orchestrator.core.wire import Batch, BatchStatus, File
-from orchestrator.server import merged
+from orchestrator.server import ordered_results as merged
 from orchestrator.server.api.access import limits_of, require_bytes, require_room
 from orchestrator.server.api.batches import batch_object, batch_of
 from orchestrator.server.api.content import content
@@ -98,7 +98,7 @@ class Extensions:
         path = None if given is None else self._service.root / given.path
         source = merged.ResultSource(path, self._folder(batch), self._durable(batch))
         try:
-            return await self._service.merged.page(source, after, limit)
+            return await self._service.ordered_results.page(source, after, limit)
         except FileNotFoundError:
             raise ApiError(404, f"The results of the batch {batch.id} were deleted.", param="id") from None
         except merged.UnknownRow:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from orchestrator.bench.halving import TuneRun, Winner
+from orchestrator.bench.point import BenchPoint, PointEnd
+from orchestrator.bench.rows import Mode
+from orchestrator.bench.sweep import Knee, NoKnee
+from orchestrator.bench.verdict import Verdict
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import HOUR, duration
 from orchestrator.core.engines import EngineRates
-from orchestrator.policy.bench import Knee, NoKnee, TuneRun, Verdict, Winner
-from orchestrator.server.bench.point import BenchPoint, PointEnd
-from orchestrator.server.bench.rows import Mode
 
 GIB = 1024**3
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import StorageError
-from orchestrator.server.merged import (
+from orchestrator.server.ordered_results import (
     INDEX_NAME,
     KINDS,
     PAGE_BYTES,

@@ -2,16 +2,101 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from orchestrator.daemon.bench.notebook import Notebook
-from orchestrator.policy.bench import Knee, Measure, NoKnee, SweepPoint, next_step
-from orchestrator.reports.bench import Measured
-from orchestrator.server.bench.point import BenchPoint, PointEnd, PointTerms
-from orchestrator.server.bench.rig import Rig
-from orchestrator.server.bench.rows import Mode
+import msgspec
+
+from orchestrator.bench.halving import Contest, Winner, contest_of
+from orchestrator.bench.point import BenchPoint, PointEnd, PointTerms
+from orchestrator.bench.report import Measured, Tuned, TunePoint
+from orchestrator.bench.rig import Rig
+from orchestrator.bench.rows import Mode
+from orchestrator.bench.sweep import Knee, Measure, NoKnee, SweepPoint, next_step
+from orchestrator.core.atomic import durable
+from orchestrator.core.errors import BackendError, StorageError
+from orchestrator.core.wire import JSON_ERRORS
+
+
+@dataclass(frozen=True, slots=True)
+class BenchNote:
+    """A named measurement, such as `sweep/64` or `mode/static`; `told` has its figures in JSON form."""
+
+    name: str
+    told: dict[str, Any]
+
+
+class Notebook:
+    """Notes by name, in order of creation. Raises StorageError if the file cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._notes, whole = _read(path)
+            if path.exists() and path.stat().st_size > whole:
+                os.truncate(path, whole)  # the rest of a killed write
+        except OSError as error:
+            raise StorageError(f"{path} cannot be used: {error.strerror}") from error
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._notes
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """Return the figures under a name, or None."""
+        return self._notes.get(name)
+
+    def under(self, folder: str) -> list[BenchNote]:
+        """Return the notes whose names begin with `folder/`."""
+        return [BenchNote(name, told) for name, told in self._notes.items() if name.startswith(f"{folder}/")]
+
+    def add(self, name: str, told: dict[str, Any]) -> None:
+        """Add a note, durably."""
+        line = msgspec.json.encode({"name": name, "told": told}) + b"\n"
+        try:
+            with self._path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be written: {error.strerror}") from error
+        self._notes[name] = told
+
+    def clear(self) -> None:
+        """Delete all notes."""
+        with durable(self._path):
+            pass
+        self._notes = {}
+
+
+class _Line(msgspec.Struct):
+    name: str
+    told: dict[str, Any]
+
+
+def _read(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return the complete lines of the file, and their end."""
+    found: dict[str, dict[str, Any]] = {}
+    end = 0
+    if not path.exists():
+        return found, end
+    with path.open("rb") as file:
+        for raw in file:
+            if not raw.endswith(b"\n"):
+                break
+            try:
+                line = msgspec.json.decode(raw, type=_Line)
+            except JSON_ERRORS:
+                break
+            found[line.name] = line.told
+            end += len(raw)
+    return found, end
+
 
 SWEEP, MODE = "sweep", "mode"
 SETTLED = "knee/settled"
@@ -139,3 +224,40 @@ class Session:
     def _eta(self) -> float | None:
         """Return the approximate seconds until the end; None before the first point is over."""
         return self._left() * self._spent / self._done if self._done else None
+
+
+TUNE = "tune"
+Started = Callable[[tuple[str, ...]], AbstractAsyncContextManager[Rig]]
+"""Starts an engine with these additional options, ready for rows. Raises BackendError if it does not start."""
+
+
+async def tune(
+    candidates: list[tuple[str, ...]], concurrency: int, notebook: Notebook, started: Started,
+    tell: Callable[[Contest, TunePoint | None], None], first_seconds: float,
+) -> Tuned:  # fmt: skip
+    """Try settings until there is a winner; settings in the notebook are not tried again.
+
+    `concurrency` is so high that the engine's own limits decide how many rows run at once. The first run of each
+    takes `first_seconds`.
+    """
+    while True:
+        points = tuple(TunePoint.of_json(note.told) for note in notebook.under(TUNE))
+        step = contest_of(candidates, [point.run for point in points], first_seconds)
+        if isinstance(step, Winner):
+            return Tuned(points, step)
+        tell(step, None)
+        point = await _tried(step, concurrency, started)
+        notebook.add(f"{TUNE}/{step.round}/{' '.join(step.options)}", point.to_json())
+        tell(step, point)
+
+
+async def _tried(step: Contest, concurrency: int, started: Started) -> TunePoint:
+    try:
+        async with started(step.options) as rig:
+            await rig.warm_up()
+            result = await rig.measure(PointTerms(concurrency, step.seconds))
+    except BackendError as error:
+        return TunePoint(step.options, step.round, None, error.message)
+    if result.end is PointEnd.FELL_OVER:
+        return TunePoint(step.options, step.round, None, result.problem or "it fell over")
+    return TunePoint(step.options, step.round, result, None)

@@ -6,9 +6,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from orchestrator.bench.report import COLUMNS, TUNE_COLUMNS, BenchReport, bench_cells, rates_words, tune_cells
 from orchestrator.core.durations import HOUR, moment_words
 from orchestrator.reports.bars import Bar, Series, bars, groups_beside
-from orchestrator.reports.bench import COLUMNS, TUNE_COLUMNS, BenchReport, bench_cells, rates_words, tune_cells
 from orchestrator.reports.pages import LIST, PAID, page_template
 
 if TYPE_CHECKING:

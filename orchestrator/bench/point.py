@@ -17,8 +17,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from orchestrator.server.bench.gpu import GpuMemory
-from orchestrator.server.bench.rows import Mode, PointRows, RowEnd
+from orchestrator.bench.rows import Mode, PointRows, RowEnd
 from orchestrator.server.dispatch.concurrency_limiter import ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.upstreams import Upstream
@@ -113,13 +112,13 @@ class BenchPoint:
 
 
 async def measure_point(
-    upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, memory: GpuMemory
+    upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, vram: Callable[[], int | None]
 ) -> BenchPoint:
-    """Run one point; the upstreams must be open, watched and otherwise unused."""
+    """Run one point; the upstreams must be open, watched and otherwise unused. `vram` returns the bytes in use."""
     for upstream in upstreams:
         upstream.limiter = ConcurrencyLimiter.fixed(terms.concurrency)
     dispatcher = Dispatcher(list(upstreams), retry_delay=RETRY_DELAY, paused=lambda: False, enabled=True)
-    point = _Measuring(upstreams, rows, terms, dispatcher, memory)
+    point = _Measuring(upstreams, rows, terms, dispatcher, vram)
     try:
         return await point.run()
     finally:
@@ -132,13 +131,13 @@ class _Measuring:
 
     def __init__(
         self, upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, dispatcher: Dispatcher,
-        memory: GpuMemory,
+        vram: Callable[[], int | None],
     ) -> None:  # fmt: skip
         self._upstreams = upstreams
         self._rows = rows
         self._terms = terms
         self._dispatcher = dispatcher
-        self._memory = memory
+        self._vram = vram
         self._patience = LATE * terms.seconds if terms.patience is None else terms.patience
         self._places = terms.concurrency * len(upstreams)
         self._clock: Callable[[], float] = time.monotonic
@@ -251,7 +250,7 @@ class _Measuring:
     def _note_peaks(self) -> None:
         seen = [upstream.gauges.kv_usage for upstream in self._upstreams if upstream.gauges is not None]
         self._kv_peak = max([self._kv_peak, *seen])
-        used = self._memory.used()
+        used = self._vram()
         if used is not None:
             self._vram_peak = max(used, self._vram_peak or 0)
 

@@ -85,7 +85,7 @@ def custom_id_of(line: bytes) -> str | None:
         return None
 
 
-class Merged:
+class OrderedResults:
     """Pages of any batch; reads at most one page of a batch at a time."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Merged:
 
 
 def read_page(source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
-    """Read the page of `Merged.page` in the caller's thread."""
+    """Read the page of `OrderedResults.page` in the caller's thread."""
     path = source.folder / INDEX_NAME
     try:
         return _read_page(path, source, after, limit)

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import uvloop
 
+from orchestrator.bench.halving import Contest, tunings
+from orchestrator.bench.report import BenchReport, Measured, Tuned, TunePoint
+from orchestrator.bench.rig import GpuMemory, Rig, gpu_memory, rigged
+from orchestrator.bench.rows import Mode
+from orchestrator.bench.sample import Sample, take_sample
+from orchestrator.bench.session import BenchProgress, Notebook, Session, tune
+from orchestrator.bench.target import BenchTarget, backend_named, require_no_daemon, target_of
+from orchestrator.bench.verdict import Verdict, token_rates, verdict
 from orchestrator.core.counts import number_of
 from orchestrator.core.engines import EngineRates, start_seconds
 from orchestrator.core.errors import RefusedError, UsageError
-from orchestrator.daemon.bench.comparison import Hosted, hosted_row
-from orchestrator.daemon.bench.notebook import Notebook
-from orchestrator.daemon.bench.sample import Sample, take_sample
-from orchestrator.daemon.bench.session import BenchProgress, Session
-from orchestrator.daemon.bench.target import BenchTarget, backend_named, require_no_daemon, target_of
-from orchestrator.daemon.bench.tuning import tune
+from orchestrator.core.model import Price, Usage
 from orchestrator.pipeline.build.builder import Progress
 from orchestrator.pipeline.gc.benches import note_applied
-from orchestrator.policy.bench import Contest, Verdict, token_rates, tunings, verdict
-from orchestrator.reports.bench import BenchReport, Measured, Tuned, TunePoint
-from orchestrator.server.bench.gpu import GpuMemory, gpu_memory
-from orchestrator.server.bench.rig import Rig, RigTerms
-from orchestrator.server.bench.rows import Mode
+from orchestrator.pipeline.plan.prices import listed_prices, prices_of
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.pricing import Tier
 from orchestrator.settings.backends import EnginesBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
@@ -108,7 +111,7 @@ class Bench:
         return self._report(sample, target, looked, measured, tuned)
 
     async def _measure(self, target: BenchTarget, sample: Sample, memory: GpuMemory, notebook: Notebook) -> Measured:
-        async with Rig(_terms(target, sample), memory) as rig:
+        async with rigged(target, sample, memory) as rig:
             session = Session(rig, notebook, self.wishes.minutes, self.wishes.modes, target.most, self.told.point)
             return await session.run()
 
@@ -123,7 +126,7 @@ class Bench:
                 target_of(self.config, self.home, name, sample.model, self.told.say, options) as target,
                 gpu_memory(target.slots) as memory,
             ):
-                async with Rig(_terms(target, sample), memory) as rig:
+                async with rigged(target, sample, memory) as rig:
                     yield rig
 
         return await tune(
@@ -200,10 +203,6 @@ class Bench:
             return None  # an unrequested comparison may fail
 
 
-def _terms(target: BenchTarget, sample: Sample) -> RigTerms:
-    return RigTerms(target.urls, target.api_key, target.request_timeout, sample.path, sample.endpoint)
-
-
 def _rates(
     home: str, target: BenchTarget, measured: Measured, memory: GpuMemory, now: datetime
 ) -> EngineRates | None:
@@ -247,3 +246,36 @@ def _notes(sample: Sample, measured: Measured, memory: GpuMemory) -> list[str]:
             "it keeps from one point to the next make it look faster than it is"
         )
     return found
+
+
+Hosted = tuple[str, Decimal, bool]
+"""A name, the price of a row there in dollars, and whether it is an estimate."""
+
+
+def hosted_row(
+    config: Config, versus: str, input_tokens: float, output_tokens: float, now: Callable[[], datetime]
+) -> Hosted:
+    """Return the price of a row of these sizes at `BACKEND:MODEL` or `PROVIDER:MODEL`. Raises UsageError."""
+    place, _, model = versus.partition(":")
+    if not place or not model:
+        raise UsageError(f"--vs {versus}: write BACKEND:MODEL or PROVIDER:MODEL, such as openai:gpt-5-nano")
+    # A thousand rows, because prices are for whole tokens.
+    usage = Usage(input_tokens=math.ceil(1000 * input_tokens), output_tokens=math.ceil(1000 * output_tokens))
+    found = _price(config, place, model, usage, now)
+    return versus, found.cost / 1000, found.estimated
+
+
+def _price(config: Config, place: str, model: str, usage: Usage, now: Callable[[], datetime]) -> Price:
+    if (backend := config.backends.get(place)) is not None:
+        names = {alias: name for alias, name in config.models.items() if isinstance(name, str | dict)}
+        found = prices_of(backend, config, now).at_most(resolve_model(model, place, names) or model, usage)
+        if found is None:
+            raise UsageError(
+                f"--vs {place}: is priced by the hour, and its throughput is not known here",
+                hint=f"measure it too: orch bench JOB.yaml --backend {place}",
+            )
+        return found
+    try:
+        return listed_prices(place, Tier.BATCH, config, now).at_most(model, usage)
+    except UsageError:
+        return listed_prices(place, Tier.STANDARD, config, now).at_most(model, usage)

@@ -1,0 +1,157 @@
+"""The upstreams and rows that the points of a bench share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from typing import Any
+
+from orchestrator.bench.point import BenchPoint, PointTerms, measure_point
+from orchestrator.bench.rows import Mode, PointRows
+from orchestrator.bench.sample import Sample
+from orchestrator.bench.target import BenchTarget
+from orchestrator.core.errors import BackendError, InputError
+from orchestrator.server.dispatch.bodies import BYTES_PER_TOKEN
+from orchestrator.server.dispatch.plan import InputRows, make_plan
+from orchestrator.server.dispatch.upstreams import Upstream
+
+NOT_INSTALLED = "nvidia-ml-py is not installed (pip install 'orch-batch[gpu]')"
+NO_DRIVER = "this machine has no NVIDIA driver"
+
+
+class GpuMemory:
+    """The memory in use on some GPUs of this machine, of all processes together.
+
+    `problem` says why it is unknown; `names` are the GPUs' names.
+    """
+
+    def __init__(self, library: Any = None, handles: Sequence[Any] = (), problem: str | None = None) -> None:
+        self._library = library
+        self._handles = handles
+        self.problem = problem
+        self.names = tuple(sorted({_text(library.nvmlDeviceGetName(handle)) for handle in handles}))
+
+    def used(self) -> int | None:
+        """Return the bytes in use, or None if unknown."""
+        if not self._handles:
+            return None
+        try:
+            return sum(int(self._library.nvmlDeviceGetMemoryInfo(handle).used) for handle in self._handles)
+        except self._library.NVMLError:
+            return None  # a GPU that shares its CPU's memory reports nothing, and a GPU may fall off the bus
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else name
+
+
+@contextmanager
+def gpu_memory(wanted: Sequence[int] | None = None) -> Iterator[GpuMemory]:
+    """Yield the memory of these GPUs, or of all; its `used` is None if nothing can be read."""
+    try:
+        library = importlib.import_module("pynvml")
+    except ImportError:
+        yield GpuMemory(problem=NOT_INSTALLED)
+        return
+    try:
+        library.nvmlInit()
+    except library.NVMLError:
+        yield GpuMemory(problem=NO_DRIVER)
+        return
+    try:
+        numbers = range(library.nvmlDeviceGetCount()) if wanted is None else wanted
+        yield GpuMemory(library, [library.nvmlDeviceGetHandleByIndex(number) for number in numbers])
+    finally:
+        with contextlib.suppress(library.NVMLError):
+            library.nvmlShutdown()
+
+
+REACH_SECONDS = 120.0
+"""Seconds until an engine that fell over must answer again."""
+POLL_SECONDS = 0.1
+MOST_ROWS = 100_000
+
+
+@asynccontextmanager
+async def rigged(target: BenchTarget, sample: Sample, memory: GpuMemory) -> AsyncIterator[Rig]:
+    """Provide a rig whose upstreams answer, during a block."""
+    upstreams = [
+        Upstream(url, api_key=target.api_key, timeout=target.request_timeout, ceiling=1, clock=time.monotonic)
+        for url in target.urls
+    ]
+    watches = []
+    try:
+        for upstream in upstreams:
+            await upstream.open()
+            watches.append(asyncio.create_task(upstream.watch(lambda: None, lambda: None)))
+        rig = Rig(target, sample, memory, upstreams)
+        await rig.reach()
+        yield rig
+    finally:
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        for upstream in upstreams:
+            await upstream.close()
+
+
+class Rig:
+    """Measures points one after another; rows go out in the usual order by default."""
+
+    def __init__(self, target: BenchTarget, sample: Sample, memory: GpuMemory, upstreams: Sequence[Upstream]) -> None:
+        self._target = target
+        self._sample = sample
+        self._memory = memory
+        self._upstreams = upstreams
+        self._plans: dict[bool, InputRows] = {}
+
+    async def reach(self) -> None:
+        """Return when every upstream answers. Raises BackendError if it takes too long."""
+        until = time.monotonic() + REACH_SECONDS
+        while problems := [one for one in self._upstreams if one.problem is not None]:
+            if time.monotonic() >= until:
+                raise BackendError(
+                    f"{problems[0].shown}: {problems[0].problem}", hint="finished points are kept; start it again"
+                )
+            await asyncio.sleep(POLL_SECONDS)
+
+    @property
+    def order(self) -> str:
+        """The order in which rows go out, and the reason."""
+        return self._plan(in_file_order=False).order.reason
+
+    @property
+    def reorders(self) -> bool:
+        """True if that order differs from the file's."""
+        return self._plan(in_file_order=False).order.rows is not None
+
+    async def measure(self, terms: PointTerms, *, in_file_order: bool = False, one_token: bool = False) -> BenchPoint:
+        """Measure one point, with prompts that are not in vLLM's cache from an earlier point."""
+        await self.reach()
+        sample, plan, salt = self._sample, self._plan(in_file_order=in_file_order), uuid.uuid4().hex[:12]
+        rows = PointRows(sample.path, plan, sample.endpoint, self._target.urls, salt=salt, one_token=one_token)
+        with closing(rows):
+            return await measure_point(self._upstreams, rows, terms, self._memory.used)
+
+    async def warm_up(self, rows: int = 4) -> BenchPoint:
+        """Send a few rows without recording them, so that the engine compiles and allocates what it needs."""
+        patience = self._target.request_timeout
+        return await self.measure(PointTerms(rows, 0.0, Mode.STATIC, flights=1, patience=patience))
+
+    def _plan(self, *, in_file_order: bool) -> InputRows:
+        if in_file_order not in self._plans:
+            path = self._sample.path
+            smallest = min((upstream.cache_tokens for upstream in self._upstreams), default=0) * BYTES_PER_TOKEN
+            found = make_plan(
+                path, self._sample.endpoint, (), MOST_ROWS, in_order=in_file_order, accepted=True,
+                cache_bytes=smallest or None, spill=path.parent,
+            )  # fmt: skip
+            if not isinstance(found, InputRows):
+                raise InputError(found[0].message if found else "has no rows", file=path)
+            self._plans[in_file_order] = found
+        return self._plans[in_file_order]
