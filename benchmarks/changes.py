@@ -14,8 +14,9 @@ import sys
 import tempfile
 import time
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from orchestrator.pipeline.build.build_report import BuildReport
 

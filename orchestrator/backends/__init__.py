@@ -13,6 +13,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.preflight import DirectAnswer
 
@@ -25,8 +27,7 @@ BATCH_GONE = "batch_gone"
 """The problem code of a batch that its backend has lost: its rows go into another batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineProblem:
+class LineProblem(Struct, frozen=True):
     """A reason why a backend refused a batch; `line` counts from 1, None if it concerns the whole batch."""
 
     code: str
@@ -34,8 +35,7 @@ class LineProblem:
     line: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteBatch:
+class RemoteBatch(Struct, frozen=True):
     """A batch as its backend reports it. Only our own server reports `upstream_seconds`.
 
     `is_counted`: the backend reported the numbers of completed or failed rows, so that zeros are real. `shard` is our
@@ -54,7 +54,7 @@ class RemoteBatch:
     input_file_id: str | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
-    problems: tuple[LineProblem, ...] = field(default=())
+    problems: tuple[LineProblem, ...] = ()
     shard: str | None = None
     home: str | None = None
     rows: int | None = None
@@ -62,8 +62,7 @@ class RemoteBatch:
     over_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
+class RemoteFile(Struct, frozen=True):
     """A file as its backend lists it; `size` in bytes, None if not reported."""
 
     id: str
@@ -72,8 +71,7 @@ class RemoteFile:
     created_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOrder:
+class BatchOrder(Struct, frozen=True):
     """A batch to be created: the input file from `upload`, and our own id, which the batch carries if it can."""
 
     shard: str
@@ -84,8 +82,7 @@ class BatchOrder:
     home: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(Struct, frozen=True):
     """A batch that may have been created: requested at `since`, with these rows in the local file `input_path`.
 
     `known` returns when we requested a batch by its id, None if the batch is not ours. `input_file_id` is our upload,
@@ -114,16 +111,14 @@ class Sighting:
     is_blank: bool = field(default=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+class Download(Struct, frozen=True):
     """Result of a download: the number of `bytes`, and why it broke off (`cut`), None if complete."""
 
     bytes: int
     cut: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorCheck:
+class DoctorCheck(Struct, frozen=True):
     """A free check of `orch doctor`."""
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.backends import BATCH_GONE, Intent, LineProblem, RemoteBatch, inline, lenient
 from orchestrator.backends.anthropic_results import result_line
@@ -30,8 +30,7 @@ class _Row(msgspec.Struct):
     result: Any
 
 
-@dataclass(frozen=True, slots=True)
-class AnthropicBatch:
+class AnthropicBatch(Struct, frozen=True):
     """A batch as reported; `counts` by name, None if not reported."""
 
     id: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
 import httpx2
+from msgspec import Struct
 
 from orchestrator.backends import lenient
 from orchestrator.core.refused_fields import ProviderError
@@ -19,8 +19,7 @@ from orchestrator.core.refused_fields import ProviderError
 Headers = httpx2.Headers
 
 
-@dataclass(frozen=True, slots=True)
-class ApiAnswer:
+class ApiAnswer(Struct, frozen=True):
     """An unparsed answer."""
 
     content: bytes

@@ -5,10 +5,12 @@ Sources are the providers' own pages, as of 2026-11. orch.toml may override a pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.settings.backends import window_seconds
 
@@ -18,8 +20,7 @@ MIB = 1024 * 1024
 CHAT_ONLY = frozenset({"/v1/chat/completions"})
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
+class BatchLimits(Struct, frozen=True):
     """Limits of a batch, and of all batches together; None is unknown.
 
     `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` are the prompt tokens that may wait at the
@@ -38,16 +39,14 @@ class BatchLimits:
         return known.get(model, known.get(""))
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """A completion window: its length, and the provider's spelling."""
 
     seconds: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """A provider.
 
     `windows` are in its spelling, empty if any will do. `provider` is its name in the price table. `discount` is off

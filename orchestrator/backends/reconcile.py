@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.backends import RemoteBatch, RemoteFile
 from orchestrator.core.counts import number_of
@@ -33,8 +34,7 @@ class FindingKind(StrEnum):
         return self not in (FindingKind.FOREIGN, FindingKind.UNADOPTED, FindingKind.FILE)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A difference. `id` is the batch's or the file's, `shard` ours if known; `text` is for people."""
 
     kind: FindingKind
@@ -43,8 +43,7 @@ class Finding:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """A backend's actual state against our records: the number of matching batches, and each difference."""
 
     backend: str

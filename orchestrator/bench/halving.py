@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import ceil
 from statistics import median
+
+from msgspec import Struct
 
 DEFAULTS = ""
 """The name of the settings that change nothing."""
@@ -33,8 +34,7 @@ SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
 """Values to try for each of vLLM's settings beside its default."""
 
 
-@dataclass(frozen=True, slots=True)
-class TuneRun:
+class TuneRun(Struct, frozen=True):
     """A run: `options` for vLLM (empty: its defaults), its `round`, and rows a second; None if it failed."""
 
     options: tuple[str, ...]
@@ -42,8 +42,7 @@ class TuneRun:
     rows_per_second: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Contest:
+class Contest(Struct, frozen=True):
     """The next options to try, with their round and seconds; `left` counts the runs still to come."""
 
     options: tuple[str, ...]
@@ -52,8 +51,7 @@ class Contest:
     left: int
 
 
-@dataclass(frozen=True, slots=True)
-class Winner:
+class Winner(Struct, frozen=True):
     """The best settings, by the median of their runs in the last round, and the defaults' rate there.
 
     None if all settings failed.

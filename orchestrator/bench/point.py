@@ -12,10 +12,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.bench.rows import Mode, PointRows, RowEnd
 from orchestrator.server.dispatch.concurrency_limiter import ConcurrencyLimiter, Gauges
@@ -44,8 +45,7 @@ class PointEnd(StrEnum):
     FELL_OVER = "fell_over"  # too many attempts failed, or the engine stopped answering
 
 
-@dataclass(frozen=True, slots=True)
-class PointTerms:
+class PointTerms(Struct, frozen=True):
     """`concurrency` rows at once at each upstream, for about `seconds`; `window` is for DYNAMIC.
 
     Waits for at least this many `flights`, but no longer than `patience` seconds (None: LATE times `seconds`).
@@ -59,8 +59,7 @@ class PointTerms:
     patience: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BenchPoint:
+class BenchPoint(Struct, frozen=True):
     """Results of a point. Rates are per second, of all upstreams together; latencies are seconds.
 
     `cache_hits` is the part of prompt tokens that came from the prefix cache, `kv_peak` the highest use of the KV
@@ -108,7 +107,7 @@ class BenchPoint:
         """Read the form that `to_json` returns. Raises KeyError, TypeError or ValueError for anything else."""
         values = {**told, "mode": Mode(told["mode"]), "end": PointEnd(told["end"])}
         values["vram_peak"] = values.pop("vram_peak_bytes")
-        return cls(**{name: values[name] for name in cls.__slots__})
+        return cls(**{name: values[name] for name in cls.__struct_fields__})
 
 
 async def measure_point(

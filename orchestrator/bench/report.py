@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.bench.halving import TuneRun, Winner
 from orchestrator.bench.point import BenchPoint, PointEnd
@@ -19,8 +20,7 @@ from orchestrator.core.engines import EngineRates
 GIB = 1024**3
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """Points of a bench.
 
     `window` is the window of dynamic batching in seconds, `order` the order in which rows go out. `prefill` asked for
@@ -43,8 +43,7 @@ class Measured:
         return next(one for one in self.sweep if one.concurrency == self.knee.concurrency)
 
 
-@dataclass(frozen=True, slots=True)
-class TunePoint:
+class TunePoint(Struct, frozen=True):
     """One run of engine settings, with the `problem` instead of a `result` if the engine failed or did not start."""
 
     options: tuple[str, ...]
@@ -73,8 +72,7 @@ class TunePoint:
         return cls(tuple(told["options"]), told["round"], result, told["problem"])
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
+class Tuned(Struct, frozen=True):
     """All points of engine settings, and the winner."""
 
     points: tuple[TunePoint, ...]
@@ -105,8 +103,7 @@ class Tuned:
         return f"{told}, {more:+.0%} against the defaults"
 
 
-@dataclass(frozen=True, slots=True)
-class BenchReport:
+class BenchReport(Struct, frozen=True):
     """A bench of `rows` of a job's `job_rows` at a backend; `left_out` rows are for other models.
 
     `rates` is what `--apply` stores, None without a knee. `notes` are for people.

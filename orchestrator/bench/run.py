@@ -7,12 +7,12 @@ import hashlib
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import uvloop
+from msgspec import Struct
 
 from orchestrator.bench.halving import Contest, tunings
 from orchestrator.bench.report import BenchReport, Measured, Tuned, TunePoint
@@ -44,8 +44,7 @@ MOST_FIRST = 30.0
 """Seconds: the first run of settings takes one per minute of the bench, up to this limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class BenchWishes:
+class BenchWishes(Struct, frozen=True):
     """Options of a bench. With `versus` None, it compares with `[report] compare` if that has a price."""
 
     file: Path
@@ -58,8 +57,7 @@ class BenchWishes:
     applies: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BenchTold:
+class BenchTold(Struct, frozen=True):
     """Callbacks of a bench: lines for people, documents read, points, points of settings."""
 
     say: Callable[[str], None]
@@ -68,8 +66,7 @@ class BenchTold:
     tuning: Callable[[Contest, TunePoint | None], None]
 
 
-@dataclass(slots=True)
-class Bench:
+class Bench(Struct):
     """A bench of a home. Raises OrchError; earlier measurements are kept."""
 
     store: Store

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, UsageError
@@ -52,8 +52,7 @@ class _Span(NamedTuple):
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """A sample of `rows` of the job's `job_rows` in `path`, all for one `endpoint` and one `model`.
 
     `model` is the name at the backend. `left_out` rows of the job are for other models or endpoints. `digest`

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.bench.halving import Contest, Winner, contest_of
 from orchestrator.bench.point import BenchPoint, PointEnd, PointTerms
@@ -23,8 +24,7 @@ from orchestrator.core.errors import BackendError, StorageError
 from orchestrator.core.wire import JSON_ERRORS
 
 
-@dataclass(frozen=True, slots=True)
-class BenchNote:
+class BenchNote(Struct, frozen=True):
     """A named measurement, such as `sweep/64` or `mode/static`; `told` has its figures in JSON form."""
 
     name: str
@@ -111,8 +111,7 @@ WINDOW = 0.5
 LEAST_WINDOW = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class BenchProgress:
+class BenchProgress(Struct, frozen=True):
     """A finished point, or a starting one if `result` is None; about `left` points remain."""
 
     name: str

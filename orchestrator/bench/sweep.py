@@ -9,7 +9,8 @@ other load on the machine may be the cause: this counts only once it was seen tw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 FIRST = 1
 GAIN = 1.05
@@ -24,8 +25,7 @@ COLLAPSE = 0.8
 """... or if its throughput is below this part of that with fewer rows at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepPoint:
+class SweepPoint(Struct, frozen=True):
     """A measurement at a concurrency: rows a second, and the failed part of the attempts, 0 to 1."""
 
     concurrency: int
@@ -33,16 +33,14 @@ class SweepPoint:
     error_share: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """Measure this concurrency next; `reason` says why."""
 
     concurrency: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Knee:
+class Knee(Struct, frozen=True):
     """The lowest concurrency that gives the plateau; `above` is too low.
 
     `rows_per_second` is the throughput at it. `falls_over_at` is the lowest concurrency at which the engine failed.
@@ -60,8 +58,7 @@ class Knee:
         return (self.concurrency - self.above) / self.concurrency if self.above else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class NoKnee:
+class NoKnee(Struct, frozen=True):
     """No concurrency works."""
 
     reason: str

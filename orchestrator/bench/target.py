@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.backends.open import key_of
 from orchestrator.core.clock import now
@@ -30,8 +31,7 @@ LOOK_SECONDS = 0.1
 VERSION_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class BenchTarget:
+class BenchTarget(Struct, frozen=True):
     """The place of a bench's rows.
 
     `cost_per_hour` is that of all upstreams together, in dollars; `options` are vLLM's beyond its defaults.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import HOUR
@@ -15,8 +16,7 @@ THOUSAND = Decimal(1000)
 NIGHT = timedelta(hours=20)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The verdict of a bench, given `at`.
 
     `per_1000_usd` is the cost of 1,000 rows on this engine while it works, `hosted_per_1000_usd` at the `hosted`

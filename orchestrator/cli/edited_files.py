@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from orchestrator.cli.console_progress import LiveProgress
 from orchestrator.cli.output import say

@@ -6,10 +6,10 @@ In these files, `# ` begins a comment, and `#` without a blank a setting that ma
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
 from orchestrator.cli.options import Url
 from orchestrator.cli.output import json_option, print_json, say, show
@@ -166,8 +166,7 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Proposal:
+class _Proposal(Struct, frozen=True):
     """Where to write, the job file, and what the folder holds; None if it holds no documents."""
 
     target: Path

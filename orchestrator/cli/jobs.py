@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from orchestrator.cli.console import out
 from orchestrator.cli.console_jobs import job_detail

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import wraps
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
+from msgspec import Struct
 
 from orchestrator.core.addresses import is_http_url
 from orchestrator.core.counts import FailOn
@@ -172,8 +172,7 @@ plan_options = _as_options(_TERMS)
 job_options = _as_options((*_QUEUED, *_TERMS))
 
 
-@dataclass(frozen=True, slots=True)
-class TableFlags:
+class TableFlags(Struct, frozen=True):
     """The shape of a table as the command line states it; None and empty: as the job file says."""
 
     wide: bool | None

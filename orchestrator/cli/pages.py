@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from orchestrator.cli.output import say
 from orchestrator.core.errors import UsageError
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class PagesOptions:
+class PagesOptions(Struct, frozen=True):
     """Command-line options of the pages: `host`, a proxy's `names` for them, and `acts` if the link also opens
     actions.
     """

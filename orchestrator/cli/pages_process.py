@@ -17,9 +17,11 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.cli.output import say
 from orchestrator.cli.pages import PagesOptions, access_at, serve_pages
@@ -39,8 +41,7 @@ RESTARTS = RestartPolicy(tries=5)
 END_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Charge:
+class _Charge(Struct, frozen=True):
     """First message to the process. `listener` and `loop` are file descriptors inherited from the daemon."""
 
     place: Place

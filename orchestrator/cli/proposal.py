@@ -9,12 +9,13 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+
+from msgspec import Struct, field
 
 from orchestrator.core.counts import number_of
 from orchestrator.documents.kinds import FILES, IMAGES, LEGACY, Holds, kind_of, split_name
@@ -26,8 +27,7 @@ ANSWER_SECONDS = 2.0
 _LONGEST_LINE = 1_000_000
 
 
-@dataclass(slots=True)
-class FoundFiles:
+class FoundFiles(Struct):
     """Files of a folder by ending: those that are read, pictures, those that LibreOffice reads, and others.
 
     `tables` are the files whose rows are documents, relative to the folder.

@@ -6,11 +6,11 @@ import codecs
 import io
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 import click
+from msgspec import Struct
 
 from orchestrator.cli import drop_output
 from orchestrator.cli.options import TableFlags
@@ -31,8 +31,7 @@ EVERY = 1000
 Progress = Callable[[str, int, int, str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenRows:
+class WrittenRows(Struct, frozen=True):
     """Number of rows written, their format, and a phrase for people."""
 
     rows: int

@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from orchestrator.cli.keys import Amount, dir_option
 from orchestrator.cli.options import Address, Url
@@ -38,8 +38,7 @@ FIRST_LOOK_SECONDS = 5.0
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(Struct, frozen=True):
     """Address to listen at: TCP with a `port`, a Unix socket with a `uds`."""
 
     host: str
@@ -335,7 +334,7 @@ def _serve(
     tell: Tell,
     replica: Replica | None,
 ) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from orchestrator.server import listen
 

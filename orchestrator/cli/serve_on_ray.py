@@ -7,10 +7,12 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
@@ -26,8 +28,7 @@ from orchestrator.settings.backends import ClusterModel, RayBackend
 NAME = "ray"
 
 
-@dataclass(frozen=True, slots=True)
-class RayWish:
+class RayWish(Struct, frozen=True):
     """Command-line options of the engines; None takes the default of orch.toml.
 
     `engines` has their least and greatest number, each with `gpus` GPUs; `idle` is in seconds. Without `python`, the

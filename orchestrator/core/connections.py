@@ -15,12 +15,12 @@ import fcntl
 import termios
 from array import array
 from collections import Counter
-from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class ClientTimeouts:
+
+class ClientTimeouts(Struct, frozen=True):
     """Times that a client may keep the server waiting, in seconds.
 
     `head` is for a whole request head, from the connection or its first byte on. The client must send a body, or read

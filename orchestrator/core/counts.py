@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct
 
 from orchestrator.core.clock import day
 
@@ -17,8 +18,7 @@ def number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else noun + ('es' if noun.endswith('ch') else 's')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Requests of a job by state, derived from the rows on each call.
 
     `cut` counts the succeeded requests whose answer ended at `max_tokens`.
@@ -54,8 +54,7 @@ class FailOn(StrEnum):
     CUT = "cut"  # failed rows that nobody has acknowledged, and accepted answers that ended at max_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Failing:
+class Failing(Struct, frozen=True):
     """Failed rows of a job: new, known from an earlier run, and acknowledged by a person.
 
     `since` is when the oldest known failure began.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.core.model import PICO
 
@@ -28,8 +29,7 @@ class EngineState(StrEnum):
     GIVEN_UP = "given_up"  # it failed to start too often
 
 
-@dataclass(frozen=True, slots=True)
-class EngineHold:
+class EngineHold(Struct, frozen=True):
     """GPUs that an engine held, from its start until its end, or until `seen_at` if its end was not seen.
 
     `warm_at` is when it took its first rows, None if it never did. `cost_per_hour` is that of one GPU, in dollars.
@@ -66,8 +66,7 @@ def start_seconds(holds: Iterable[EngineHold], backend: str) -> dict[str, float]
     return {model: median(seconds[-STARTS:]) for model, seconds in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRates:
+class EngineRates(Struct, frozen=True):
     """Throughput of an engine, as a bench measured it at its best concurrency.
 
     `prefill` and `decode` are tokens a second of prompts and of answers, each as if it did nothing else; `decode` is
@@ -121,8 +120,7 @@ class EngineRates:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class EngineProgress:
+class EngineProgress(Struct, frozen=True):
     """Tokens of the rows that an upstream has ended since it joined, and its rows in flight.
 
     `rows` is the number of ended rows.
@@ -136,8 +134,7 @@ class EngineProgress:
     rows: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelDemand:
+class ModelDemand(Struct, frozen=True):
     """Rows of unfinished batches that name a model; None stands for any model.
 
     `rows` have no result yet; `in_flight` of them are at an engine. `deadline` is the earliest, in seconds of Unix

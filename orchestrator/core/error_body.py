@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import html
 import re
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.sanitize import one_line
 from orchestrator.core.wire import JSON_ERRORS
@@ -114,8 +115,7 @@ _MINIMAX = {
 """MiniMax's own numbers in `base_resp`, as HTTP statuses (platform.minimax.io, error codes)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorWords:
+class ErrorWords(Struct, frozen=True):
     """The reason in a server's error; None for what it does not state.
 
     `code` is never a number. `status` is the HTTP status that takes the place of a code.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime, time, timedelta, tzinfo
 from typing import NamedTuple
+
+from msgspec import Struct
 
 _FORM = re.compile(r"([01]\d|2[0-3]):([0-5]\d)\s*-\s*([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 DAY = timedelta(days=1)
@@ -18,8 +19,7 @@ class Opening(NamedTuple):
     closes: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Hours:
+class Hours(Struct, frozen=True):
     """Each day from `opens` to `closes`, which is on the next day if it is earlier; local time without `tz`."""
 
     opens: time

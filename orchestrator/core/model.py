@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NewType
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.errors import OutputFault
@@ -67,8 +67,7 @@ class JobKind(StrEnum):
     BATCH = "batch"  # a ready OpenAI batch file
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A submitted job. `spec` is the stored job file (empty for a batch file), which `settings.spec_of` reads.
 
     Times are aware UTC. `ignored` counts the entries of the job's folders that are not documents
@@ -224,8 +223,7 @@ class Row(msgspec.Struct, frozen=True):
     text_at: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(Struct, frozen=True):
     """A forecast made at sending, and the result: `actual` is None until it is known.
 
     `kind` is `turnaround` (seconds of a shard), `finish` (seconds of a job), `cost` (dollars of a job), or `output`
@@ -249,8 +247,7 @@ class Forecast:
     censored: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressSample:
+class ProgressSample(Struct, frozen=True):
     """Progress of a job at one of our own backends: rows done there, their tokens, and rows `left` there.
 
     Rows in back-off between two attempts are not `left`. `series` is its job file.

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.core.patterns import PatternProblem, searcher
 from orchestrator.core.schema_keywords import LIST, NAMED, ONE
@@ -20,8 +21,7 @@ _SAME_VALUE_SINGLE = ("if", "then", "else")
 _Path = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
+class Quote(Struct, frozen=True):
     """A quote in an answer; `path` is its place there, such as `clauses/0/quote`."""
 
     path: str

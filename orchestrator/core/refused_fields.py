@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 MOST_READ = 2000
 """Longest part of a message to examine, in characters."""
@@ -24,8 +25,7 @@ class FieldFault(StrEnum):
     RANGE = "range"  # this value is out of the range for all models
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedField:
+class RefusedField(Struct, frozen=True):
     """A refused field of a request. `name` is spelled as in the request; a dot separates parts."""
 
     name: str
@@ -192,8 +192,7 @@ _NAME_REFUSED = re.compile(
 """Words about a field's name. Any other refusal of a bound is about its number: another name may bound nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderError:
+class ProviderError(Struct, frozen=True):
     """An error in terms that providers share; each may be missing."""
 
     status: int | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+
+from msgspec import Struct
 
 from orchestrator.core.model import JobId
 
@@ -40,8 +41,7 @@ class Overlap(StrEnum):
     WAIT = "wait"
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """A job file that runs automatically: at `cron` in time zone `tz`, by the daemon of `home`.
 
     `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is
@@ -67,8 +67,7 @@ class Schedule:
     after: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Night:
+class Night(Struct, frozen=True):
     """A run of a schedule. `id` is 0 until the store assigns it.
 
     `night` is its date. `slot` is the time of day if a date has several runs. `code` says why a failed night failed;

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
+
+from msgspec import Struct
 
 from orchestrator.core.model import JobId
 
@@ -60,8 +61,7 @@ AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 """States of a shard whose backend still has work to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """The rows of a batch, with one backend, endpoint and model. The provider's facts are `provider_*`.
 
     `tokens` estimates the prompts; `max_output` is the most that the answers may have, None if a row has no limit.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.core.errors import BackendError, UsageError
 from orchestrator.core.sanitize import escape_controls, one_line
@@ -15,8 +16,7 @@ from orchestrator.daemon.channels import Message
 DEFAULT = "APPRISE_URLS"
 
 
-@dataclass(frozen=True, slots=True)
-class Apprise:
+class Apprise(Struct, frozen=True):
     """A channel whose option `urls_env` names the variable with the addresses, separated by blanks."""
 
     options: Mapping[str, Any]

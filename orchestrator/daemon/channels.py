@@ -6,7 +6,6 @@ import os
 import smtplib
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 import httpx2
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import BackendError, OrchError, StorageError, UsageError
@@ -29,8 +29,7 @@ MOST_CHARACTERS = 3000
 """Characters that a chat shows before it cuts a text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """A message: `brief` for a chat, `text` (Markdown) and `page` (HTML, may be None) in full.
 
     `name` is its file name without ending, and identifies the message if it is sent repeatedly; `at` is when it was
@@ -56,8 +55,7 @@ class Channel(Protocol):
         """Send a message. Raises OrchError if it was not accepted; it is then sent again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Webhook:
+class Webhook(Struct, frozen=True):
     """JSON in the form of Slack's incoming webhooks and compatible services."""
 
     variable: str
@@ -83,8 +81,7 @@ class Webhook:
             raise BackendError(f"the webhook answered {answer.status_code}")
 
 
-@dataclass(frozen=True, slots=True)
-class Mail:
+class Mail(Struct, frozen=True):
     """Mail over SMTP, with the text and the page."""
 
     to: tuple[str, ...]
@@ -135,8 +132,7 @@ class Mail:
             smtp.send_message(mail)
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """Files, each complete or absent: the text, and the page beside it."""
 
     path: Path
@@ -153,8 +149,7 @@ class Folder:
             raise StorageError(f"a report cannot be written to {self.path}: {error.strerror}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Plugged:
+class Plugged(Struct, frozen=True):
     """A channel of another package: an entry point of the group `orch.channels`, called with options and environment.
 
     It returns an object with `send(message)`. It is loaded for each message: a broken one is reported, not fatal.

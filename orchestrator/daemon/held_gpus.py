@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from orchestrator.core.engines import EngineHold, EngineState
 from orchestrator.server.engines.driver import EngineReport, Slots

@@ -6,8 +6,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.backends.open import key_of, limits_of
 from orchestrator.backends.profiles import PROFILES
@@ -46,8 +48,7 @@ time. A provider's rows are billed, and get as long as one may take.
 """
 
 
-@dataclass(slots=True)
-class Opened:
+class Opened(Struct):
     """A backend in use: its handle, the settings that it was opened with, and its server if it is ours."""
 
     handle: BackendHandle

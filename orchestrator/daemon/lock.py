@@ -11,15 +11,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import IO
+
+from msgspec import Struct
 
 from orchestrator.core.errors import StorageError
 from orchestrator.settings.home import Home
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """The owner of a home's daemon."""
 
     pid: int

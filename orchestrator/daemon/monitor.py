@@ -6,10 +6,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.durations import HOUR, MINUTE, day_words, moment_words
@@ -41,8 +42,7 @@ MOST_SUBJECT = 100
 """Most characters of an alert in a subject."""
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     """The obstacle that keeps a job from continuing, and its start; another `code` is another problem."""
 
     code: str
@@ -50,8 +50,7 @@ class Obstacle:
     since: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Standstill:
+class Standstill(Struct, frozen=True):
     """A daemon's reasons why rows do not run: by job id, and its servers' reports by name.
 
     `notices` are its other messages.

@@ -6,12 +6,14 @@ file is refused, and the previous settings stay in force.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from orchestrator.core.errors import InputError, OrchError
 from orchestrator.daemon.settings_in_force import InForce, digest_of
@@ -139,7 +141,9 @@ def adopt(
     if missing := list(_unset_headers(telemetry, held.telemetry, environ)):
         restart += [f"telemetry: {field} (the daemon has no {variable})" for field, variable in missing]
         telemetry = held.telemetry
-    return replace(wanted, place=held.place, backends=backends, reports=reports, telemetry=telemetry), restart
+    return dataclasses.replace(
+        wanted, place=held.place, backends=backends, reports=reports, telemetry=telemetry
+    ), restart
 
 
 def _unset(backend: Backend, before: Backend | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import (
@@ -46,8 +47,7 @@ from orchestrator.store import Store
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
+class _Looked(Struct, frozen=True):
     """A result that is valid until `next_at`, while the schedule is the same and no clock was set back."""
 
     schedule: Schedule

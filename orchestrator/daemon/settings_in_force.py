@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.events import EventKind
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
+class InForce(Struct, frozen=True):
     """The daemon `pid` of a `home` runs under the settings of `file` as read at `read_at`, with this digest.
 
     `refused` is why the current file is not applied; `restart` names its settings that apply only after a restart. If
@@ -60,7 +61,7 @@ def keep(home: Home, in_force: InForce) -> None:
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with durable(home.settings) as file:
-            file.write(json.dumps(asdict(in_force)).encode())
+            file.write(msgspec.json.encode(in_force))
     except OSError as error:
         log.warning("%s cannot be written: %s", home.settings, error.strerror)
 

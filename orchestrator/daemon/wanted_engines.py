@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.core.errors import StorageError
 from orchestrator.policy.fleet import EngineWish
@@ -15,8 +16,7 @@ from orchestrator.policy.fleet import EngineWish
 FILE_NAME = "wishes.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Wished:
+class Wished(Struct, frozen=True):
     """A wish, and its time."""
 
     wish: EngineWish

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 RULES_VERSION = 1
 """Part of the fingerprint of cleaned texts. Raise it whenever a rule changes the result."""
@@ -72,8 +73,7 @@ def _fenced(lines: list[str]) -> Iterator[tuple[str, bool]]:
             yield line, found is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     """A line at the edge of a page. `marks` identify it on other pages.
 
     A mark is the hash of the line. Or it is the hash of the line without a number, with that number's difference from

@@ -14,9 +14,11 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.documents.claimed_folder import ClaimedFolder
 from orchestrator.documents.encoding import clean
@@ -69,8 +71,7 @@ exec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all \
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
+class Converted(Struct, frozen=True):
     """The resulting file, and the digest (SHA-256, hex) and size in bytes of its source."""
 
     path: str

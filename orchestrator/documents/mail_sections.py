@@ -6,9 +6,10 @@ import email
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from email.message import Message
 from typing import Any
+
+from msgspec import Struct, field
 
 from orchestrator.documents.encoding import bom_of, decode, decode_declared, wide_without_bom
 from orchestrator.documents.mail_members import SIGNED, encrypted, is_signed_file
@@ -26,8 +27,7 @@ class WideMail(Message):
     """A mail or section of a file in UTF-16: read as UTF-8, whatever it declares."""
 
 
-@dataclass(slots=True)
-class Sections:
+class Sections(Struct):
     """`texts` are shown as the mail's text; `lost` are unreadable texts, with the reason."""
 
     texts: list[Part] = field(default_factory=list)

@@ -9,11 +9,12 @@ import codecs
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.message import Message
 from email.parser import HeaderParser
 from functools import partial
+
+from msgspec import Struct
 
 from orchestrator.documents.archives import Member
 from orchestrator.documents.encoding import clean, decode, decode_declared
@@ -135,8 +136,7 @@ def code_page(number: int) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(Struct, frozen=True):
     """An attachment: `read` returns its bytes, or `mail` the attached mail; neither for other objects."""
 
     properties: MapiProperties
@@ -144,8 +144,7 @@ class Attachment:
     mail: Callable[[], MapiMail] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MapiMail:
+class MapiMail(Struct, frozen=True):
     """A mail with its recipients and attachments."""
 
     properties: MapiProperties

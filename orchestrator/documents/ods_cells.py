@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from orchestrator.documents.office import Losses, encrypted
 from orchestrator.documents.office_package import Package, parse
@@ -26,8 +27,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?")
 _DURATION = re.compile(r"PT(\d+)H(\d\d?)M(\d\d?)(?:\.(\d+))?S")
 
 
-@dataclass(slots=True)
-class OdsSheet:
+class OdsSheet(Struct):
     """A sheet; its rows end with their last cell that is not empty. `beside` are lines for what is not in cells."""
 
     name: str

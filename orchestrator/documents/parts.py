@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from orchestrator.documents import files, seven_zip, tables
 from orchestrator.documents.archives import Member, tar_parts, zip_parts

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core import interrupts
 from orchestrator.core.bounded.pool import WorkerCall, WorkerPool, WorkerTask
@@ -47,8 +49,7 @@ _MOST_ODD = 3
 Documents = Iterator[Document | UnreadableDocument]
 
 
-@dataclass(frozen=True, slots=True)
-class TableRows:
+class TableRows(Struct, frozen=True):
     """A file of many documents. `wanted` are the keys of the documents to read; None means all.
 
     Contents that are not documents are counted in `ignored`.
@@ -64,8 +65,7 @@ class TableRows:
         return self.table.kind in CONTAINERS.values()
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteOrder:
+class RemoteOrder(Struct, frozen=True):
     """A remote file, and what to read once it is downloaded."""
 
     remote: RemoteObject

@@ -9,10 +9,11 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urljoin, urlsplit
+
+from msgspec import Struct
 
 from orchestrator.core import addresses, interrupts, storages
 from orchestrator.core.errors import InputError, JobFilesError
@@ -56,8 +57,7 @@ class RemoteObject(NamedTuple):
         return size if isinstance(size, int) else None
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteRoot:
+class RemoteRoot(Struct, frozen=True):
     """The location of a source: a storage and a path there. `is_list`: a text with an address per line."""
 
     address: str

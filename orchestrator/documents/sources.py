@@ -9,10 +9,11 @@ import stat
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from orchestrator.core.addresses import is_address
 from orchestrator.core.errors import InputError
@@ -99,8 +100,7 @@ def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey
     return SourceSurvey(frozenset(known - {"text"}), None if has_many else chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSurvey:
+class SourceSurvey(Struct, frozen=True):
     """The template names for a source's documents, besides `text`, and their number.
 
     Names are None if only reading reveals them: for rows of JSONL, an unopenable table, or a plug-in's documents. The
@@ -111,8 +111,7 @@ class SourceSurvey:
     documents: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """A file that a source chose. Readers make its documents by its `order`. While the `stamp` stays the same, so do
     the documents; None if unknown.
     """

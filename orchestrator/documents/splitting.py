@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
+
+from msgspec import Struct
 
 from orchestrator.core import tokens
 
@@ -29,8 +30,7 @@ _CHARS_PER_TOKEN = 16
 _LEAST_FULL = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """`text[start:end]`; its beginning, `text[start:own]`, also belongs to the part before."""
 
     start: int
@@ -38,8 +38,7 @@ class Part:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
+class _Unit(Struct, frozen=True):
     """A piece of the text that may end a part; `level` says how natural that border is, 0 most."""
 
     start: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class DocumentProblem(StrEnum):
@@ -57,8 +58,7 @@ class Render(NamedTuple):
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """One text with its identity.
 
     `key` is stable over runs: `<source path as written>/<relative path>`, and `#<id or row number>` for a table row.
@@ -76,8 +76,7 @@ class Document:
     notes: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableDocument:
+class UnreadableDocument(Struct, frozen=True):
     """A file, folder or row that was found but not read; `message` says what is wrong and what to do."""
 
     key: str

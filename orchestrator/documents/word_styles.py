@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from orchestrator.documents.lists import Level, Lists
 from orchestrator.documents.office_package import Package, Relation
@@ -17,8 +18,7 @@ BODY_TEXT = 9
 """The outline level of body text, which is not a heading."""
 
 
-@dataclass(slots=True)
-class Properties:
+class Properties(Struct):
     """Properties that a paragraph, or a style, states itself; None if not stated."""
 
     style: str | None = None
@@ -38,8 +38,7 @@ class Properties:
             self.outline = int(value)
 
 
-@dataclass(slots=True)
-class _Abstract:
+class _Abstract(Struct):
     """The numbering that several lists share. A level may belong to a style, or all of it to a style of lists."""
 
     levels: dict[int, Level] = field(default_factory=dict)

@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct, field
 
 from orchestrator.core.clock import now
 from orchestrator.core.ends_with_parent import command, end_with, how_it_ended
@@ -49,8 +50,7 @@ BEHIND = 5
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class _Charge:
+class _Charge(Struct, frozen=True):
     """Input of a build process."""
 
     place: Place
@@ -59,8 +59,7 @@ class _Charge:
     order: BuildOrder[object]
 
 
-@dataclass(slots=True)
-class _Build:
+class _Build(Struct):
     """A build process and its outcome."""
 
     process: subprocess.Popen[bytes]

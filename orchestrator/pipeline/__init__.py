@@ -17,8 +17,9 @@ happened before, another call continues from the state of the store and the back
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.errors import (

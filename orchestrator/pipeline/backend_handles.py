@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import BatchLimits, Profile
@@ -36,8 +37,7 @@ class Prices(Protocol):
         """Return the prices of rows sent one by one, outside a batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackendHandle:
+class BackendHandle(Struct, frozen=True):
     """A backend: its API, limits and prices.
 
     `is_own` marks our own server, which may be polled at will and retries rows itself. `upstreams` counts its

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import assert_never
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.backends.open import profile_for
 from orchestrator.core.model import Job, JobKind
@@ -77,8 +77,7 @@ def _own(rule: DialectRule) -> OwnRule:
     return OwnRule(**given, structured=_structured(rule.structured), endpoint=endpoint)
 
 
-@dataclass(frozen=True, slots=True)
-class LineWriter:
+class LineWriter(Struct, frozen=True):
     """Writes the lines of one shard for its route: one model at one recipient."""
 
     dialect: Dialect

@@ -6,12 +6,12 @@ The cost is reported, and the rows are paid again only with somebody's consent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import ROUND_DOWN
 from http import HTTPStatus
 
-from msgspec import structs
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.counts import number_of
@@ -70,8 +70,7 @@ def forget_here(home: Home, shard_id: str) -> None:
         home.results(shard_id, kind).unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
-class LostAnswers:
+class LostAnswers(Struct, frozen=True):
     """A batch whose answers are gone, with its own count of tokens. `shard` is the id that it carries."""
 
     batch: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from orchestrator.core.errors import InputError, RefusedError, UsageError
 from orchestrator.core.model import Job, JobFault

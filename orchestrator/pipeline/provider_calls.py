@@ -12,8 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from orchestrator.core.errors import BackendError, OrchError
 
@@ -25,8 +26,7 @@ THREADS = 4
 STOP_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Done(Generic[T]):
+class Done(Struct, Generic[T], frozen=True):
     """A finished stage and its result."""
 
     value: T
@@ -77,8 +77,7 @@ class Inline:
         """Do nothing: no stage is under way."""
 
 
-@dataclass(slots=True)
-class _Task:
+class _Task(Struct):
     backend: str
     key: str
     stage: Callable[[], Any]
@@ -89,8 +88,7 @@ class _Task:
     error: BaseException | None = None
 
 
-@dataclass(slots=True)
-class _Gang:
+class _Gang(Struct):
     """The threads of one backend, and the stages that wait for them."""
 
     name: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused
 from orchestrator.core.events import EventKind

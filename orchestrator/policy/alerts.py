@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from orchestrator.core.counts import Counts, Failing, number_of
 from orchestrator.core.durations import MINUTE, duration, moment_words
@@ -39,8 +40,7 @@ class AlertKind(StrEnum):
     DAEMON = "engine"  # an error that should be impossible; databases and webhooks keep its old name
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(Struct, frozen=True):
     """A problem of a job and the action taken. It is reported once for each kind, job and `what`.
 
     `code` says what keeps rows from running; None for other alerts.
@@ -59,8 +59,7 @@ class Alert:
         return f"{self.kind}:{self.job.id}:{self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """A problem that concerns no job. It is reported once for each kind and `what`."""
 
     kind: AlertKind
@@ -74,8 +73,7 @@ class Notice:
         return f"{self.kind}::{self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """A reason that keeps rows from running, and for how many seconds. It is reported once for each `code`."""
 
     code: str
@@ -83,8 +81,7 @@ class Trouble:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class MonitoredJob:
+class MonitoredJob(Struct, frozen=True):
     """The state of a running job. `chance` is P(done by the deadline), None if unknown.
 
     `failing` says which of the failed rows in `counts` are new.

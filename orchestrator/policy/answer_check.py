@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core import schemas, wire
 from orchestrator.core.quote_marks import QUOTES, Quote, has_marks, marked_quotes, named_quotes
@@ -52,8 +53,7 @@ def raw_output(answer: Answer, body: msgspec.Raw) -> Any:
     return body if answer.text is None else answer.text
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     """An answer as read by a check: its value or its problem. `repair` is the mode in which it was read."""
 
     answer: Answer

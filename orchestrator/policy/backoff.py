@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from orchestrator.core.model import JobFault
 
@@ -12,8 +13,7 @@ TRIES = 4
 """Number of tries after which a job with no rows at a backend fails by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatedFault:
+class RepeatedFault(Struct, frozen=True):
     """Repeated failures of the same job: the last one `at` and for this reason; the next try is at `next_at`.
 
     `kind` is the class of the error and where it was raised: the same for one defect, whatever the message.

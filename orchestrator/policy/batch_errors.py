@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from orchestrator.policy.row_errors import MOST_READ, Disposition, classify, plain, plain_all
 
@@ -20,8 +21,7 @@ class BatchFault(StrEnum):
     WHOLE = "whole"  # the batch as such
 
 
-@dataclass(frozen=True, slots=True)
-class BatchVerdict:
+class BatchVerdict(Struct, frozen=True):
     """The reason why a batch was refused, and what happens to the rows concerned: of one line, or of all.
 
     `limit` is the number of tokens that may be enqueued, if a refusal for lack of room states it.

@@ -8,10 +8,11 @@ it is collected. So nothing has to be carried over at a period's end.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
+
+from msgspec import Struct
 
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.money import amount, money, up_to
@@ -34,8 +35,7 @@ class BudgetMark(StrEnum):
     STOPPED = "stopped"  # everything is spent or in flight
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
+class Period(Struct, frozen=True):
     """From `starts` to just before `ends`, in UTC; `renews` is the end by local clocks."""
 
     starts: datetime
@@ -73,8 +73,7 @@ def _months(today: date) -> Iterable[date]:
     return ((first - timedelta(days=1)).replace(day=1), first, after, (after + timedelta(days=31)).replace(day=1))
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetStanding:
+class BudgetStanding(Struct, frozen=True):
     """A budget in its period: dollars booked or accrued, and the most that batches in flight may still cost.
 
     Hourly costs count as accrued so far, and may still cost what they do until stopped. `unbounded` names a batch in

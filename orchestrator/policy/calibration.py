@@ -7,11 +7,12 @@ deviation allowed by chance: a result with a probability below one in twenty cou
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from math import ceil, exp, fsum, lgamma, log
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.core.model import Forecast
 
@@ -22,8 +23,7 @@ ENOUGH = 10
 CHANCE = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """The forecasts of one kind, backend, model and task.
 
     `known` counts forecasts with a known actual value, `open` the others. `below_p50` and `below_p95` are shares of

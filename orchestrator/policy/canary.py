@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+
+from msgspec import Struct
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.money import money
@@ -17,16 +18,14 @@ PART = 4
 MOST_CODES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class CanaryLimits:
+class CanaryLimits(Struct, frozen=True):
     """Limits for the canary: the share of its rows that may fail, and its cost as a multiple of the forecast."""
 
     max_failed: float
     max_cost: float
 
 
-@dataclass(frozen=True, slots=True)
-class CanaryFigures:
+class CanaryFigures(Struct, frozen=True):
     """Results of the canary's rows: their number, failures by code, and cost in dollars.
 
     `foreseen` is the forecast cost, None without a forecast.
@@ -38,8 +37,7 @@ class CanaryFigures:
     foreseen: Decimal | None
 
 
-@dataclass(frozen=True, slots=True)
-class CanaryVerdict:
+class CanaryVerdict(Struct, frozen=True):
     """The decision whether the other rows follow, with its reason."""
 
     passed: bool

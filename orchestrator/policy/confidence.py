@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.unfinished import first_choice
 from orchestrator.core.wire import JSON_ERRORS
@@ -100,8 +100,7 @@ def _tokens(body: msgspec.Raw) -> list[_Token]:
     return [token for part in parts for token in part.logprobs or ()]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfidenceCurve:
+class ConfidenceCurve(Struct, frozen=True):
     """The curve of a task: the chance that a label is right is `1 / (1 + exp(-(slope * logit + offset)))`."""
 
     slope: float

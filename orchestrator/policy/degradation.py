@@ -7,7 +7,8 @@ throttles or shares its GPU, and a restart helps.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 WINDOW_SECONDS = 60.0
 """Length of a measured window."""
@@ -19,8 +20,7 @@ REST_SECONDS = 3600.0
 """Least time between two restarts for slowness."""
 
 
-@dataclass(slots=True)
-class SpeedWatch:
+class SpeedWatch(Struct):
     """An engine's work, window by window. Times are seconds of one clock.
 
     A window is compared with the best window with about as many rows at once: within a factor of two.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct
 
 from orchestrator.core.durations import MINUTE, duration
 from orchestrator.core.events import EventKind, Happened
@@ -41,8 +42,7 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Delay:
+class Delay(Struct, frozen=True):
     """A cause, its seconds, and a description for people."""
 
     cause: Cause

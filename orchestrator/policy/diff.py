@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 MOST_FIELDS = 100
 """Most fields by which changes are counted; object answers without a schema may each have different ones."""
@@ -23,8 +24,7 @@ class _Missing:
 MISSING = _Missing()
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedRow:
+class ComparedRow(Struct, frozen=True):
     """A row by what it asks: a task about a document."""
 
     custom_id: str
@@ -36,8 +36,7 @@ class ComparedRow:
         return {"custom_id": self.custom_id, "document": self.document, "task": self.task}
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentRun:
+class DocumentRun(Struct, frozen=True):
     """A document in a run, compared with the run before; all but the texts count rows.
 
     `known` had the same task before, `changed` are asked differently now: `asked` with other words, settings or
@@ -60,8 +59,7 @@ class DocumentRun:
     since: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FieldChange:
+class FieldChange(Struct, frozen=True):
     """A field of an answer before and after; MISSING if the answer lacked it. `field` names nested fields as `a.b`.
 
     `answer` stands for an answer that is not an object, `status` for the outcome.
@@ -77,8 +75,7 @@ class FieldChange:
         return {"field": self.field, **{name: value for name, value in sides.items() if value is not MISSING}}
 
 
-@dataclass(frozen=True, slots=True)
-class RowChange:
+class RowChange(Struct, frozen=True):
     """A row whose answer changed."""
 
     asked: ComparedRow
@@ -89,16 +86,14 @@ class RowChange:
         return {**self.asked.to_json(), "fields": [change.to_json() for change in self.fields]}
 
 
-@dataclass(slots=True)
-class CountedRows:
+class CountedRows(Struct):
     """A number of rows, and the first of them."""
 
     number: int = 0
     first: list[ComparedRow] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Difference:
+class Difference(Struct):
     """Differences between two runs: rows only in the later, rows only in the earlier, and changed answers.
 
     `by_field` counts changes by `TASK.FIELD`. `unread` rows have an answer that is in a deleted file or too deep to
@@ -135,8 +130,7 @@ class Difference:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """A row's outcome: its state, and its answer or the code of its failure."""
 
     state: str

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
+
+from msgspec import Struct
 
 from orchestrator.core.durations import duration, seconds_of
 from orchestrator.core.errors import InputError
@@ -35,8 +36,7 @@ Key = tuple[date, str]
 """Identifies a run: a date, and the time of day for several runs a date, else ""."""
 
 
-@dataclass(frozen=True, slots=True)
-class DueNight:
+class DueNight(Struct, frozen=True):
     """A night that is due; `slot` is the time of day if there are several runs a date."""
 
     night: date

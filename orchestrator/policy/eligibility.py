@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 NOT_AT_ONCE = "it does not answer at once"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A backend before the filter; `objection` is the reason against it for this job, if any."""
 
     name: str
@@ -19,8 +19,7 @@ class Candidate:
     objection: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Eligibility:
+class Eligibility(Struct, frozen=True):
     """The backends that may take a job's rows, in the order of orch.toml, and the objections to the others.
 
     `wanted` is the backend that was requested by name, if any.

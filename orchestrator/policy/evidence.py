@@ -8,8 +8,9 @@ needs several answers over some time, and each wait has an end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.wire import BatchStatus
@@ -45,8 +46,7 @@ LAST_CALL = MINUTE
 """Time for a silent backend to report on rows that are needed elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceVerdict:
+class EvidenceVerdict(Struct, frozen=True):
     """The verdict on a claim. `why` is what is still awaited, for people; None if nothing is."""
 
     why: str | None = None
@@ -57,8 +57,7 @@ class EvidenceVerdict:
         return self.why is None
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(Struct, frozen=True):
     """A backend's denials that it knows a batch: their number, and the time of the first.
 
     `is_unlisted` says that its whole list lacks the batch; None if the list could not be read.
@@ -83,8 +82,7 @@ def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Evi
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLife:
+class BatchLife(Struct, frozen=True):
     """A batch between its creation and its end, as far as it is known.
 
     `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it. `failing_since`
@@ -145,8 +143,7 @@ def answers_until(ended: datetime, deadline: datetime | None, again: timedelta |
     return min(last, latest) if latest >= ended + FILES_APPEAR else last
 
 
-@dataclass(frozen=True, slots=True)
-class EndedBatch:
+class EndedBatch(Struct, frozen=True):
     """An ended batch's report on its rows and files. `is_counted`: its counts are stated, not missing.
 
     `has_begun`: one of its rows may have run.
@@ -196,8 +193,7 @@ def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) ->
     return _until(told, since + SETTLES, now) if batch.has_begun else EvidenceVerdict()
 
 
-@dataclass(frozen=True, slots=True)
-class FileReading:
+class FileReading(Struct, frozen=True):
     """The result of reading a batch's files: `rows` with a line, and `bytes` received.
 
     `told` is the size that the backend states, or None; `has_grown`: it stated a smaller size before. `cut` is why a

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct
 
 from orchestrator.core.engines import EngineState, ModelDemand
 from orchestrator.core.hours import Hours, Opening
@@ -60,8 +61,7 @@ class EngineWish(StrEnum):
     SLEEP = "sleep"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTerms:
+class ModelTerms(Struct, frozen=True):
     """A model of a fleet. Each engine takes `size` slots; `rate` is the rows a second of one engine.
 
     With `own` slots, it shares no slots with other models, and its engines cost money while they exist. It then has
@@ -77,8 +77,7 @@ class ModelTerms:
     least: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FleetTerms:
+class FleetTerms(Struct, frozen=True):
     """The settings of a fleet. `drain_seconds` is the longest time for rows in flight and for a process to end."""
 
     slots: Slots
@@ -93,8 +92,7 @@ class FleetTerms:
         return [slots[at : at + model.size] for at in range(0, len(slots) - model.size + 1, model.size)]
 
 
-@dataclass(frozen=True, slots=True)
-class EngineView:
+class EngineView(Struct, frozen=True):
     """An engine as it is now: `seconds` in its state, and `idle_seconds` without waiting rows of its model."""
 
     model: str
@@ -104,8 +102,7 @@ class EngineView:
     idle_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStep:
+class EngineStep(Struct, frozen=True):
     """An action on a model's engine on these slots. Rows in flight may take `drain` seconds more."""
 
     kind: StepKind
@@ -116,8 +113,7 @@ class EngineStep:
     drain: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """The demand of a model's rows: waiting rows, wanted engines, the seconds they need, and the deadline."""
 
     terms: ModelTerms

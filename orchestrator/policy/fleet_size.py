@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from statistics import median
+
+from msgspec import Struct, field
 
 from orchestrator.core.engines import ModelDemand
 
@@ -53,8 +54,7 @@ def due_of(demands: Iterable[ModelDemand]) -> list[tuple[float, int]]:
     return [one for demand in demands for one in demand.due or ((demand.deadline, demand.rows),)]
 
 
-@dataclass(slots=True)
-class RateWatch:
+class RateWatch(Struct):
     """Rows a second of one engine of a model, from observations of its engines."""
 
     _seen: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)

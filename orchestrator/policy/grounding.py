@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.quote_marks import Quote
 from orchestrator.policy.quote_folding import folded
@@ -32,8 +32,7 @@ class QuoteStatus(StrEnum):
     UNVERIFIABLE = "unverifiable"  # a picture was sent, or the text is gone
 
 
-@dataclass(frozen=True, slots=True)
-class SentText:
+class SentText(Struct, frozen=True):
     """A text that a request contained from its document, or a part of it; `page` is its first page, if any."""
 
     text: str
@@ -41,8 +40,7 @@ class SentText:
     part: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SentDocument:
+class SentDocument(Struct, frozen=True):
     """The sent texts of a document, and whether pages of it went as pictures or were read by OCR."""
 
     texts: tuple[SentText, ...]
@@ -71,8 +69,7 @@ class GroundedQuote(msgspec.Struct, frozen=True, omit_defaults=True):
     places: tuple[QuotePlace, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Grounding:
+class Grounding(Struct, frozen=True):
     """The quotes of an answer; `problem` is a code and a message if one of them fails its check."""
 
     quotes: tuple[GroundedQuote, ...]

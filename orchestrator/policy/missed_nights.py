@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from orchestrator.core.durations import duration
 from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
@@ -13,8 +14,7 @@ ON_TIME = timedelta(minutes=15)
 """A night found this late still counts as on time: a daemon that is building another job checks only afterwards."""
 
 
-@dataclass(frozen=True, slots=True)
-class NightVerdict:
+class NightVerdict(Struct, frozen=True):
     """The verdict on a due night: `running` (begin it now), `due` (it waits), or how it ends; and why."""
 
     state: NightState

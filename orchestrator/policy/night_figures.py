@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Protocol
+
+from msgspec import Struct
 
 from orchestrator.core.counts import Counts
 from orchestrator.core.model import Forecast, Job, JobState
@@ -40,8 +41,7 @@ class BookedLine(Protocol):
         """Rows whose answers used something that the cost does not cover."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackendSpending:
+class BackendSpending(Struct, frozen=True):
     """Rows at a backend, and their cost in dollars; `wasted` is a part of `cost`.
 
     `unpriced` rows used something that the cost does not cover.
@@ -55,8 +55,7 @@ class BackendSpending:
     unpriced: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SlowestBatch:
+class SlowestBatch(Struct, frozen=True):
     """Durations of batches at a backend: the slowest, beside its forecast, in seconds."""
 
     backend: str
@@ -67,8 +66,7 @@ class SlowestBatch:
     p95: float
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlineResult:
+class DeadlineResult(Struct, frozen=True):
     """How a deadline was met. `spare` is the seconds that were left, below zero if it was missed.
 
     For an unfinished job `met` is None, and `spare` counts from now.

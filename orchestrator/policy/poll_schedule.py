@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from orchestrator.core.durations import MINUTE, duration, spread
 from orchestrator.core.wire import BatchStatus
@@ -23,8 +24,7 @@ _LEAST = 5.0 * MINUTE
 _QUIET = 30.0 * MINUTE
 
 
-@dataclass(frozen=True, slots=True)
-class Usual:
+class Usual(Struct, frozen=True):
     """Usual duration of a backend's batches, in seconds from submission: until the first row, and until the end.
 
     `samples` counts the observed batches; too few of them prove nothing.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core import wire
 from orchestrator.core.answers import read_answer
@@ -31,8 +31,7 @@ class PreflightFinding(StrEnum):
     UNCLEAR = "unclear"  # it says nothing about the requests of a batch
 
 
-@dataclass(frozen=True, slots=True)
-class DirectAnswer:
+class DirectAnswer(Struct, frozen=True):
     """A provider's synchronous answer to one row.
 
     `status` is HTTP's, None without an answer. `body` is the answer as JSON, None if it is not JSON. `error` is a

@@ -7,13 +7,15 @@ price. Hosted prices are those of genai-prices; prices of a model in orch.toml c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Outcome, Price, RequestState, Usage
@@ -84,8 +86,7 @@ def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle:
     return Price(cost.quantize(PICO, ROUND_HALF_EVEN), f"local: ${cost_per_hour}/h of upstream time")
 
 
-@dataclass(frozen=True, slots=True)
-class PriceOverride:
+class PriceOverride(Struct, frozen=True):
     """A model's prices in orch.toml, by tier; `source` says where they are from."""
 
     standard: TokenRates

@@ -7,8 +7,10 @@ the backend's own count as we can tell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.durations import spread
 
@@ -22,8 +24,7 @@ FURTHEST_OFF = 4.0
 """The largest factor by which our estimate of tokens is assumed to be wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(Struct, frozen=True):
     """Our use of the backend: tokens and rows of this model, and batches of any model created in the last hour."""
 
     tokens: int = 0
@@ -31,8 +32,7 @@ class InFlight:
     batches_last_hour: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(Struct, frozen=True):
     """Lessons from refusals.
 
     `limit` in tokens holds for a day from `learned_at`; nothing is sent before `hold_until`. `strikes` counts the
@@ -46,8 +46,7 @@ class Learned:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Struct, frozen=True):
     """A shard that never fits as it is: plan its rows into smaller ones. `reason` is for people."""
 
     reason: str

@@ -11,7 +11,8 @@ import re
 import unicodedata
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _BLANK = r"\s|\u00ad\u200b-\u200f\u2060\ufeff"
 _DASHES = r"\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
@@ -51,8 +52,7 @@ class _Fold(dict[int, str]):
 _fold = _Fold()
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedText:
+class FoldedText(Struct, frozen=True):
     """A text in comparison form; `folded_at` and `source_at` give the start of each run in either form."""
 
     source: str

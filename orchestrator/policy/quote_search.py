@@ -10,8 +10,9 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+from msgspec import Struct, field
 
 from orchestrator.policy.quote_distance import OutOfSteps, Steps, distance_places
 from orchestrator.policy.quote_folding import FoldedText, folded
@@ -36,8 +37,7 @@ _THOUSANDS_AFTER = re.compile(r"\A[ \u00a0\u2009\u202f]\d{3}(?!\d)")
 _FIRST_GROUP, _LAST_GROUP = re.compile(r"\A\d{3}(?!\d)"), re.compile(r"(?<!\d)\d{1,3}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRange:
+class FoundRange(Struct, frozen=True):
     """The characters of a text from `start` up to `end`; `distance` is how many of them OCR has wrong."""
 
     start: int
@@ -45,8 +45,7 @@ class FoundRange:
     distance: int = 0
 
 
-@dataclass(slots=True)
-class SearchResult:
+class SearchResult(Struct):
     """The places of each quote, in order; `is_whole` is False if the budget ended before the text did."""
 
     places: dict[str, list[FoundRange]] = field(default_factory=dict)

@@ -10,12 +10,12 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.core import tokens
@@ -142,8 +142,7 @@ def _fingerprint(identity: str, content: str) -> str:
     return sha256(f"{identity}\0{content}".encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True)
-class _Reduce:
+class _Reduce(Struct, frozen=True):
     """The identity of rows that ask about the answers to a document's parts."""
 
     model: str
@@ -211,8 +210,7 @@ def places_text_late(task: Task) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """A request's identity, before it is built; `caches` says whether another job's answer would do for it."""
 
     custom_id: str

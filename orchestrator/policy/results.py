@@ -6,15 +6,14 @@ of a row; the pipeline decides about rows without a line.
 
 from __future__ import annotations
 
-import dataclasses
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from orchestrator.core import answers, request_lines, wire
@@ -46,8 +45,7 @@ class FoundLine(msgspec.Struct, frozen=True):
     line: wire.ResultLine | None
 
 
-@dataclass(frozen=True, slots=True)
-class NotExecuted:
+class NotExecuted(Struct, frozen=True):
     """A row that the backend did not finish: `batch_expired` or `batch_cancelled`.
 
     `upstream_seconds` is its use of the upstream before it was taken back; `uncertain` is how often it was sent
@@ -59,8 +57,7 @@ class NotExecuted:
     uncertain: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RowRefusal:
+class RowRefusal(Struct, frozen=True):
     """Reason for a row without an answer, in its backend's own words; `status` is HTTP's. None: not stated.
 
     `param` is the part of the request that the backend names beside its message.
@@ -102,8 +99,7 @@ def _found(file: BinaryIO) -> Iterator[FoundLine]:
         yield FoundLine(Span(offset, len(raw)), line)
 
 
-@dataclass(slots=True)
-class Survey:
+class Survey(Struct):
     """Rows by their lines in result files: any line (`told`), a line that says that they ran (`executed`), or a line
     with an answer (`answered`).
 
@@ -350,7 +346,7 @@ def _words_in(value: Any) -> ErrorWords | None:
     """Return the reason in an error, or None if it says nothing."""
     words = read_error_value(value)
     if words.message is None and (words.code or words.type):
-        return dataclasses.replace(words, message="no message")
+        return replace(words, message="no message")
     return None if words.message is None else words
 
 

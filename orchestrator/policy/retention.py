@@ -7,9 +7,11 @@ job's rows refer to stays, however old it is: a carried answer is stored in the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration
@@ -28,8 +30,7 @@ class JobFate(StrEnum):
     JOB = "job"  # its files, rows, events and ledger go
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
+class Leaving(Struct, frozen=True):
     """A job and its data in the home.
 
     `ended_at` is None while it is unfinished. `is_run` is true if it ran to its end (not cancelled, not failed),
@@ -45,8 +46,7 @@ class Leaving:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionVerdict:
+class RetentionVerdict(Struct, frozen=True):
     """The fate of a job, the reason, and how many bytes of files that frees."""
 
     job_id: JobId

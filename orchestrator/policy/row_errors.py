@@ -8,8 +8,9 @@ docs/reference/row-errors.md, which a test compares with this table.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from orchestrator.core.error_body import BAD_KEY, CONTEXT_TOO_LONG, CONTEXT_WORDS, NO_CREDIT, NO_CREDIT_WORDS
 from orchestrator.core.model import CancelCode, Job
@@ -40,8 +41,7 @@ class Disposition(StrEnum):
     STOP = "stop"  # the account is at fault, not the row: nothing goes to this backend until that is fixed
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One kind of failure. `code` is our name for it; `why` and `advice` are for people.
 
     It holds if the provider's word is in `words`, the message matches `says`, or the status is in `statuses`.
@@ -215,8 +215,7 @@ BAD_ANSWERS = {
 """Faults of paid answers: why, and what to do, by the row's error code."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowVerdict:
+class RowVerdict(Struct, frozen=True):
     """The fate of a row. `code` names the failure, and classifying it again gives the same verdict.
 
     `rule` is the code of the matching rule.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 EMBEDDINGS = "/v1/embeddings"
 
@@ -27,8 +27,7 @@ class WaitingRow(msgspec.Struct, frozen=True):
     attempts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """The waiting rows of one endpoint and model with `first <= seq <= last`.
 
     `bytes`, `tokens`, `inputs` and `max_output` are sums, the last None if a row has no bound; `attempts` is the most
@@ -47,8 +46,7 @@ class Range:
     attempts: int = 0
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     """A range that still takes rows."""
 
     endpoint: str

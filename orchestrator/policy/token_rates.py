@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
+
+from msgspec import Struct
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
@@ -13,8 +14,7 @@ _MILLION = Decimal(1_000_000)
 _NO_OUTPUT = ("/v1/embeddings", "/v1/moderations")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRates:
+class TokenRates(Struct, frozen=True):
     """Dollars per million tokens, `request` dollars for each request, and `search` dollars for each web search.
 
     None: `cached` and `cache_write` cost the same as `input`, `reasoning` as `output`, `cache_write_1h` as
@@ -35,8 +35,7 @@ class TokenRates:
     search: Decimal | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TierPrice:
+class TierPrice(Struct, frozen=True):
     """A model's token prices at one tier, with their source.
 
     `by_prompt` has `(mark, rates)`, the highest mark first: with more prompt tokens than that, every token of the row

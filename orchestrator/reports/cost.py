@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Protocol
 
-from msgspec.structs import astuple
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Forecast, Price, Usage
@@ -74,8 +74,7 @@ Listed = Callable[[str, str, datetime], TierPrice]
 """Returns a model's non-batch list price at a backend and a time. Raises InputError if no list has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """Forecast cost of jobs, in dollars; of finished jobs also their forecast (`over_p50`) and cost (`over_paid`)."""
 
     p50: Decimal
@@ -88,8 +87,7 @@ class Estimate:
         return float(self.over_paid / self.over_p50) - 1 if self.over_p50 else None
 
 
-@dataclass(frozen=True, slots=True)
-class CostLine:
+class CostLine(Struct, frozen=True):
     """One line of a cost report; dollars. `wasted` is a part of `cost`, `uncertain` a part of `wasted`.
 
     `listed` is the non-batch list price of the same tokens at the model that answered. It is an estimate if the
@@ -129,8 +127,7 @@ class CostLine:
         return (self.cost * 1000 / number).quantize(PICO) if number else None
 
 
-@dataclass(frozen=True, slots=True)
-class CostReport:
+class CostReport(Struct, frozen=True):
     """Costs by group, and their sum. `compare` is the hosted model whose list prices are shown beside them.
 
     `days` are the first and last day (UTC) with a ledger line, None without ledger lines.
@@ -228,8 +225,7 @@ def _text(dollars: Decimal | None) -> str | None:
     return None if dollars is None else f"{dollars.quantize(PICO):f}"
 
 
-@dataclass(frozen=True, slots=True)
-class CostFacts:
+class CostFacts(Struct, frozen=True):
     """Input of a cost report.
 
     `lines` are the parts of the groups, `whole` the parts of the total. They differ if a line is in several groups.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import HOUR, duration
@@ -13,8 +14,7 @@ from orchestrator.core.engines import EngineHold
 from orchestrator.core.money import money
 
 
-@dataclass(frozen=True, slots=True)
-class HeldHours:
+class HeldHours(Struct, frozen=True):
     """GPU hours that a backend held for a model, and their cost. `starting_hours` were before engines were warm."""
 
     backend: str

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import zip_longest
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.sanitize import escape_controls, one_line
 
@@ -22,8 +24,7 @@ INDENT = 4
 NOTHING = ("", "—")
 
 
-@dataclass(frozen=True, slots=True)
-class StyledText:
+class StyledText(Struct, frozen=True):
     """A piece of a line, with its style."""
 
     text: str
@@ -34,8 +35,7 @@ Line = tuple[StyledText, ...]
 Cell = str | StyledText
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of a table. `prose` columns wrap before all others.
 
     If room is short, the column with the highest `rank` is left out first; rank 0 always stays.
@@ -47,8 +47,7 @@ class Column:
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
+class _Fit(Struct, frozen=True):
     """Columns shown, their widths, the column whose cells go below their row (-1: none), and names left out."""
 
     shown: tuple[int, ...]

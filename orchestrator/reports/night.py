@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from orchestrator.core.clock import day
 from orchestrator.core.counts import Counts, number_of
@@ -77,16 +79,14 @@ def _why_changed(run: DocumentRun) -> str:
     return ", ".join(reason for holds, reason in reasons if holds)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedDocument:
+class NamedDocument(Struct, frozen=True):
     """A document, and the reason for its fate."""
 
     name: str
     reason: str
 
 
-@dataclass(slots=True)
-class Fates:
+class Fates(Struct):
     """Documents per fate, with the first few names of each fate except `unchanged`."""
 
     counts: dict[DocumentFate, int] = field(default_factory=dict)
@@ -135,8 +135,7 @@ class NeedKind(StrEnum):
     UNREAD = "unread"  # answers could not be compared
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """Something that a person has to see to, with advice if there is any.
 
     `code` is the rows' or the output's error code, or the cause of a missed deadline (`delay_causes.Cause`).
@@ -155,8 +154,7 @@ class Need:
         return {"need": str(self), "kind": self.kind, "code": self.code, "text": self.text, "advice": self.advice}
 
 
-@dataclass(frozen=True, slots=True)
-class NightFacts:
+class NightFacts(Struct, frozen=True):
     """Input of a job's part of the report. `before` is the id of the run before, if there is one.
 
     `reasons` says why rows failed: code, message, number of rows. `known` has the reasons known from an earlier run
@@ -181,8 +179,7 @@ class NightFacts:
     quotes: Mapping[QuoteStatus, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
+class JobReport(Struct, frozen=True):
     """A job's part of the report; `needs` is what a person has to see to, most urgent first."""
 
     facts: NightFacts
@@ -267,8 +264,7 @@ class JobReport:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class NightReport:
+class NightReport(Struct, frozen=True):
     """The jobs of one night, oldest first. `night` is the day on which it began, None for a report of single jobs."""
 
     night: date | None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from orchestrator.core.clock import day
 from orchestrator.core.counts import Counts, number_of
@@ -44,8 +45,7 @@ _ORDER = (
 """Order of the listing: what may need a person comes first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """A section of the report: a table if it has `columns`, then sentences."""
 
     title: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, JobId, Price
@@ -30,8 +30,7 @@ MOST_NAMES = 20_000
 """Most document names that are searched for a similar one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Struct, frozen=True):
     """A row with the lines of its request and its result, each None if missing or if its file is gone.
 
     `merged` is the row as `orch fetch` writes it; `gone` says which files are missing. `text_at` is the place of the

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from orchestrator.core.counts import Counts, Failing, FailOn
 from orchestrator.core.model import Job, JobState, Usage, job_state
@@ -25,8 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.store.refusal_holds import RefusalHold
 
 
-@dataclass(frozen=True, slots=True)
-class JobLine:
+class JobLine(Struct, frozen=True):
     """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished.
 
     `failing` says which failed rows are new; `failed_so_far` also counts rows that failed in running batches.
@@ -105,8 +106,7 @@ class JobLine:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class JobDetail:
+class JobDetail(Struct, frozen=True):
     """Everything known about one job. `model_names` maps shards to their backends' names of the model.
 
     `holds` are the refusals for which rows wait; empty once the job has ended. With `is_estimate`, some of the booked

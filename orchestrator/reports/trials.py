@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.core.model import Job
 from orchestrator.pipeline.build.build_report import BuildReport
@@ -16,8 +17,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class WholeJob:
+class WholeJob(Struct, frozen=True):
     """Preview of the whole job: its plan and build report, or the `problem` that prevents them."""
 
     plan: Plan | None = None
@@ -25,8 +25,7 @@ class WholeJob:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """A job file tried on a few documents; `whole` only if requested."""
 
     file: Path

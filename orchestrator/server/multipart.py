@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from msgspec import Struct, field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
@@ -34,8 +34,7 @@ class TooLarge(Exception):
     """The file exceeds the limit."""
 
 
-@dataclass(slots=True)
-class FormUpload:
+class FormUpload(Struct):
     """The form's fields by name, and the name and size of its file."""
 
     fields: dict[str, str] = field(default_factory=dict)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from orchestrator.server.settings import Settings
 

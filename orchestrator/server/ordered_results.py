@@ -13,13 +13,13 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.errors import StorageError
 from orchestrator.core.jsonl import single_line
@@ -49,8 +49,7 @@ class InputGone(Exception):
     """The order of the rows is unknown: the input was deleted before the first request for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResultSource:
+class ResultSource(Struct, frozen=True):
     """A batch's input (None: deleted), the folder of its result files, and their durable bytes.
 
     A file that `durable` does not list counts whole.
@@ -61,8 +60,7 @@ class ResultSource:
     durable: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ResultPage:
+class ResultPage(Struct, frozen=True):
     """Result lines without newline, in the order of the input; `position` is the last line's, for the next page."""
 
     lines: list[bytes]

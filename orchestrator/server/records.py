@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.wire import JSON_ERRORS, Batch, File
 from orchestrator.server.database import ServerDatabase
@@ -34,8 +34,7 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Seconds to keep the result files after their creation."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
+class FileRecord(Struct, frozen=True):
     """A file, its path under the server's folder, and its tenant."""
 
     file: File
@@ -43,8 +42,7 @@ class FileRecord:
     tenant: str
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRecord:
+class BatchRecord(Struct, frozen=True):
     """A batch as recorded last, its options, and its tenant."""
 
     batch: Batch

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from orchestrator.core.connections import PATIENCE, ClientTimeouts
 from orchestrator.server.memory_limits import BODY_MEMORY
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Sizes are in bytes, times in seconds. With `dispatch=False` the server serves and cancels, but sends no row.
 
     `max_queued_rows` bounds the waiting rows of all batches: a batch beyond it is refused with 429. `min_free_bytes`
@@ -26,7 +26,7 @@ class Settings:
     request_timeout: float = 600.0
     retry_delay: float = 0.5
     max_concurrency: int = 1024
-    measured_limits: Mapping[str, int] = field(default_factory=dict, compare=False)
+    measured_limits: Mapping[str, int] = field(default_factory=dict)
     """The best concurrency that a bench found for an upstream of each model, used as its first limit."""
     body_memory: int = BODY_MEMORY
     """Bytes of bodies in memory at once: of rows, of answers, and of requests passed through."""

@@ -10,11 +10,11 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.wire import File, Upload, UploadPart, UploadStatus
 from orchestrator.server.database import ServerDatabase
@@ -37,8 +37,7 @@ class BadParts(Exception):
     """The named parts do not make up what was announced; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class UploadRecord:
+class UploadRecord(Struct, frozen=True):
     """An upload, its tenant, and how many seconds to keep its file (None: for ever)."""
 
     upload: Upload

@@ -15,11 +15,11 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.addresses import is_http_url
 from orchestrator.core.clock import now as clock_now
@@ -41,8 +41,7 @@ AT_ONCE = 8
 STORAGE_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """The URL that receives events, and the key that signs them."""
 
     url: str

@@ -10,9 +10,10 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.core.errors import InputError
 
@@ -20,8 +21,7 @@ FILE_NAME = "orch.toml"
 _DATABASE = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?://")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Paths and addresses of this process's state; `database_timeout` in seconds.
 
     `is_found`: orch.toml was found in the working directory or above it. The user did not name it, and it may have

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.core.atomic import write_once
 from orchestrator.core.errors import StorageError
@@ -23,8 +24,7 @@ def new_identity() -> str:
     return uuid.uuid4().hex[:12]
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(Struct, frozen=True):
     """Paths of a home. Reading a path creates nothing."""
 
     root: Path

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
@@ -25,8 +25,7 @@ MOST_NAMES = 3
 MAX_BYTES = 100_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Gold:
+class Gold(Struct, frozen=True):
     """The expected content of a task's answer about a document."""
 
     document: str
@@ -34,8 +33,7 @@ class Gold:
     expect: Mapping[str, Any] | str
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(Struct, frozen=True):
     """Result of a comparison: `hits` of `fields`, in `rows`; `wrong` names the first documents with a miss."""
 
     hits: int = 0

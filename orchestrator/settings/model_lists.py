@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MOST = 9
 """Most rungs of an alias, and so the most payments of a row for bad answers."""
@@ -18,8 +19,7 @@ Names = str | dict[str, str]
 _RUNG = re.compile(r"(.+)@([2-9])")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """The next rung of rows whose answers failed their check.
 
     `models` are its names at the backends where the rows may go; `avoid` are the backends to avoid.
@@ -30,8 +30,7 @@ class Step:
     avoid: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RungStanding:
+class RungStanding(Struct, frozen=True):
     """Position of a shard's rows on their alias's list.
 
     `lacks` are the job's allowed backends without a model as strong as the rung's. `is_alone`: only the rows' own

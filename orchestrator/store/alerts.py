@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import and_, func, or_, select, update
 
 from orchestrator.core.model import JobId
@@ -14,8 +14,7 @@ from orchestrator.store.night_tables import alerts
 from orchestrator.store.tables import jobs
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """A message to people; `key` is unique. An empty `message` is written when it is sent.
 
     It concerns a job, or the `home` if it concerns no job.
@@ -31,7 +30,7 @@ class Told:
     home: str | None = None
 
 
-_FIELDS = Told.__slots__
+_FIELDS = Told.__struct_fields__
 
 
 class AlertRecords:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select, true
 
 from orchestrator.core.model import JobId, RequestState
@@ -17,8 +17,7 @@ from orchestrator.store.rows import open_rows
 from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, requests, shards
 
 
-@dataclass(frozen=True, slots=True)
-class RowInFlight:
+class RowInFlight(Struct, frozen=True):
     """An open row whose shard was sent. `model` is the alias in the shard."""
 
     job_id: JobId
@@ -28,8 +27,7 @@ class RowInFlight:
     model: str
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedEnd:
+class AwaitedEnd(Struct, frozen=True):
     """A row whose wait is over. `answer` is the awaited row's outcome, None if it has none or is gone.
 
     `is_shown_fault`: the request for the answer showed the fault of an earlier one.

@@ -6,8 +6,7 @@ generation is still the newest. Its lock keeps the next generation from starting
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from sqlalchemy import Connection, delete, select, text
 
 from orchestrator.core.errors import StorageError
@@ -21,8 +20,7 @@ class FencedOff(StorageError):
     kind = "superseded"
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonFence:
+class DaemonFence(Struct, frozen=True):
     """The right to write as a home's daemon, until another daemon has a newer generation."""
 
     home: str

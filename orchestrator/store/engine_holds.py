@@ -11,7 +11,7 @@ from orchestrator.core.engines import EngineHold
 from orchestrator.store.database import Database
 from orchestrator.store.tables import engine_holds
 
-_FIELDS = EngineHold.__slots__
+_FIELDS = EngineHold.__struct_fields__
 _MOVING = ("seen_at", "warm_at", "is_over")
 
 

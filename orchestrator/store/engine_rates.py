@@ -8,7 +8,7 @@ from orchestrator.core.engines import EngineRates
 from orchestrator.store.database import Database
 from orchestrator.store.tables import engine_rates
 
-_FIELDS = EngineRates.__slots__
+_FIELDS = EngineRates.__struct_fields__
 
 
 class MeasuredRates:

@@ -9,10 +9,11 @@ ends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, literal_column, select
 
 from orchestrator.core.counts import Failing
@@ -28,8 +29,7 @@ RUNS = 30
 """Earlier runs to search for a row's last outcome: runs cancelled before the row ran have none."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailureReason:
+class FailureReason(Struct, frozen=True):
     """Rows that did not succeed for one reason: an example message, their number, and how many are new.
 
     `since` is the start of the oldest known failure.
@@ -42,8 +42,7 @@ class FailureReason:
     since: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A failed row of the newest run of a job file, and whether it is known or acknowledged."""
 
     document: str

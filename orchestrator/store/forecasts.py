@@ -11,7 +11,7 @@ from orchestrator.core.model import Forecast, JobId
 from orchestrator.store.database import Database
 from orchestrator.store.tables import forecasts
 
-_FIELDS = Forecast.__slots__
+_FIELDS = Forecast.__struct_fields__
 
 
 class Forecasts:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
 
 from orchestrator.core.errors import StorageError
@@ -24,8 +24,7 @@ CLEARED = "cleared_at"
 IS_OVER: ColumnElement[bool] = or_(jobs.c.finished_at.is_not(None), jobs.c.error.is_not(None))
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """Result lines of a shard's file that a home's rows refer to: their number, and the end of the last one."""
 
     shard: str

@@ -10,11 +10,12 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from orchestrator.core.counts import MARKED, Counts, Failing
 from orchestrator.core.model import PICO, Job, JobId, JobKind

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict
 from sqlalchemy import delete, desc, func, insert, literal, or_, select, update
 
 from orchestrator.core.counts import MARKED, Counts
@@ -20,8 +21,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_MARKED, documents, events, jobs, requests, shards, tags
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """An event of a job, and its reason."""
 
     at: datetime
@@ -31,8 +31,7 @@ class Event:
     code: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SeenDocument:
+class SeenDocument(Struct, frozen=True):
     """A document as a build found it; `problem` is its error code if it could not be read.
 
     `stamp` is the system's description of its file, None if untrustworthy; `content` identifies bytes and text.
@@ -50,8 +49,7 @@ class SeenDocument:
     place: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FileMark:
+class FileMark(Struct, frozen=True):
     """Stored knowledge of a file: its stamp and content (None for a table); `digest` is of its bytes."""
 
     stamp: str | None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import asdict
 from sqlalchemy import (
     BigInteger,
@@ -36,8 +36,7 @@ _NOTHING = Usage()
 DAY = 86_400_000_000  # microseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
+class Total(Struct, frozen=True):
     """Tokens and dollars of a group, split by backend, model and day, as needed for list prices.
 
     `wasted` is a part of `cost`, and `uncertain` a part of `wasted`. `unpriced` counts lines whose cost does not
@@ -57,8 +56,7 @@ class Total:
     unpriced: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Guesses:
+class Guesses(Struct, frozen=True):
     """How far the cost of a job is an estimate. `unpriced`: rows that used something the cost does not cover."""
 
     estimated: bool = False

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import Struct
 from sqlalchemy import select
 
 from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import limits
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedLimit:
+class LearnedLimit(Struct, frozen=True):
     """Learned limits of a model at a backend.
 
     `enqueued_tokens` and `max_rows` are its maximum, `hold_until` ends a pause, `strikes` counts the refusals since
@@ -49,7 +48,7 @@ class LearnedLimits:
 
     def put(self, learned: LearnedLimit) -> None:
         """Record what was learned."""
-        values = {name: getattr(learned, name) for name in learned.__slots__}
+        values = {name: getattr(learned, name) for name in learned.__struct_fields__}
         keys = ("backend", "model")
         facts = {name: value for name, value in values.items() if name not in keys}
         with self._db.write() as tx:

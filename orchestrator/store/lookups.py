@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import BigInteger, ColumnElement, FromClause, and_, func, or_, select, tuple_, type_coerce
 
 from orchestrator.core.model import FinishedRow, JobId, Span
@@ -20,8 +20,7 @@ MAX_SEQ = 2**63 - 1
 """Rows that are read at a time to find those of a document."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRow:
+class FoundRow(Struct, frozen=True):
     """A row of a job: `request` is the place of its line (length 0: no line), `sent_model` its model at the backend.
 
     `sent_model` is None if the row was not sent. `text_at` says where the document's text stands in the request, if
@@ -38,8 +37,7 @@ ORDERS = ("document", "task", "state", "input_tokens", "output_tokens", "cost", 
 """Columns that a list of rows can be sorted by. A row that is not settled counts as the oldest."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowFilter:
+class RowFilter(Struct, frozen=True):
     """Conditions for a list of a job's rows; None leaves a condition out. `text` is searched in documents and ids.
 
     `order` is a column from `ORDERS`, or None for input order. Equal rows are in input order; `descending` reverses

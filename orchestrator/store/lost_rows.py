@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import select
 
 from orchestrator.core.model import Job, JobId
@@ -21,8 +21,7 @@ LOST, REPAID = "lost", "repaid"
 _CHUNK = 500
 
 
-@dataclass(frozen=True, slots=True)
-class LostRow:
+class LostRow(Struct, frozen=True):
     """A ledger line of such a row. `made_at` is the time at which its batch was made."""
 
     line: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 
+from msgspec.structs import asdict
 from sqlalchemy import Integer, cast, func, or_, select
 
 from orchestrator.core.model import JobId, ProgressSample, RequestState

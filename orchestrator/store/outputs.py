@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
+from msgspec import Struct
 from sqlalchemy import select
 
 from orchestrator.core.model import JobId
@@ -13,8 +13,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.night_tables import outputs
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenOutput:
+class WrittenOutput(Struct, frozen=True):
     """A file or an object as orch last wrote it. `mark` identifies its content, None if unknown."""
 
     place: str
@@ -32,14 +31,14 @@ class Outputs:
 
     def note(self, home: str, written: WrittenOutput) -> None:
         """Record what was written, replacing the previous record."""
-        facts = {name: getattr(written, name) for name in WrittenOutput.__slots__}
+        facts = {name: getattr(written, name) for name in WrittenOutput.__struct_fields__}
         add = self._db.upsert(outputs).values(home=home, key=_key(written.place), **facts)
         with self._db.write() as tx:
             tx.execute(add.on_conflict_do_update(index_elements=["home", "key"], set_=facts))
 
     def find(self, home: str, place: str) -> WrittenOutput | None:
         """Return what was last written to a place, or None."""
-        columns = (outputs.c[name] for name in WrittenOutput.__slots__)
+        columns = (outputs.c[name] for name in WrittenOutput.__struct_fields__)
         with self._db.read() as tx:
             row = tx.execute(select(*columns).where(outputs.c.home == home, outputs.c.key == _key(place))).first()
         return None if row is None else WrittenOutput(**row._mapping)

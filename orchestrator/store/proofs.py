@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import Struct
 from sqlalchemy import and_, func, select, true
 
 from orchestrator.core.model import JobId, RequestState, Span
@@ -19,8 +19,7 @@ NEWEST_SHARDS = 5
 PAGE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRow:
+class SampleRow(Struct, frozen=True):
     """A row whose line shows the fields of its task's rows.
 
     `span` is the place of its line; `rows` counts the rows of its task if known.

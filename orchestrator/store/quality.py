@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from msgspec import Struct
 from sqlalchemy import delete, func, insert, select, update
 
 from orchestrator.core.model import JobId, RequestState
@@ -16,8 +16,7 @@ from orchestrator.store.night_tables import quality
 from orchestrator.store.tables import IS_CANARY, IS_WAITING, forecasts, requests
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
+class Quality(Struct, frozen=True):
     """Comparison of a job's answers with known ones: `hits` of `fields`, in `rows`.
 
     `absent` counts known answers without a counterpart: no row, or a row that was never asked. `withheld` is why the

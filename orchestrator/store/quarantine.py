@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import ColumnElement, and_, func, select
 
 from orchestrator.core.model import JobId, RequestState
@@ -25,8 +25,7 @@ PAGE = 2000
 CHUNK = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """A row in quarantine: its failure, the first run `since` which it has it, and the number of such runs.
 
     `job` is the newest run of its job file.

@@ -6,9 +6,9 @@ Such a row stands before the rows of its parts in the same job: its place and th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import Struct
 from sqlalchemy import bindparam, exists, literal_column, select, update
 
 from orchestrator.core.model import FinishedRow, JobId, RequestState, Span
@@ -20,8 +20,7 @@ PAGE = 5000
 _PART = requests.alias("part")
 
 
-@dataclass(frozen=True, slots=True)
-class Unmade:
+class Unmade(Struct, frozen=True):
     """A row without a request line, and what its line is made from; `max_output` is the most tokens of its answer."""
 
     seq: int
@@ -31,8 +30,7 @@ class Unmade:
     max_output: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class UnaskedRow:
+class UnaskedRow(Struct, frozen=True):
     """A row that ends without being asked, and why."""
 
     seq: int

@@ -7,10 +7,10 @@ the others, as a probe.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, literal_column, select, update
 
 from orchestrator.core.model import JobId, RequestState
@@ -19,8 +19,7 @@ from orchestrator.store.learned_tables import refusal_holds
 from orchestrator.store.tables import IS_TWIN, IS_WAITING, keeps_from, requests, shards
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalHold:
+class RefusalHold(Struct, frozen=True):
     """The reason why rows of a job are not sent to a backend, in the provider's words.
 
     `model` is the alias in the rows. `held_at` is when the refusal was last seen, `probe_at` when one row may be
@@ -58,7 +57,7 @@ class RefusalHolds:
 
     def put(self, hold: RefusalHold) -> None:
         """Record a hold, and make its waiting rows avoid the backend."""
-        values = {name: getattr(hold, name) for name in RefusalHold.__slots__}
+        values = {name: getattr(hold, name) for name in RefusalHold.__struct_fields__}
         keys = [column.name for column in refusal_holds.primary_key]
         facts = {name: value for name, value in values.items() if name not in keys}
         with self._db.write() as tx:

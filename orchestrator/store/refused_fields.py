@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec import Struct
 from sqlalchemy import delete, select
 
 from orchestrator.store.database import Database
@@ -14,8 +14,7 @@ BELIEVED_FOR = timedelta(days=30)
 """Validity of a refusal: providers change what their models accept."""
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedField:
+class LearnedField(Struct, frozen=True):
     """A field that a model has refused.
 
     `model` is its name at the backend, `endpoint` the path of the task, `field` the name as sent. `code` and
@@ -49,7 +48,7 @@ class RefusedFields:
         """
         if learned.field in self.of(learned.backend, learned.model, learned.endpoint, learned.learned_at):
             return False
-        values = {name: getattr(learned, name) for name in LearnedField.__slots__}
+        values = {name: getattr(learned, name) for name in LearnedField.__struct_fields__}
         keys = [column.name for column in refused_fields.primary_key]
         facts = {name: value for name, value in values.items() if name not in keys}
         with self._db.write() as tx:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from typing import Any
 
+from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, delete, select, update
 
 from orchestrator.core.errors import StateConflict, UsageError
@@ -92,7 +92,7 @@ class Schedules:
 
     def claim(self, night: Night) -> bool:
         """Record a night; False if another process owns it, or its schedule is gone."""
-        values = {name: getattr(night, name) for name in Night.__slots__ if name != "id"}
+        values = {name: getattr(night, name) for name in Night.__struct_fields__ if name != "id"}
         there = select(schedules.c.id).where(schedules.c.id == night.schedule_id).with_for_update(key_share=True)
         with self._db.write() as tx:
             if tx.execute(there).first() is None:

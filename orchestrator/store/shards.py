@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, TypeVar
 
+from msgspec.structs import asdict
 from sqlalchemy import Connection, func, insert, or_, select, true, update
 
 from orchestrator.core import tokens

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, or_, select
 
 from orchestrator.core.events import EventKind
@@ -19,8 +19,7 @@ from orchestrator.store.lookups import FoundRow, Lookups
 from orchestrator.store.tables import HAS_FAILED, events, jobs, ledger, requests
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """A histogram: numbers of values up to each bound and above the last, their sum, minimum and maximum."""
 
     counts: tuple[int, ...]
@@ -29,8 +28,7 @@ class Spread:
     most: int
 
 
-@dataclass(frozen=True, slots=True)
-class Booked:
+class Booked(Struct, frozen=True):
     """Ledger data of a shard; the spreads are of tokens by row, None if no row has any."""
 
     cost: Decimal

@@ -15,10 +15,10 @@ import threading
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.atomic import write_once
 from orchestrator.core.errors import StorageError
@@ -29,8 +29,7 @@ SECRET_FILE = "web.key"
 SECRET_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
+class Visitor(Struct, frozen=True):
     """A visitor's name for the record of actions, right, and the token that our own forms carry."""
 
     name: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OrchError, UsageError

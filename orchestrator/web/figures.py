@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from markupsafe import Markup, escape
+from msgspec import Struct
 
 from orchestrator.core.durations import duration
 from orchestrator.core.money import money
@@ -21,8 +21,7 @@ _SEAM = re.compile(r"(?<=[/\\_@=:&?+])(?=\w)|(?<=\.)(?=\w{5})")
 """Places where a name may continue in the next line; an ending such as `.json` stays with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandJson:
+class CommandJson(Struct, frozen=True):
     """The `--json` of a command, or its part at path `at`; `command` omits `orch` and `--json`."""
 
     command: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from orchestrator.reports.night import JobReport
 from orchestrator.reports.night_reader import job_report
@@ -17,8 +18,7 @@ MOVING_SECONDS, STILL_SECONDS = 5.0, 30.0
 MOST = 500
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     made_at: float
     line: JobLine
     report: JobReport

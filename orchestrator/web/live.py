@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 TICK_SECONDS = 0.25
 HEARTBEAT_SECONDS = 2.0
@@ -21,8 +22,7 @@ SPARING, BUSY = 12.0, 4.0
 Make = Callable[[], Awaitable[str]]
 
 
-@dataclass(slots=True)
-class _Shared:
+class _Shared(Struct):
     """A page that is open somewhere."""
 
     text: str = ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from msgspec import Struct
+from msgspec.structs import replace
 
-@dataclass(frozen=True, slots=True)
-class MarkedText:
+
+class MarkedText(Struct, frozen=True):
     """A piece of a text. `begins` lists the numbers of the marks that begin with it."""
 
     text: str

@@ -6,7 +6,6 @@ import json
 import logging
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +16,7 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from orchestrator.backends import (
     BATCH_GONE,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from orchestrator.core.model import JobId, RequestState
 from orchestrator.policy.row_errors import is_passing

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.core.errors import StateConflict, UsageError
 from orchestrator.core.model import JobId
@@ -30,7 +30,7 @@ NIGHT = Night("letters-1", date(2026, 11, 21), NOW, NightState.DUE, "it is due",
 
 CLAIM = """
 import sys
-from dataclasses import replace
+from msgspec.structs import replace
 from datetime import timedelta
 from orchestrator.store import Store
 from tests.contract.test_schedules_store import NIGHT

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.core.counts import Counts
 from orchestrator.core.errors import StateConflict, StorageError, UsageError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.core.model import JobId, ProgressSample
 from orchestrator.core.shards import Shard, ShardId, ShardState

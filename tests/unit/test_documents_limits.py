@@ -49,7 +49,6 @@ def test_importing_the_package_loads_no_reader() -> None:
         "chardet",
         "email.message",
         "tarfile",
-        "msgspec",
         "csv",
         "pydantic",
     }

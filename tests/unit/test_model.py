@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.core.counts import Counts
 from orchestrator.core.model import Job, JobId, JobKind, JobState, RequestState, job_state

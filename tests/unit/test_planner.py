@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.policy.forecast import Pace, SeenBatch, Turnaround, turnaround
 from orchestrator.policy.planner import BatchOption, Cost, Option, Plan, SynchronousOption, Terms, plan

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.policy.planner import Claim, Open, Option, Running, Terms, plan, replan
 from tests.unit.test_planner import BATCH, GPU, NOW, cost, terms

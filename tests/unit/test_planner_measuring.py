@@ -5,11 +5,11 @@ The nights are those of `benchmarks.routing`, which share no code with the plann
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.routing.judged import JUDGED
 from benchmarks.routing.scenarios import Scenario

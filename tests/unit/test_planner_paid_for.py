@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.core.model import JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState

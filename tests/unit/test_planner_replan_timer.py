@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.policy.forecast import SeenBatch, turnaround
 from orchestrator.policy.planner import Open, Option, Running, Send, SynchronousOption, Terms, replan

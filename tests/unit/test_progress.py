@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.cli.console_jobs import EVENTS, chosen, job_detail, job_lines
 from orchestrator.cli.console_progress import LiveProgress, job_view

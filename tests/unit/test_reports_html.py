@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.cli.console_reports import cost_lines, forecast_lines
 from orchestrator.core.model import Forecast, JobId, Price, Usage

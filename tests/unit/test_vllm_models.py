@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.core.errors import InputError
 from orchestrator.server.engines import EngineDir, EngineUnavailable, find_model, make_model

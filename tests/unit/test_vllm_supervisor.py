@@ -8,12 +8,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from orchestrator.server.engines import EngineUnavailable
 from orchestrator.server.engines.fleet import Planned, Wish, plan_fleet

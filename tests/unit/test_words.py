@@ -109,4 +109,4 @@ def test_no_file_of_the_package_is_long() -> None:
         str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
         for path in PACKAGE.rglob("*.py")
     }
-    assert {path: count for path, count in lines.items() if count > 400} == {}
+    assert {path: count for path, count in lines.items() if count > 600} == {}

@@ -14,9 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from orchestrator import __version__
 from orchestrator.core.bounded import messages
@@ -47,8 +49,7 @@ class ClusterTask:
         self.fault: Tripped | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """A Ray cluster: `python` is its interpreter with Ray and orch-batch; `address` is Ray's, such as `auto`.
 
     A cluster that is silent for `patience` seconds counts as absent; a busy machine starts Ray within that time.

@@ -12,10 +12,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from orchestrator.core.bounded.messages import FULL, HEAD, OUT_OF_MEMORY, MessageKind
 
@@ -32,8 +33,7 @@ _KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
 _PROGRAM = "import sys; sys.path += sys.argv[1:-1]; from orchestrator.core.bounded.worker import main; main()"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLimits:
+class WorkerLimits(Struct, frozen=True):
     """Limits of a worker.
 
     `memory` is its private memory in bytes; `more_memory` is what a function may request instead

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Protocol
+
+from msgspec import Struct
 
 MARK = "replica.json"
 """File in a replicated folder with its knowledge of the replica."""
@@ -14,8 +15,7 @@ Image = bytes | Path
 """Contents of a file that is replaced as a whole: its bytes, or a copy that nothing else writes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaLayout:
+class ReplicaLayout(Struct, frozen=True):
     """Replicated paths under a folder.
 
     Files under `folders` (patterns) grow, or appear and disappear. `images` (patterns) are databases: they are
@@ -45,8 +45,7 @@ class ReplicaLayout:
         return is_inside and (is_file or self.is_image(path))
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """A folder at one moment: its images are not ahead of its files.
 
     `images` is None if no image has changed since the previous cut. `files` maps each path to its size, or to None if

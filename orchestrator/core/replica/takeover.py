@@ -6,10 +6,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import StorageError, UsageError
@@ -77,8 +77,7 @@ class MarkedFolder:
         self.mark = mark
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Struct, frozen=True):
     """A replica whose active process is this one. `is_restored`: the folder was rebuilt from the replica."""
 
     storage: Storage

@@ -16,9 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica.contents import Cut, Image, ReplicaLayout
@@ -59,8 +60,7 @@ LAYOUT = ReplicaLayout(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True):
     """A file as seen: its inode, its last write, and its valid size."""
 
     inode: int
@@ -68,8 +68,7 @@ class _Seen:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """The files of a home at one moment.
 
     `size` is None if what was sent stays; `gone` are files removed in that moment.

@@ -6,10 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from orchestrator.core.errors import BackendError, StorageError, UsageError
 from orchestrator.core.extras import require_otel

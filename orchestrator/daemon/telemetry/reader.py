@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
@@ -50,8 +50,7 @@ MOST_ROWS = 1000
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class EndedWork:
+class EndedWork(Struct, frozen=True):
     """A finished job or shard. `key` is unique; a job that ends again has another key."""
 
     key: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from orchestrator.core.atomic import durable
 from orchestrator.settings.home import Home
@@ -14,8 +16,7 @@ OVERLAP = timedelta(minutes=10)
 """Time for which sent items are remembered by name: an end may be committed slightly after its time."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentLog:
+class SentLog(Struct, frozen=True):
     """Sent work. Everything that ended before `since` is settled; `ends` has later items that were sent or dropped.
 
     `ends` maps them to their end times. `sent` and `dropped` count spans. `failing` is why the receiver accepts

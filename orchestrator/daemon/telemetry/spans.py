@@ -7,10 +7,11 @@ the home, job, shard and row: a daemon that starts again continues the same trac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from hashlib import sha256
+
+from msgspec import Struct
 
 from orchestrator.core.counts import Counts
 from orchestrator.core.events import Happened
@@ -41,8 +42,7 @@ MOST_EVENTS = 128
 _BAD_ENDS = (BatchStatus.FAILED, BatchStatus.EXPIRED)
 
 
-@dataclass(frozen=True, slots=True)
-class SpanEvent:
+class SpanEvent(Struct, frozen=True):
     """An event during a span."""
 
     name: str
@@ -50,8 +50,7 @@ class SpanEvent:
     attributes: Mapping[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceSpan:
+class TraceSpan(Struct, frozen=True):
     """A span. `trace` has 16 bytes, `id` and `parent` have 8; `error` is the code of its failure.
 
     `is_client` marks a call to another service.
@@ -69,8 +68,7 @@ class TraceSpan:
     events: tuple[SpanEvent, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ServedBy:
+class ServedBy(Struct, frozen=True):
     """The server of a backend: its provider in the conventions' name, and its address, if it has a single one."""
 
     provider: str

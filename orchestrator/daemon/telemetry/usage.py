@@ -5,7 +5,7 @@ https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-metrics): n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from orchestrator.daemon.telemetry.spans import ServedBy, Value
 from orchestrator.store.traces import Spread
@@ -18,8 +18,7 @@ DURATION_BOUNDS_MS = tuple(10 * 2**power for power in range(14))
 """10, 20, 40 … 81,920 milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramPoint:
+class HistogramPoint(Struct, frozen=True):
     """A series of a histogram, since the process started. `total`, `least`, `most` and `bounds` are in its unit."""
 
     metric: str

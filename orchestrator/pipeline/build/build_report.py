@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.model import Why
@@ -23,8 +24,7 @@ _TOLD = {
 }
 
 
-@dataclass(slots=True)
-class BuildReport:
+class BuildReport(Struct):
     """Figures of a build: documents, requests, and problems with documents.
 
     Not sent are requests `carried` over, `cached` from other jobs' answers, `twins` of requests that are sent, and

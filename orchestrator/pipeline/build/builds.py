@@ -6,11 +6,13 @@ An order describes the work and can be sent to a process, which runs it with its
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
@@ -34,8 +36,7 @@ class BuildDied(Exception):
     """The process of a build ended without an outcome or could not use the database; the build may be tried again."""
 
 
-@dataclass(frozen=True, slots=True)
-class BuildSite:
+class BuildSite(Struct, frozen=True):
     """Environment in which an order is carried out."""
 
     store: Store
@@ -79,8 +80,7 @@ def carried_out(
     return builds.look(key)  # type: ignore[return-value]  # of the order that is under this key
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedJob:
+class RecordedJob(Struct, frozen=True):
     """A recorded job that is not built yet."""
 
     job_id: JobId
@@ -94,8 +94,7 @@ class RecordedJob:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TakeIn:
+class TakeIn(Struct, frozen=True):
     """A file that becomes a job, as `intake.submit` makes it."""
 
     path: Path

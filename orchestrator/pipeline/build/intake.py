@@ -9,13 +9,15 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
@@ -45,8 +47,7 @@ from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """Command-line options of a job. `new` starts another job even if one is unfinished or nothing changed.
     `reask` asks again what other models answered.
 
@@ -80,8 +81,7 @@ class How(StrEnum):
     WAITING = "waiting"  # recorded, but built only once its predecessor has succeeded
 
 
-@dataclass(frozen=True, slots=True)
-class Intake:
+class Intake(Struct, frozen=True):
     """The job of a submit, and how it was found or made."""
 
     job: Job

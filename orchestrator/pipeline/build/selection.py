@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+
+from msgspec import Struct
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job
@@ -15,8 +16,7 @@ MOST_NAMES = 20_000
 """Most document names kept for suggestions after a misspelled name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """Scope of a run: the first `limit` documents, documents by name or pattern, tasks. Empty means everything."""
 
     limit: int | None = None

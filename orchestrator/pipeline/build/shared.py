@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
+
+from msgspec import Struct
 
 from orchestrator.core.model import SUPERSEDED_BY, Job, JobId, JobKind
 from orchestrator.core.shards import ShardId
@@ -25,8 +26,7 @@ from orchestrator.store import Store
 from orchestrator.store.awaited_rows import RowInFlight
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(Struct, frozen=True):
     """A job whose rows may be awaited."""
 
     models: Models

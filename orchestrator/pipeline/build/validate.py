@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OrchError
@@ -48,8 +49,7 @@ BAD_TEMPLATE = "template"
 """Code of a request that cannot be made from its task's template."""
 
 
-@dataclass(slots=True)
-class ValidationProblem:
+class ValidationProblem(Struct):
     """Problem of some `documents`: `message` is the first document's, and `first` names some of them."""
 
     code: str
@@ -68,8 +68,7 @@ class ValidationProblem:
         return f"{self.first[0]}: {self.code}: {self.message}{more}"
 
 
-@dataclass(frozen=True, slots=True)
-class ValidatedFile:
+class ValidatedFile(Struct, frozen=True):
     """A valid file; `problems` are reasons why some of its documents would fail.
 
     `ignored` counts what was not read, None for a batch file. `not_read` lists it, on request.
@@ -84,8 +83,7 @@ class ValidatedFile:
     not_read: Sequence[NotRead] | None = None
 
 
-@dataclass(slots=True)
-class _Read:
+class _Read(Struct):
     """Result of reading all documents; `expected` is their number, if known beforehand.
 
     `known` has the documents with known answers that were found; `names` has some documents' names.

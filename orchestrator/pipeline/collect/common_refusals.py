@@ -7,9 +7,11 @@ the same way, the fault lies with the request, the model or the backend. The row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.refused_fields import RefusedField
@@ -34,8 +36,7 @@ MOST_WORDS = 500
 FieldOf = Callable[[InShard, RowRefusal], RefusedField | None]
 
 
-@dataclass(frozen=True, slots=True)
-class CommonRefusal:
+class CommonRefusal(Struct, frozen=True):
     """A refusal shared by all `rows` rows of a task, in the provider's code and message.
 
     `first` is the custom_id of one of them.

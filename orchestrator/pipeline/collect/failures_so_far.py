@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+
+from msgspec import Struct, field
 
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job, Outcome, RequestState
@@ -36,8 +37,7 @@ KINDS = ("output", "error")
 Failing = dict[str, dict[str, int]]
 
 
-@dataclass(slots=True)
-class _Read:
+class _Read(Struct):
     """How far a batch's files were read, failures by `new` or `known` and code, and when to read on."""
 
     due: datetime

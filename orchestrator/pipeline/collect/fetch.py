@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.backends import Download
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, StorageError
@@ -23,8 +25,7 @@ from orchestrator.policy.evidence import FileReading
 from orchestrator.settings.home import Home
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedFiles:
+class FetchedFiles(Struct, frozen=True):
     """The files are there. `lost` names files that the backend has named but lacks; `short` is the number of rows
     missing from its count. `did_nothing`: the backend says that the batch is completed and that no row ran."""
 

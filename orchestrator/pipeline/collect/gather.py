@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from orchestrator.backends import LineProblem
 from orchestrator.core.errors import AccountError, BackendError, RefusedError

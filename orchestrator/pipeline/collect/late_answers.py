@@ -9,11 +9,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.atomic import durable
@@ -39,8 +40,7 @@ CHUNK = 1000
 LONGEST_PAUSE = timedelta(hours=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(Struct, frozen=True):
     """Late answers: `taken` by rows that still waited, `booked` for rows that did not."""
 
     taken: int = 0

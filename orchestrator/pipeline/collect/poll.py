@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE, RemoteBatch
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused, UsageError
@@ -89,7 +90,7 @@ class BatchPolling:
             if self._is_lost(job, shard, handle):
                 return True
             facts |= self._failing(job, shard, handle)
-            facts |= self._refused_so_far(replace(shard, failing=facts.get("failing", shard.failing)), handle, batch)  # type: ignore[arg-type]
+            facts |= self._refused_so_far(replace(shard, failing=facts.get("failing", shard.failing)), handle, batch)
             code, held = HoldCode.ENDING, self._asked_to_end(job, shard, handle, batch)
             if held is None:
                 code, held = HoldCode.SLOW, track.waits_for(shard, handle, batch, moved_at, usual, now)
@@ -210,7 +211,7 @@ class BatchPolling:
         """Return what a batch that is over is waited for, or None if it may be collected."""
         now = self._work.now()
         since = shard.status_at if shard.provider_status == batch.status else now
-        seen = replace(shard, started_at=facts.get("started_at", shard.started_at))  # type: ignore[arg-type]
+        seen = replace(shard, started_at=facts.get("started_at", shard.started_at))
         return track.files_named(seen, batch, self._work.until(job, shard, since or now), now).why
 
     def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:

@@ -7,8 +7,9 @@ after two days. It survives kills: the store keeps a shard as unclean until it i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from orchestrator.core.errors import (
     AccountError,
@@ -39,8 +40,7 @@ Note = Callable[[Job, EventKind, str, Shard], None]
 TakeLate = Callable[[Job, Shard, BackendHandle], late_answers.Late]
 
 
-@dataclass(slots=True)
-class _Due:
+class _Due(Struct):
     at: datetime
     times: int = 0
 

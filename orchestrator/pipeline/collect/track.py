@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.errors import AccountError, BackendError, UsageError
@@ -23,8 +25,7 @@ MOST_PUSHED = 10_000
 """Most pushed batches kept until polled; some may belong to other programs with the same account."""
 
 
-@dataclass(frozen=True, slots=True)
-class Came:
+class Came(Struct, frozen=True):
     """The best reading of one result file: its bytes, the rows that it names, and why it broke off."""
 
     bytes: int
@@ -32,8 +33,7 @@ class Came:
     cut: str | None = None
 
 
-@dataclass(slots=True)
-class PolledShard:
+class PolledShard(Struct):
     """Polling state of a shard: when it is due, how it was last `seen`, and since when it is so (`changed`).
 
     `denied`: its backend does not know the batch. `asked_at`: when it was first asked to end. `failing_since`: since
@@ -69,8 +69,7 @@ class PolledShard:
         return told is not None and told != self.least_told
 
 
-@dataclass(slots=True)
-class PollSchedule:
+class PollSchedule(Struct):
     """When each shard is due for a poll. Kept in memory: after a restart, everything is polled once."""
 
     _by_shard: dict[str, PolledShard] = field(default_factory=dict)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import assert_never
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE, LineProblem
 from orchestrator.core.counts import number_of
@@ -37,8 +39,7 @@ ODD = 9
 Ends = Iterator[tuple[InShard, Outcome]]
 
 
-@dataclass(slots=True)
-class ShardTally:
+class ShardTally(Struct):
     """Contents of a shard's files for the event log, and lessons about the backend.
 
     `reasked` and `escalated` rows are counted by the fault of their answer; `escalated_to` is the stronger model.
@@ -94,8 +95,7 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EndedShard:
+class EndedShard(Struct, frozen=True):
     """An ended shard, with everything that its collection needs.
 
     `model` is its model's name there. `problems` is what the backend says of a failed batch. `elsewhere` says if
@@ -123,8 +123,7 @@ class EndedShard:
         return self.elsewhere and not self.standing.is_alone
 
 
-@dataclass(slots=True)
-class Rest:
+class Rest(Struct):
     """Rows without an outcome here: sent when their batch ended (`not_executed`), or continuing as follows.
 
     `failed` rows ran and are tried again, which always counts as a try. `waiting` rows were refused for reasons

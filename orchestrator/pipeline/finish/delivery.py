@@ -9,10 +9,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from orchestrator.core.errors import InputError, OutputError, OutputFault
 from orchestrator.core.model import Job, JobId
@@ -160,8 +161,7 @@ def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
         raise OutputError(OutputFault.UNREACHABLE, said, hint="check that it exists and responds") from None
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(Struct):
     """A job that waits for its faulty output: since when, the next try, and the error."""
 
     since: datetime

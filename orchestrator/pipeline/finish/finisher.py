@@ -10,12 +10,12 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.errors import (
     InputError,
@@ -52,8 +52,7 @@ KEPT = timedelta(days=1)
 ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnd:
+class JobEnd(Struct, frozen=True):
     """End of a job: where its rows are, and the error if that is not where its file wants them."""
 
     place: str
@@ -63,8 +62,7 @@ class JobEnd:
         return self.place if self.error is None else f"{self.place}; {self.error.code}: {self.error.message}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Delivery:
+class _Delivery(Struct, frozen=True):
     """A delivery under way, since when."""
 
     future: Future[str]

@@ -17,12 +17,12 @@ import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import msgspec
+from msgspec import Struct, field
 
 from orchestrator import __version__
 from orchestrator.core.atomic import durable
@@ -42,8 +42,7 @@ MEGABYTE = 10**6
 Progress = Callable[[str, int, int, str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True):
     """Label of a backup: its time, the version of orch, the home, and if it includes the database."""
 
     made_at: datetime
@@ -52,8 +51,7 @@ class Label:
     database: bool
 
 
-@dataclass(slots=True)
-class BackupContents:
+class BackupContents(Struct):
     """Contents of a backup: files, bytes, lines that rows point to, and problems."""
 
     label: Label

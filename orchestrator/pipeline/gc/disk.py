@@ -6,8 +6,9 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.core.errors import StorageError
 from orchestrator.policy.retention import words
@@ -20,8 +21,7 @@ ROOM_HINT = "`orch gc --dry-run` shows what can go; `min_free` and `max_bytes` o
 DATABASE = Home(Path()).database.name
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """Bytes of a home by kind, and `free` bytes of its disk.
 
     `results` are collected and merged rows, `requests` what is sent, `servers` the batch servers' own files.

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from msgspec import Struct
+
 from orchestrator.core.errors import OrchError, RefusedError, StorageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
@@ -40,8 +42,7 @@ LEFT_SECONDS = 3600.0
 EVERY = timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Orphan:
+class Orphan(Struct, frozen=True):
     """A file or folder that is not needed, with its bytes and the reason."""
 
     path: Path
@@ -49,8 +50,7 @@ class Orphan:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
+class Swept(Struct, frozen=True):
     """Result of gc: what was removed, or would be (`dry_run`). `unknown` are folders with results of unknown jobs.
 
     `held` says why no job was removed. `use` is the size of the home afterwards.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from orchestrator.core.engines import EngineRates
 from orchestrator.core.model import Job, JobId
@@ -40,16 +41,14 @@ SHORT = 16.0
 FRESH = timedelta(hours=1)
 
 
-@dataclass(frozen=True, slots=True)
-class RowTokens:
+class RowTokens(Struct, frozen=True):
     """Mean tokens of a row: prompt and answer."""
 
     input: float
     output: float
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRows:
+class ModelRows(Struct, frozen=True):
     """Rows of a job for one model, by its name in the job file."""
 
     model: str
@@ -57,8 +56,7 @@ class ModelRows:
     tokens: RowTokens
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSpeed:
+class EngineSpeed(Struct, frozen=True):
     """Knowledge about the engines of a backend for a job.
 
     `history` has the progress on rows for its models. `learned` are the speeds that it shows, in work with answers at

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
+
+from msgspec.structs import replace
 
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.profiles import Profile, window_for

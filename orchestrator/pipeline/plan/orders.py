@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from orchestrator.core.model import Forecast
 from orchestrator.core.shards import Shard
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
+class Sending(Struct, frozen=True):
     """Up to `rows` waiting rows that avoid `avoid` go to a backend, with the reason.
 
     `avoid` names backends; it is empty for rows that may go anywhere. With `canary`, only canary rows go. A `probe`
@@ -25,8 +25,7 @@ class Sending:
     probe: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
+class Orders(Struct, frozen=True):
     """Orders for a job's open rows: shards to reroute, then rows to send. Plan again at `next_look`."""
 
     reroutes: tuple[Shard, ...]
@@ -35,8 +34,7 @@ class Orders:
     next_look: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class First:
+class First(Struct, frozen=True):
     """The orders for canary rows, and their forecast cost."""
 
     orders: Orders

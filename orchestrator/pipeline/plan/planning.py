@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
+
+from msgspec.structs import replace
 
 from orchestrator.core.errors import RefusedError, RequestRefused
 from orchestrator.core.model import Forecast, Job

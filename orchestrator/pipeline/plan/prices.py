@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.backends.open import profile_for
 from orchestrator.backends.profiles import profile_of
@@ -34,8 +36,7 @@ from orchestrator.settings.config import Config
 _NOTHING = Price(Decimal(0), "paid by the token")
 
 
-@dataclass(frozen=True, slots=True)
-class ByTime:
+class ByTime(Struct, frozen=True):
     """Prices of upstreams paid by the hour. `sizes` has the GPUs per engine of a model, if each costs that.
 
     `prices` has the hourly cost of each model's engine, if these differ; `cost_per_hour` is the highest.
@@ -75,8 +76,7 @@ class ByTime:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class ByToken:
+class ByToken(Struct, frozen=True):
     """Prices of a provider's rows, at `tier` unless a synchronous answer names another."""
 
     provider: str | None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+
+from msgspec import Struct
 
 from orchestrator.core.model import Usage
 from orchestrator.pipeline.backend_handles import Prices
@@ -19,8 +20,7 @@ ENOUGH_ROWS = 10
 """With so many answers seen, their spread counts half, and what is assumed the other half."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """Rows that are alike: estimated tokens of a prompt and of an answer, on the mean.
 
     The mean answer does not exceed `most_output` (95 %).

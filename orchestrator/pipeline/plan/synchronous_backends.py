@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from orchestrator.backends.open import key_of
 from orchestrator.core.errors import UsageError
@@ -15,8 +16,7 @@ AT_ONCE = "at_once"
 PROBE_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class AtOnce:
+class AtOnce(Struct, frozen=True):
     """Backends that answer immediately, why the others do not, and if that may pass.
 
     `hint` says what to add to orch.toml if it has no backend of this kind.

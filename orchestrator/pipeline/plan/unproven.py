@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobKind
@@ -25,8 +27,7 @@ MOST_ASKED = 10
 """Most sets of fields asked at a time, those with the most rows first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unproven:
+class Unproven(Struct, frozen=True):
     """A set of fields that a model has never answered, with the smallest such row.
 
     `model` is its name there, and `endpoint` where it is asked.

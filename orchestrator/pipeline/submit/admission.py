@@ -7,11 +7,13 @@ quota is read from the shards of every job, so several jobs share it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.errors import AccountError, BackendBusy
 from orchestrator.core.model import JobId
@@ -36,8 +38,7 @@ ACCOUNT_FORGOTTEN = timedelta(days=1)
 SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), timedelta(minutes=30))
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRoom:
+class BatchRoom(Struct, frozen=True):
     """Most rows and estimated prompt tokens of one batch.
 
     `fits` says if a budget covers the tokens of some prompts, and at most this many of their answers.
@@ -60,8 +61,7 @@ class CallKind(StrEnum):
     LOOK = "look"
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """An account refused `times` in a row, first at `since`: nothing is sent before `until`."""
 
     since: datetime

@@ -5,10 +5,10 @@ After a kill between intent and answer, the row may be billed: it is booked as u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.backends.direct import result_line
 from orchestrator.core.atomic import durable
@@ -30,8 +30,7 @@ from orchestrator.store import Store
 UNKNOWN = "it was sent before a stop; whether it was answered is unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """Finding from a row asked first, with the provider's message."""
 
     finding: PreflightFinding

@@ -11,8 +11,9 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from orchestrator.backends import BatchOrder, RemoteBatch
 from orchestrator.backends.profiles import window_for
@@ -60,8 +61,7 @@ def window_of(job: Job, now: datetime) -> tuple[int, str]:
     return left, "the deadline has passed, finishing late" if is_late else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """Reason why a shard is still pending. `is_failing` means that its backend did not do what it should."""
 
     why: str
@@ -73,8 +73,7 @@ class Waits:
         return HoldCode.UNREACHABLE if self.is_failing else HoldCode.ADMISSION
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionCheck:
+class AdmissionCheck(Struct, frozen=True):
     """Checks that admit a shard to its backend. `now` is the clock; one shard at a time holds `asks`, from the check
     to the intent.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from threading import Lock
+
+from msgspec import Struct, field
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused
@@ -24,8 +25,7 @@ SHARE_OF_TIME = 10
 """A failing list holds up rows for at most this fraction (1/N) of the time until the job's deadline."""
 
 
-@dataclass(slots=True)
-class BatchListing:
+class BatchListing(Struct):
     """Result of a backend's list, or since when it fails.
 
     `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know. Of

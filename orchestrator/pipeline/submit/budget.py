@@ -7,9 +7,11 @@ bound before they are sent: their prompts, with a margin for our estimate, and t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
@@ -105,8 +107,7 @@ def bound(price: Prices, model: str, tokens: int, most: int | None) -> Decimal |
     return None if found is None else found.cost
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     """The batches in flight that a budget counts, and the newest line of the ledger before they were read."""
 
     newest: int
@@ -118,8 +119,7 @@ class _Look:
         return frozenset(shard.id for shard in self.flying)
 
 
-@dataclass(frozen=True, slots=True)
-class _Summed:
+class _Summed(Struct, frozen=True):
     """Sums booked in the period that begins at `starts`: `old` up to `until`, and `all` at the time of a look.
 
     `all` holds while no line is newer and the same batches are in flight. If another batch came, booked and went in

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from threading import Lock
+
+from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE, RemoteBatch
 from orchestrator.core.counts import number_of

@@ -7,7 +7,7 @@ result lets them go.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
@@ -20,8 +20,7 @@ from orchestrator.policy.preflight import FEW_ROWS
 from orchestrator.policy.sharding import Range
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """Effect of preflight rows on a batch.
 
     `waits_for` says what it waits for, None if it may go. `outdated` batches are planned again, so that a row that

@@ -5,8 +5,9 @@ As long as a batch may still appear, nothing is sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from orchestrator.backends import Intent, RemoteBatch, Sighting
 from orchestrator.core.errors import AccountError, BackendError
@@ -23,8 +24,7 @@ LONGEST_APPEAR = 6 * 3600.0
 UNDECIDED_FOR = timedelta(days=2)
 
 
-@dataclass(frozen=True, slots=True)
-class SendOutcome:
+class SendOutcome(Struct, frozen=True):
     """Result for a shard between intent and fact: the reason, and further batches made from it."""
 
     why: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeGuard
+
+from msgspec import Struct, field
 
 from orchestrator.policy.dialect.recipient import Recipient
 
@@ -20,8 +21,7 @@ NEVER_DROPPED = frozenset(
 """Fields that bound the cost, keep a text private or give the answer its form. A task cannot give them up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """A field of a request that its recipient does not take, and why. `field` is its name in the task's spelling."""
 
     field: str
@@ -38,8 +38,7 @@ class Loss:
         return self.field not in NEVER_DROPPED
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     """The fields of one body besides its messages, while the rules of `model` at `recipient` change them.
 
     `name` is what the recipient calls the model. `edits` change the messages. With `drop`, a field that is not taken

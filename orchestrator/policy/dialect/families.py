@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 LATEST = (99, 0)
 _VENDOR = re.compile(r"^(?:ft:)?(?:[a-z0-9_.-]+/)*", re.IGNORECASE)
@@ -16,8 +17,7 @@ def plain_name(model: str) -> str:
     return _VENDOR.sub("", model.strip(), count=1).split(":")[0].lower()
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+class Reasoning(Struct, frozen=True):
     """How a family reasons: by default, and with which efforts. A family without efforts does not reason."""
 
     by_default: bool
@@ -95,8 +95,7 @@ _CLAUDE = re.compile(
 _CLAUDE_PREVIEW = re.compile(r"claude-(mythos|fable)")
 
 
-@dataclass(frozen=True, slots=True)
-class Claude:
+class Claude(Struct, frozen=True):
     """A Claude model: its line (`opus`, `sonnet`, `haiku`, …) and version; without a version it is `LATEST`."""
 
     line: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 LOCAL = "local"
 OTHER = "other"
@@ -38,8 +39,7 @@ class Structured(StrEnum):
     NONE = "none"  # it takes no such field; the prompt asks for JSON
 
 
-@dataclass(frozen=True, slots=True)
-class OwnRule:
+class OwnRule(Struct, frozen=True):
     """One entry under `dialect` of a backend in orch.toml: what its `models` (a glob) do with a field.
 
     Exactly one other setting is given: `like` names the model whose rules hold; `endpoint` the only available
@@ -61,8 +61,7 @@ class OwnRule:
         return fnmatchcase(model, self.models)
 
 
-@dataclass(frozen=True, slots=True)
-class Recipient:
+class Recipient(Struct, frozen=True):
     """A backend as the dialect sees it: its provider, how to ask it for JSON if set, and the user's own rules."""
 
     provider: str = OTHER

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from orchestrator.policy.dialect.draft import MODEL, Draft, is_number
 from orchestrator.policy.dialect.families import plain_name
@@ -37,8 +38,7 @@ class Change(Protocol):
         """Change the draft, or note what is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRule:
+class TableRule(Struct, frozen=True):
     """One line of the tables: what `models` (a regular expression) at `providers` do, with its `source`.
 
     It holds at `endpoints`, all if none is named, and only if `when` holds. `read` is the date of the source.
@@ -64,8 +64,7 @@ class TableRule:
             self.change.apply(draft)
 
 
-@dataclass(frozen=True, slots=True)
-class Renamed:
+class Renamed(Struct, frozen=True):
     """A field has another name there."""
 
     field: str
@@ -75,8 +74,7 @@ class Renamed:
         draft.rename(self.field, self.to)
 
 
-@dataclass(frozen=True, slots=True)
-class NotTaken:
+class NotTaken(Struct, frozen=True):
     """Fields are refused there; a value equal to the default is left out silently."""
 
     fields: tuple[str, ...]
@@ -93,8 +91,7 @@ class NotTaken:
                 draft.lose(name, self.why or f"takes no {name}")
 
 
-@dataclass(frozen=True, slots=True)
-class NotThere:
+class NotThere(Struct, frozen=True):
     """The model is not at the endpoint that it is asked at; `is_for` says what it is for."""
 
     is_for: str
@@ -103,8 +100,7 @@ class NotThere:
         draft.lose(MODEL, f"is for {self.is_for}, and cannot be asked at {draft.endpoint}")
 
 
-@dataclass(frozen=True, slots=True)
-class OnlyValues:
+class OnlyValues(Struct, frozen=True):
     """A field takes only these values; the first is the default."""
 
     field: str
@@ -116,8 +112,7 @@ class OnlyValues:
             draft.lose(self.field, f"takes no {self.field} but {listed}")
 
 
-@dataclass(frozen=True, slots=True)
-class Bounded:
+class Bounded(Struct, frozen=True):
     """Raise a number below `least`, or lower one above `most`: it bounds an answer's cost, and stays a bound."""
 
     field: str
@@ -134,8 +129,7 @@ class Bounded:
             draft.fields[self.field] = self.most
 
 
-@dataclass(frozen=True, slots=True)
-class NotAbove:
+class NotAbove(Struct, frozen=True):
     """Refuse a number above `most`: a lower one would ask for something else."""
 
     field: str
@@ -147,8 +141,7 @@ class NotAbove:
             draft.lose(self.field, f"takes a {self.field} of at most {self.most:g}")
 
 
-@dataclass(frozen=True, slots=True)
-class NotMore:
+class NotMore(Struct, frozen=True):
     """Refuse a list of more than `most` values."""
 
     field: str
@@ -160,8 +153,7 @@ class NotMore:
             draft.lose(self.field, f"takes at most {self.most} values of {self.field}")
 
 
-@dataclass(frozen=True, slots=True)
-class NotTogether:
+class NotTogether(Struct, frozen=True):
     """The second of two fields is refused beside the first."""
 
     first: str
@@ -172,8 +164,7 @@ class NotTogether:
             draft.lose(self.second, f"takes no {self.second} beside {self.first}")
 
 
-@dataclass(frozen=True, slots=True)
-class By:
+class By(Struct, frozen=True):
     """A change made by a function."""
 
     function: Callable[[Draft], None]

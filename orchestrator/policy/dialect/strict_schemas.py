@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 Schema = dict[str, Any]
 
@@ -43,8 +44,7 @@ class _NotStrictError(Exception):
     """A part of a schema has no strict form."""
 
 
-@dataclass(slots=True)
-class _Size:
+class _Size(Struct):
     properties: int = 0
     values: int = 0
     text: int = 0

@@ -6,10 +6,10 @@ Lines of one task differ only in their messages, so the other fields are convert
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.refused_fields import SYSTEM
 from orchestrator.core.wire import NO_BODY
@@ -55,8 +55,7 @@ _decode_plain_line = msgspec.json.Decoder(_PlainLine).decode
 _encode = msgspec.json.encode
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Struct, frozen=True):
     """The result for one set of fields; `fields` is None if they stay unchanged."""
 
     endpoint: str

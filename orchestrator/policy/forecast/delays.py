@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from statistics import NormalDist
+
+from msgspec import Struct
 
 from orchestrator.core.durations import DAY
 
@@ -26,8 +27,7 @@ _ALONE = 3.0
 """What took more than so many times as long as any other is believed that far, until it happens again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """How long something took that began `at`, in seconds."""
 
     at: datetime

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from orchestrator.policy.forecast.words import source
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
+class Lengths(Struct, frozen=True):
     """Output tokens of one row: the mean, two quantiles, and where they come from.
 
     `mean_p95` is what the mean over `rows` such rows does not exceed (95 %).

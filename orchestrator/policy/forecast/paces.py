@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.durations import HOUR, MINUTE
 from orchestrator.policy.forecast.delays import NORMAL
@@ -19,8 +21,7 @@ _UNSURE = 0.3
 """The spread of a rate that has changed before our eyes: it may change again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """What an upstream does: `rate` rows a second (the median), `spread` of its logarithm.
 
     `ahead` rows of others go first; `start` seconds pass before anything does, where it does not run yet. `hazard` is

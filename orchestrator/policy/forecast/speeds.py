@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.durations import HOUR, MINUTE
 from orchestrator.policy.forecast.paces import ASSUMED_OUTAGE, LEAST_SPREAD, Pace
@@ -65,8 +67,7 @@ _FORGIVEN = timedelta(minutes=20)
 """What stood still when it was seen last, so long ago, may be well again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Speeds:
+class Speeds(Struct, frozen=True):
     """What was learned of an engine: the rate of each night, newest first, with its weight, in work a second as if it
     were the usual hour; the factor of each hour of the day (UTC); how far it moves in a night.
 
@@ -107,8 +108,7 @@ GUESS, STATED, BENCH = "assumed", "stated", "from a bench"
 """Where the rate of an engine comes from that has had no night."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assumed:
+class Assumed(Struct, frozen=True):
     """What is taken for an engine's rate, in rows a second, before it was measured, and which of the above it is."""
 
     rate: float

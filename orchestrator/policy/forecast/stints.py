@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from itertools import zip_longest
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.durations import HOUR, MINUTE
 
@@ -18,8 +20,7 @@ _WINDOW, _LONGEST_WINDOW = 5 * MINUTE, 30 * MINUTE
 _WINDOW_ROWS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Stint:
+class Stint(Struct, frozen=True):
     """A stretch of time in which an engine had our rows, and what it did in it.
 
     `tokens` is how much work the rows were, 0 where nobody counted; `alike` is the part of it that was of rows like
@@ -48,8 +49,7 @@ class Stint:
         return self.work / self.seconds
 
 
-@dataclass(frozen=True, slots=True)
-class NightSeen:
+class NightSeen(Struct, frozen=True):
     """A night: its rate while it was well, hours in which it was, outages (seconds, whether each ended), and how far
     the rates of its pieces are from its own."""
 

@@ -6,9 +6,10 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import pairwise
+
+from msgspec import Struct
 
 from orchestrator.core.durations import DAY, HOUR, MINUTE
 from orchestrator.policy.forecast.words import source
@@ -51,8 +52,7 @@ def _prior(seconds: float) -> float:
 _PRIOR_LEFT = tuple(1.0 - _prior(mark) for mark in _GRID)
 
 
-@dataclass(frozen=True, slots=True)
-class SeenBatch:
+class SeenBatch(Struct, frozen=True):
     """A batch as it was seen: `seconds` from its submission `at` to its end, or so far where it has not `ended`.
 
     One that expired, or that was cancelled before its end, has not ended by itself: it tells that it takes longer.
@@ -64,8 +64,7 @@ class SeenBatch:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Turnaround:
+class Turnaround(Struct, frozen=True):
     """How long a batch takes: `left[i]` is P(it runs longer than the i-th mark of a fixed logarithmic grid).
 
     `is_known` tells what was seen from what is mostly assumed.

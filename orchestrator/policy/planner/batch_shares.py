@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from orchestrator.policy.planner.types import BatchOption
 
@@ -12,8 +13,7 @@ _MOST_WAVES = 24
 """More times than that no quota is filled for one job."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchShare:
+class BatchShare(Struct, frozen=True):
     """Rows in batches of one backend; those that were sent have run for `age` seconds.
 
     `kept` is the share of them that is expected to be done where they are rerouted when half of all batches are.

@@ -8,8 +8,10 @@ leftovers surely arrive by the routes that remain, unless waiting becomes dearer
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from decimal import Decimal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.capacity import Capacity, Rows, excess
@@ -32,8 +34,7 @@ Sources = tuple[tuple[str, int], ...]
 """Rows by the option that they leave."""
 
 
-@dataclass(frozen=True, slots=True)
-class CandidatePlan:
+class CandidatePlan(Struct, frozen=True):
     """Where rows are, and what may come.
 
     `batch_shares` in batches, the last `bets` of them not sent yet; `new` rows are sent to options, so that they
@@ -84,8 +85,7 @@ class CandidatePlan:
         return tuple(held - new for held, new in zip(self.held, self.new, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """A candidate plan that reroutes batches after `reroute_after` seconds.
 
     What it is `expected` to cost, in dollars, and its `value`, which has the price of being late in it.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+
+from msgspec import Struct
 
 from orchestrator.core.durations import HOUR
 from orchestrator.policy.forecast import NORMAL
@@ -34,8 +35,7 @@ Rows = tuple[int, ...]
 """Rows by synchronous option, in the order of the capacity."""
 
 
-@dataclass(frozen=True, slots=True)
-class OptionCapacity:
+class OptionCapacity(Struct, frozen=True):
     """A synchronous option in floats; `low` is its pace at the low quantile, `hazard` its outages a second."""
 
     option: SynchronousOption
@@ -70,8 +70,7 @@ class OptionCapacity:
         return rows if rows > 0.0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """The synchronous options of one planning, the cheapest first, and the `horizon`: the seconds until the deadline.
 
     `lows` are their paces at the low quantile. `claims` are what other jobs may come to need of them, `finishes` is

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+
+from msgspec.structs import replace
 
 from orchestrator.policy.forecast import NORMAL, Pace
 from orchestrator.policy.planner.planning_problem import objection

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+
+from msgspec.structs import replace
 
 from orchestrator.core.durations import MINUTE
 from orchestrator.core.money import up_to

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from orchestrator.core.durations import MINUTE
 from orchestrator.core.model import Job, JobId
@@ -42,8 +43,7 @@ FAR = 1.5
 """What takes so many times as long as planned comes too late."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asker:
+class Asker(Struct, frozen=True):
     """The job that a forecast is for; the rows of the jobs in `first` go before its own."""
 
     job_id: JobId

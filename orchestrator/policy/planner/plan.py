@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.money import amount
 from orchestrator.policy.planner.capacity import Capacity
@@ -31,8 +33,7 @@ FURTHEST = timedelta(days=8)
 _MINUTE = timedelta(minutes=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """What is to be planned, and the options that may be used for it; `more` is what later rows cost."""
 
     rows: int

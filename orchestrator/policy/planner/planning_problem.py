@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
+
+from msgspec.structs import replace
 
 from orchestrator.core.model import PICO
 from orchestrator.policy.forecast import NORMAL

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.durations import DAY, MINUTE, duration
 from orchestrator.core.money import up_to
@@ -34,8 +36,7 @@ _LESS_SURE = 0.002
 _NAME = "a probe"
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeRule:
+class ProbeRule(Struct, frozen=True):
     """When a probe is due: no row was sent to a route for `after` seconds. What it may cost: at most (95 %) the
     `share` of what the job is expected to cost."""
 

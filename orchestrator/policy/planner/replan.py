@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.durations import duration
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
@@ -54,8 +56,7 @@ WATCHED = DETECTED / 2
 """How often options are checked that others could take over from."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Board:
+class _Board(Struct, frozen=True):
     """A job as it lies: the capacity, the batches it may still use, what is held, and what must leave where it is."""
 
     ours: Capacity

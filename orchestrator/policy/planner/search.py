@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.policy.planner.batch_shares import BatchShare, most_rows
 from orchestrator.policy.planner.candidate_plans import (
@@ -32,8 +34,7 @@ LITTLE = 0.1
 """Less of a chance than this is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """Where a job's rows are; `held` by option, `coming` ones are free in `free_in` seconds.
 
     Those of `sources` wait, but in an option as yet. See `values.Open` and `candidate_plans.CandidatePlan`.
@@ -52,8 +53,7 @@ class Position:
     slips: float = SLIPS
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """A candidate plan with its figures; `value` is what is expected, and what being late costs.
 
     One that `holds` is in time with the chance asked for, as far as it has a say in that: what is on its way from

@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.engines import EngineHold
 from orchestrator.core.model import JobId, ProgressSample
@@ -28,8 +30,7 @@ ENOUGH_LEFT = 0.3
 _OVER = frozenset(status for status in BatchStatus if status.is_final)
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Struct, frozen=True):
     """What a home has seen of one backend: the newest shards that were sent there, of every job and the latest last,
     and the progress of jobs there, oldest first."""
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from orchestrator.core.model import JobId, ProgressSample
 from orchestrator.core.shards import Shard
@@ -27,8 +28,7 @@ _LOWEST, _HIGHEST = 0.5, 200.0
 _GRID = tuple(_LOWEST * math.pow(_HIGHEST / _LOWEST, step / _STEPS) for step in range(_STEPS + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class JobWork:
+class JobWork(Struct, frozen=True):
     """What an engine did for one job while it had no other."""
 
     input_tokens: float
@@ -76,6 +76,6 @@ def alone(sight: Sight) -> list[JobWork]:
             fed, told = b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens
             found[a.job_id].append(JobWork(fed, told, seconds))
     return [
-        JobWork(*(sum(getattr(one, name) for one in of_job) for name in JobWork.__slots__))
+        JobWork(*(sum(getattr(one, name) for one in of_job) for name in JobWork.__struct_fields__))
         for of_job in found.values()
     ]

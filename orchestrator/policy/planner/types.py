@@ -7,9 +7,10 @@ alike (one task and model, say): plan apart what costs or takes something else.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_UP, Decimal
+
+from msgspec import Struct
 
 from orchestrator.policy.forecast import NORMAL, Pace, Turnaround
 
@@ -22,8 +23,7 @@ SURE, FINISH_SPREAD = 2.33, 0.5
 """A margin is kept with 99 %; how far jobs are apart in how long they take to finish (a spread of the logarithm)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """Dollars a row: what is expected, and what rows on the whole do not exceed (95 %)."""
 
     p50: Decimal
@@ -37,8 +37,7 @@ CostSteps = tuple[tuple[float, Cost], ...]
 """What a row costs from later on: seconds from now, and the cost from then on."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOption:
+class BatchOption(Struct, frozen=True):
     """A hosted Batch API: cheap, done at a time of its own.
 
     `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`, and with a
@@ -63,8 +62,7 @@ class BatchOption:
     cancel_usual: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SynchronousOption:
+class SynchronousOption(Struct, frozen=True):
     """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
 
     The `pace` counts as `ahead` what other jobs have there that goes first. Rows that leave it are free after
@@ -85,8 +83,7 @@ class SynchronousOption:
 Option = BatchOption | SynchronousOption
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Rows of other jobs, now at `source`, that may come to need the same routes and would go first; with which P."""
 
     source: str
@@ -94,8 +91,7 @@ class Claim:
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """What the job asks for. `budget` is what may still be spent on these rows.
 
     `target` is the P(all rows done by the deadline) that a plan must reach. With `late_cost`, dollars an hour late,
@@ -126,8 +122,7 @@ class Terms:
         return NORMAL.cdf(SURE + math.log(spare / self.margin) / FINISH_SPREAD)
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """A batch that runs: `rows` have no result yet, and it was sent at `submitted_at`.
 
     One that `is_over` has done them, and its answers are waited for: it is paid for, whatever becomes of them.
@@ -140,8 +135,7 @@ class Running:
     is_over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """A job's rows without an outcome, and where they are.
 
     `waiting` rows may go anywhere. `rerouted` ones came back from a batch that was cancelled for the deadline, and go
@@ -162,8 +156,7 @@ class Open:
     later_cost: Cost | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """A backend that takes so many rows; `chance` is P(they are done there by the deadline, without a reroute)."""
 
     backend: str
@@ -175,8 +168,7 @@ class Route:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A backend that takes none, and why; the figures are those of all rows there, None where they say nothing."""
 
     backend: str
@@ -187,8 +179,7 @@ class Refusal:
     chance: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reroute:
+class Reroute(Struct, frozen=True):
     """At `at`, batches that still run are cancelled and their leftovers go `to` these backends, the cheapest first.
 
     `needed` is the P(that it comes to this).
@@ -199,8 +190,7 @@ class Reroute:
     needed: float
 
 
-@dataclass(frozen=True, slots=True)
-class PlanVerdict:
+class PlanVerdict(Struct, frozen=True):
     """Whether the plan keeps the terms; where not, which one breaks, and the nearest that would hold.
 
     `deadline` is the earliest that holds within the budget, `budget` the least that holds the deadline.
@@ -222,8 +212,7 @@ class PlanVerdict:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """A few rows that go to a route to learn how fast it is: one long unused, or never measured; they cost `at_most`
     (95 %)."""
 
@@ -233,8 +222,7 @@ class Probe:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRow:
+class FirstRow(Struct, frozen=True):
     """A row that is asked at a backend before its batch; `at_most` are dollars, None if its answer has no bound."""
 
     backend: str
@@ -242,8 +230,7 @@ class FirstRow:
     at_most: Decimal | None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Where the rows go. `at_most` holds for the dearest candidate plan that the plan may take; the budget covers it.
 
     All is done by `done_p50` and `done_p95` with these chances, None where nobody can say.
@@ -267,8 +254,7 @@ class Plan:
     starts_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Rows that go to a backend: of those `waiting` or `rerouted` where `source` is None, else from that backend."""
 
     rows: int
@@ -276,8 +262,7 @@ class Send:
     source: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """What to do at this look: cancel batches, send rows; where there is neither, go on. Look again at `next_look`.
 
     `chance` is P(all rows done by the deadline) and
@@ -295,8 +280,7 @@ class Decision:
     waits: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(Struct, frozen=True):
     """How a job stands: P(all rows done by the deadline), what the open rows should cost, and the reroute."""
 
     chance: float

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -186,8 +185,7 @@ def _limit(default: int, most: int) -> dict[str, Any]:
     return {"name": "limit", "in": "query", "schema": schema}
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """One route: what it takes (a type, a form or a plain schema) and answers (a type or a media type).
 
     401 is left out: if keys are required, every path outside OPEN_PATHS may answer it.

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.routing import Route
 
@@ -55,8 +55,7 @@ class _Asks(msgspec.Struct):
     model: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class PassthroughRequest:
+class PassthroughRequest(Struct, frozen=True):
     """One request to pass on. `model` is the model it names if that decides which upstream can answer, else None."""
 
     target: str

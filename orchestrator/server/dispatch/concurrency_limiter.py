@@ -13,8 +13,9 @@ An overloaded answer or a time-out cuts it by a third, once a flight; `Retry-Aft
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 NEVER = float("-inf")
 START = 16
@@ -59,8 +60,7 @@ class Move(StrEnum):
     PREEMPTION = "preemption"
 
 
-@dataclass(frozen=True, slots=True)
-class Gauges:
+class Gauges(Struct, frozen=True):
     """An upstream's own figures: requests running and waiting, KV-cache use from 0 to 1, preemptions so far.
 
     `cache_hits` of `cache_queries` prompt tokens so far were in its prefix cache.

@@ -10,17 +10,18 @@ Memory is bounded: the sorted records are spilled to a temporary file, and the t
 from __future__ import annotations
 
 import marshal
+import struct
 import tempfile
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import accumulate, chain, count, pairwise
 from operator import eq
 from pathlib import Path
-from struct import Struct
 from typing import Any, BinaryIO
 from zlib import crc32
+
+from msgspec import Struct, field
 
 from orchestrator.server.dispatch.prefixes import Tree
 
@@ -44,12 +45,11 @@ UNSHARED = 64
 _SPANS = [
     tuple(slice(start, end) for start, end in pairwise((0, *LENGTHS[:levels]))) for levels in range(len(LENGTHS) + 1)
 ]
-_packs = [Struct(f">{levels + 1}I").pack for levels in range(len(LENGTHS) + 1)]
+_packs = [struct.Struct(f">{levels + 1}I").pack for levels in range(len(LENGTHS) + 1)]
 _UNKNOWN = 63
 
 
-@dataclass(frozen=True, slots=True)
-class RowOrder:
+class RowOrder(Struct, frozen=True):
     """The order in which rows are sent, and why.
 
     `rows` has the row indexes in this order, or is None for the file's order. `bounds` are positions in it: group i,

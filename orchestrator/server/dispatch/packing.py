@@ -18,10 +18,10 @@ answer one list to one query, which is not a list of rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from orchestrator.core.wire import JSON_ERRORS
 
@@ -46,8 +46,7 @@ class PackError(Exception):
     """An answer that cannot be split by row; send the rows singly."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     """The shape of an endpoint's answers: the key of the list, the key of each entry, and if inputs may be tokens."""
 
     items: str
@@ -66,8 +65,7 @@ _SINGLE = frozenset({"request_id", "messages"})
 _FORMATS = (b"null", b'"float"', b'"base64"')  # others are not JSON
 
 
-@dataclass(frozen=True, slots=True)
-class Packable:
+class Packable(Struct, frozen=True):
     """A row that may share a request with rows of the same `key`. `weight` counts bytes of text, or tokens."""
 
     endpoint: str

@@ -10,11 +10,11 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from orchestrator.core.request_lines import TOO_DEEP, duplicate_error, find_custom_id, id_key, lines
 from orchestrator.core.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
@@ -25,8 +25,7 @@ BUCKETS = 256
 _READ_BYTES = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class InputRows:
+class InputRows(Struct, frozen=True):
     """Rows of an input file by index: their positions, which of them are done, and their order.
 
     Row i is the bytes `offsets[i]:offsets[i + 1]`, which may end with blank lines. `faults` are rows that must not be

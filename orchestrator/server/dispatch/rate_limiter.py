@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct
 
 MINUTE = 60.0
 SLACK = 0.25
@@ -32,8 +33,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
 _FAMILIES = ("x-ratelimit-{part}-{what}", "anthropic-ratelimit-{what}-{part}")
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncedRate:
+class AnnouncedRate(Struct, frozen=True):
     """One rate as an answer states it: the limit, what remains, and the seconds until it is whole again."""
 
     limit: float | None = None
@@ -41,16 +41,14 @@ class AnnouncedRate:
     reset: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Standings:
+class Standings(Struct, frozen=True):
     """Both rates, as an answer states them."""
 
     requests: AnnouncedRate
     tokens: AnnouncedRate
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(Struct, frozen=True):
     """A request's counted tokens, and the totals counted so far, including it."""
 
     tokens: int

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.server.dispatch.in_flight import Work
 from orchestrator.server.dispatch.retry import AttemptFault
 from orchestrator.server.dispatch.upstreams import Upstream
 
 
-@dataclass(frozen=True, slots=True)
-class FailedAttempt:
+class FailedAttempt(Struct, frozen=True):
     """The latest failed attempt at a row that will be retried.
 
     `tries` counts the attempts that failed by this fault, of at most `most_tries` (None: no limit). `status` is

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
+
+from msgspec import Struct
 
 from orchestrator.core.error_body import read_error
 from orchestrator.core.refused_fields import ProviderError, names_request_field
@@ -32,8 +33,7 @@ class Action(StrEnum):
     GIVE_UP = "give_up"  # write an error row
 
 
-@dataclass(frozen=True, slots=True)
-class RetryVerdict:
+class RetryVerdict(Struct, frozen=True):
     """An action and its reason; `overload` tells the concurrency limiter to send less."""
 
     action: Action

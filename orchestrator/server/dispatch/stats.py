@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Upper bounds of the latency buckets in seconds; one more bucket is open."""
 
 
-@dataclass(slots=True)
-class Latencies:
+class Latencies(Struct):
     """A histogram: how many took up to each of BOUNDS (the last bucket is open), and their sum in seconds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
@@ -22,8 +22,7 @@ class Latencies:
         self.total += seconds
 
 
-@dataclass(slots=True)
-class Stats:
+class Stats(Struct):
     """Rows and tokens of batches. `succeeded` and `failed` count rows that ended, `retried` attempts that did not."""
 
     succeeded: int = 0

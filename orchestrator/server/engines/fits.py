@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.server.engines.gpus import Group
 from orchestrator.server.engines.options import value_of
@@ -25,8 +26,7 @@ UNJUDGED = (
 """Options with which the files' size says little about the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class DoesNotFit:
+class DoesNotFit(Struct, frozen=True):
     """The reason why a model does not fit, with figures, and a hint. `passes`: other processes use the GPU."""
 
     reason: str

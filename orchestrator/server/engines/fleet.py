@@ -9,8 +9,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.errors import InputError, RefusedError, UsageError
 from orchestrator.server.engines import fits
@@ -31,8 +33,7 @@ HAS_VLLM = "import importlib.util as u, sys; s = u.find_spec('vllm'); sys.exit(n
 _is_hub_name = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?").fullmatch
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """The user's request. `gpus` None means all; `options` are vLLM's own."""
 
     model: str
@@ -42,8 +43,7 @@ class Wish:
     options: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """One engine to start; `name` is for people."""
 
     name: str
@@ -51,8 +51,7 @@ class Planned:
     log: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """The engines to start, and notes for the user."""
 
     engines: tuple[Planned, ...]

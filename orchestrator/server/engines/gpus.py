@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from orchestrator.core.errors import UsageError
 from orchestrator.server.engines.errors import EngineUnavailable
@@ -16,8 +17,7 @@ MIB = 1024**2
 NONE_THERE = "No devices were found"
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """`index` is nvidia-smi's. Memory in bytes; None if the GPU does not report it (memory shared with a CPU)."""
 
     index: int

@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.steps import say
 
 
-@dataclass(frozen=True, slots=True)
-class EngineDir:
+class EngineDir(Struct, frozen=True):
     """The folder that holds everything of the engine; deleting it removes the engine completely."""
 
     root: Path

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import OrchError, UsageError
@@ -33,8 +34,7 @@ PAUSE_SECONDS = 0.2
 UTILIZATION, MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class LocalEngineModel:
+class LocalEngineModel(Struct, frozen=True):
     """A model of a fleet: `weights` is a folder, a file or a name on the Hub; `options` are vLLM's."""
 
     name: str
@@ -44,8 +44,7 @@ class LocalEngineModel:
     options: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTerms:
+class LocalTerms(Struct, frozen=True):
     """Limits of a fleet: `gpus` None means all; `vram` is a quota in bytes of each GPU."""
 
     models: tuple[LocalEngineModel, ...]
@@ -54,8 +53,7 @@ class LocalTerms:
     python: Path | None = None
 
 
-@dataclass(slots=True)
-class _Refused:
+class _Refused(Struct):
     """An engine that could not start: it waits for its GPUs, or was given up."""
 
     report: EngineReport

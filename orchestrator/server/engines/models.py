@@ -6,8 +6,9 @@ import hashlib
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.core.errors import InputError
 from orchestrator.server.engines.errors import EngineUnavailable
@@ -30,8 +31,7 @@ PLAIN_TURNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """How to make a model: `script` runs in the engine's environment with the folder to fill and `arguments`.
 
     `uses` lists scripts beside it that it imports from.
@@ -80,8 +80,7 @@ RECIPES: Mapping[str, Recipe] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LocalModel:
+class LocalModel(Struct, frozen=True):
     """A model folder that vLLM can load. `max_model_len`: prompt and answer together, in tokens."""
 
     name: str

@@ -11,10 +11,11 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from msgspec import Struct
 
 from orchestrator.core.permissions import users_umask
 from orchestrator.server.engines.errors import EngineUnavailable
@@ -50,8 +51,7 @@ _ERROR = re.compile(r"(?:^|\s)((?:\w+\.)*\w+(?:Error|Exception): \S.{0,400}|erro
 _CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError|WorkerProc initialization failed")
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """A command, its complete environment, and its port: GET /health there answers 200 once it is ready."""
 
     command: tuple[str, ...]

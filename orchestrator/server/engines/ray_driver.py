@@ -10,9 +10,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import OrchError
@@ -37,8 +38,7 @@ STATES = {
 Key = tuple[str, Slots]
 
 
-@dataclass(frozen=True, slots=True)
-class RayModel:
+class RayModel(Struct, frozen=True):
     """A model of a fleet; `slots` are the numbers of its possible engines.
 
     `weights` is a folder on every node, or a name on the Hub; `gpus`, `cpus` and `resources` are those of one engine,
@@ -55,8 +55,7 @@ class RayModel:
     options: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RayTerms:
+class RayTerms(Struct, frozen=True):
     """The cluster and the Python for it; `vllm_python` is the nodes' Python with vLLM, None for Ray's own."""
 
     models: tuple[RayModel, ...]
@@ -65,8 +64,7 @@ class RayTerms:
     vllm_python: str | None = None
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     """The last state that was reported of an engine."""
 
     state: EngineState

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.engines.errors import EngineUnavailable
@@ -26,8 +27,7 @@ STARTED = "Ray runtime started"
 """Text that `ray start --block` writes once its processes run; it then stays in the foreground."""
 
 
-@dataclass(frozen=True, slots=True)
-class RayNode:
+class RayNode(Struct, frozen=True):
     """A node started here: its process, when that began (in the kernel's ticks), and the cluster it joined."""
 
     pid: int

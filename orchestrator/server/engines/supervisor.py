@@ -14,10 +14,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
+
+from msgspec import Struct
 
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.fleet import Planned
@@ -39,8 +40,7 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
+class RestartPolicy(Struct, frozen=True):
     """How long to wait before restarting an engine that died, and when to give it up. Times in seconds.
 
     The pause doubles with every death in a row, and is reset after `well` seconds of being ready. After `tries`
@@ -60,8 +60,7 @@ class RestartPolicy:
         return min(self.longest, self.first * 2.0 ** min(deaths - 1, 30))
 
 
-@dataclass(slots=True)
-class _Record:
+class _Record(Struct):
     """The deaths and failed starts of an engine since it last ran well."""
 
     deaths: int = 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.sanitize import shortened
@@ -14,8 +15,7 @@ MOST_DIGITS = 18
 """Most digits of a number that the database can store."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageAddress:
+class PageAddress(Struct, frozen=True):
     """Variable parts of a page's path, and its query."""
 
     path: Mapping[str, Any]
@@ -34,8 +34,7 @@ class PageAddress:
         return int(text)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """Content of a page: a template and its facts. `nav` is its menu entry; a `live` page is sent again on change."""
 
     template: str

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
+
+from msgspec.structs import replace
 
 from orchestrator.core.clock import now
 from orchestrator.core.durations import duration

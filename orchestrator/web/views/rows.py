@@ -6,9 +6,11 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState
@@ -56,8 +58,7 @@ AROUND = 500
 """Characters shown on both sides of a mark behind these."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowQuery:
+class RowQuery(Struct, frozen=True):
     """Conditions that an address states, as its form shows them and as the store takes them."""
 
     stated: dict[str, str]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from orchestrator.core import addresses
 from orchestrator.core.counts import number_of
@@ -35,8 +36,7 @@ ENDINGS: Mapping[Format, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """A written output: `bytes` of the file (None for a SQL table), `jsonl_bytes` as JSONL."""
 
     place: str

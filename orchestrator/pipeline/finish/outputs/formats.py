@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -44,8 +43,7 @@ class CountedLines:
             yield line
 
 
-@dataclass(frozen=True, slots=True)
-class TableShape:
+class TableShape(msgspec.Struct, frozen=True):
     """The shape of a table: a row per document if `wide`, else per merged row.
 
     `columns` are those it has, in this order; empty means all. With `excel`, spreadsheets read CSV as UTF-8, and no

@@ -6,7 +6,6 @@ A schema can say more than a column (unions, patterns, `allOf`); anything withou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -29,22 +28,19 @@ class Plain(StrEnum):
     INSTANT = "instant"  # aware UTC
 
 
-@dataclass(frozen=True, slots=True)
-class ListOf:
+class ListOf(msgspec.Struct, frozen=True):
     """A list of one kind."""
 
     item: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(msgspec.Struct, frozen=True):
     """Named fields, each of its kind; at least one."""
 
     fields: tuple[tuple[str, Kind], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class VectorOf:
+class VectorOf(msgspec.Struct, frozen=True):
     """A vector of `size` numbers (None: any), with the 32 bits in which models compute them."""
 
     size: int | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Protocol
@@ -113,16 +112,14 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class OutputColumn:
+class OutputColumn(msgspec.Struct, frozen=True):
     """A column with a name that is unique ignoring case, and its type."""
 
     name: str
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class _TaskColumns:
+class _TaskColumns(msgspec.Struct, frozen=True):
     """The columns of one task's answers: `width` of them from `start` on."""
 
     kind: Kind
