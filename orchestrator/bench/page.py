@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from orchestrator.bench.report import COLUMNS, TUNE_COLUMNS, BenchReport, bench_cells, rates_words, tune_cells
 from orchestrator.core.durations import HOUR, moment_words
 from orchestrator.reports.bars import Bar, Series, bars, groups_beside
-from orchestrator.reports.pages import LIST, PAID, page_template
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from orchestrator.reports.pages import LIST, PAID, template
 
 
 def bench_page(report: BenchReport) -> str:
@@ -20,7 +15,7 @@ def bench_page(report: BenchReport) -> str:
     measured = report.measured
     notes = [report.knee_words, *report.comparisons, *([] if report.tuned is None else [report.tuned.words])]
     notes += [] if report.rates is None else [rates_words(report.rates)]
-    return _page().render(
+    return template("bench_file.html").render(
         title=f"Bench: {report.title}",
         made=moment_words(report.at),
         verdict="" if report.verdict is None else report.verdict.sentence,
@@ -56,26 +51,3 @@ def _latency(report: BenchReport) -> str:
 def _modes(report: BenchReport) -> str:
     given = [Bar(one.mode.value, Decimal(round(one.rows_per_second * HOUR)), PAID) for one in report.measured.modes]
     return bars(given, lambda size: f"{size:,.0f} rows/h")
-
-
-@lru_cache(maxsize=1)
-def _page() -> Template:
-    return page_template(_BENCH_PAGE)
-
-
-_BENCH_PAGE = """\
-<h1>{{ title }}</h1>
-<p class="made">made {{ made }}</p>
-{% if verdict %}<p>{{ verdict }}</p>{% endif %}
-{% for plot in (throughput, latency, modes) if plot %}<figure>{{ plot | safe }}</figure>
-{% endfor %}
-{% macro filled(names, lines) %}<table class="cards">
-<thead><tr>{% for name in names %}<th>{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>{% for line in lines %}
-<tr>{% for cell in line %}<td data-name="{{ names[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}
-</tbody></table>{% endmacro %}
-{{ filled(columns, rows) }}
-{% if tune_rows %}{{ filled(tune_columns, tune_rows) }}{% endif %}
-{% for note in notes %}<p class="notes">{{ note }}</p>
-{% endfor %}</html>
-"""

@@ -11,8 +11,15 @@ from unicodedata import east_asian_width
 from orchestrator.core.sanitize import escape_controls, shortened
 
 WIDTH = 480.0
-_FONT, _LETTER, _GAP = 13.0, 7.2, 8.0
-"""Text size, width of an average letter, and space between a text and what it labels."""
+_FONT, _GAP = 13.0, 8.0
+"""Text size, and space between a text and what it labels."""
+_WIDTHS = {
+    **dict.fromkeys("ijl.,:;'|!", 4.8),
+    **dict.fromkeys("ftrI()[]-/ ", 6.2),
+    **dict.fromkeys("mwMW@%…—≈", 13.1),
+}
+_SMALL, _CAPITAL = 8.4, 10.2
+"""Widths of letters in the widest of the usual fonts; in any other, a text has room to spare."""
 _ROW, _PAIR_ROW = 28.0, 36.0
 _LEGEND, _AXIS, _COLUMNS = 28.0, 24.0, 170.0
 _TICKS_BELOW, _TICKS_BESIDE, _NAMES = 3, 5, 7
@@ -118,8 +125,14 @@ def _scale(sizes: Iterable[Decimal], room: float) -> Callable[[Decimal], float]:
 
 
 def _letters(text: str) -> float:
-    """Estimate the width of a text; the reader's font is unknown."""
-    return sum(_LETTER * (2 if east_asian_width(letter) in "WF" else 1) for letter in text)
+    """Return the most room that a text takes; the reader's font is unknown."""
+    return sum(map(_width, text))
+
+
+def _width(letter: str) -> float:
+    if east_asian_width(letter) in "WF":
+        return _FONT + 1
+    return _WIDTHS.get(letter, _CAPITAL if letter.isupper() else _SMALL)
 
 
 def _room(texts: Iterable[str]) -> float:

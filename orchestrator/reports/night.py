@@ -146,6 +146,11 @@ class Need(Struct, frozen=True):
     advice: str | None = None
     code: str | None = None
 
+    @property
+    def is_urgent(self) -> bool:
+        """True if it is about a whole job: its end, its output or its deadline."""
+        return self.kind in (NeedKind.JOB, NeedKind.OUTPUT, NeedKind.DEADLINE, NeedKind.WITHHELD)
+
     def __str__(self) -> str:
         return self.text if self.advice is None else f"{self.text} → {self.advice}"
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.clock import day
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.durations import day_words, duration, moment_words
-from orchestrator.core.model import JobState
+from orchestrator.core.model import JobId, JobState
 from orchestrator.core.money import money
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told
@@ -22,12 +22,9 @@ from orchestrator.policy.diff import Difference, RowChange, shown
 from orchestrator.policy.night_figures import DeadlineResult
 from orchestrator.reports.bars import Bar, bars
 from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
-from orchestrator.reports.pages import LIST, PAID, page_template
+from orchestrator.reports.pages import LIST, PAID, template
 from orchestrator.reports.quote_words import total_words
 from orchestrator.reports.words import marked_words, unpriced_words
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 MOST_FIELDS = 12
 """Most changed fields that a page lists; `--json` has all."""
@@ -46,12 +43,13 @@ _ORDER = (
 
 
 class Block(Struct, frozen=True):
-    """A section of the report: a table if it has `columns`, then sentences."""
+    """A section of the report: a plot (SVG) on pages, a table if it has `columns`, then sentences."""
 
     title: str
     columns: Row = ()
     rows: Sequence[Row] = ()
     notes: Sequence[str] = ()
+    plot: str = ""
 
 
 def title_of(report: NightReport) -> str:
@@ -285,14 +283,37 @@ def _md(text: str) -> str:
 
 def page(report: NightReport) -> str:
     """Render the report as an HTML page."""
-    return _page().render(
+    return template("night_file.html").render(
         title=title_of(report),
         subject=subject_of(report),
         headline=headline(report),
         made=moment_words(report.made_at),
         needs=report.needs,
-        jobs=[(job_title(job), [(block, _plot(block, job)) for block in blocks(job)]) for job in report.jobs],
+        jobs=sections(report),
+        links=False,
     )
+
+
+class JobSection(Struct, frozen=True):
+    """A job on a page: its blocks with their plots, and a note ahead of them."""
+
+    id: JobId
+    title: str
+    parts: Sequence[Block]
+    note: str = ""
+
+
+def sections(report: NightReport, notes: Mapping[str, str] = MappingProxyType({})) -> list[JobSection]:
+    """Return the jobs of a night as its page and its file show them; `notes` are by job."""
+    return [
+        JobSection(
+            job.facts.job.id,
+            job_title(job),
+            [replace(block, plot=_plot(block, job)) for block in blocks(job)],
+            notes.get(job.facts.job.id, ""),
+        )
+        for job in report.jobs
+    ]
 
 
 _COLOURS = {
@@ -330,39 +351,3 @@ def _plot(block: Block, job: JobReport) -> str:
             return bars(took, lambda seconds: duration(float(seconds)))
         case _:
             return ""
-
-
-@lru_cache(maxsize=1)
-def _page() -> Template:
-    return page_template(_PAGE, title="subject", style=_STYLE)
-
-
-_STYLE = """\
-h2 { font-size: 1.15rem; margin: 2rem 0 0 }
-h3 { font-size: 1rem; margin: 1.4rem 0 .2rem; color: var(--soft) }
-.needs { background: var(--card); border-left: .3rem solid #c53030; border-radius: .3rem; padding: .2rem 1rem }
-.needs h2 { margin: .6rem 0 0 }
-ul { padding-left: 1.2rem; margin: .5rem 0 }
-li { margin: .3rem 0; overflow-wrap: anywhere }
-"""
-_PAGE = """\
-<h1>{{ title }}</h1>
-<p>{{ headline }}</p>
-{% if needs %}<section class="needs"><h2>Needs attention</h2>
-<ul>{% for job, need in needs %}
-<li><b>{{ job }}</b>: {{ need | string | code }}</li>{% endfor %}
-</ul></section>
-{% endif %}{% for name, parts in jobs %}<h2>{{ name }}</h2>
-{% for block, plot in parts %}<h3>{{ block.title }}</h3>
-{% if plot %}<figure>{{ plot | safe }}</figure>
-{% endif %}{% if block.rows %}<table class="words{{ " cards" if block.columns | length > 2 }}">
-<thead><tr>{% for name in block.columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in block.rows %}
-<tr>{% for cell in row %}<td data-name="{{ block.columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}
-</tbody></table>
-{% endif %}{% if block.notes %}<ul>{% for note in block.notes %}
-<li>{{ note }}</li>{% endfor %}
-</ul>
-{% endif %}{% endfor %}{% endfor %}<p class="made">made {{ made }}</p>
-</html>
-"""

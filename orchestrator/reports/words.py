@@ -47,6 +47,21 @@ def cost_title(report: CostReport) -> str:
     return f"Cost by {report.by}" + (f", {span_words(*report.days)}" if report.days else "")
 
 
+def cost_headline(report: CostReport) -> str:
+    """Sum a cost report up in a sentence, for a reader who reads no table."""
+    total = report.total
+    about, each = "≈" if total.estimated else "", total.per_document
+    words = [f"{number_of(total.documents, 'document')} for {about}{money(total.cost)}"]
+    words += [] if each is None else [f"{money(each)} each"]
+    if total.listed.cost and total.cost != total.listed.cost:
+        times = total.cost / total.listed.cost
+        share = f"{abs(times - 1):.0%} {'less' if times < 1 else 'more'} than at list price"
+        words.append(share if times < 2 else f"{times:,.0f} times the list price")
+    if total.wasted and total.cost:
+        words.append(f"{total.wasted / total.cost:.1%} of it wasted")
+    return ", ".join(words)
+
+
 def cost_cells(report: CostReport) -> list[tuple[str, ...]]:
     """Return a cost report as header, lines and total, without columns that are empty throughout."""
     cells = [_cost_cells(line) for line in (*report.lines, report.total)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,8 +11,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import anyio
 import anyio.to_thread
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -24,8 +23,8 @@ from starlette.staticfiles import StaticFiles
 
 from orchestrator import __version__
 from orchestrator.core.errors import OrchError, UsageError
-from orchestrator.core.sanitize import escape_controls
 from orchestrator.daemon.lock import running_daemon
+from orchestrator.reports.markup import environment
 from orchestrator.web import actions, figures
 from orchestrator.web.access import SESSION_SECONDS, PageAccess, Visitor
 from orchestrator.web.guard import FORM, VISITOR, Guard, form_of
@@ -99,6 +98,7 @@ class Pages:
             *(route for route, _ in self._routes),
             Route("/jobs/{job}/rows/{seq}/picture/{number}", self._picture, methods=["GET"]),
             Route("/jobs/{job}/rows.{form}", self._download, methods=["GET"]),
+            Route("/cost.html", self._cost_file, methods=["GET"]),
             Route("/metrics", self._scraped, methods=["GET"]),
             Route("/do/{action}", self._act, methods=["POST"]),
             Route("/live", self._events, methods=["GET"]),
@@ -206,6 +206,15 @@ class Pages:
         headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}"}
         return StreamingResponse(lines, media_type=kind, headers=headers)
 
+    async def _cost_file(self, request: Request) -> Response:
+        address = PageAddress(request.path_params, request.query_params)
+        try:
+            text = await self._threaded(lambda: others.cost_file(self._readers(), address))
+        except OrchError as caught:
+            return await self._refused(caught, request)
+        # It is kept or sent, not shown here: it has styles of its own, which these pages forbid.
+        return HTMLResponse(text, headers={"content-disposition": "attachment; filename=cost.html"})
+
     async def _scraped(self, request: Request) -> Response:
         try:
             return Response(await self._threaded(self._metrics.text), media_type=CONTENT_TYPE)
@@ -293,23 +302,7 @@ class _Static(StaticFiles):
 
 
 def _templates() -> Environment:
-    def shown(value: Any) -> Any:
-        return escape_controls(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters: Mapping[str, Callable[..., Any]] = {
-        **figures.FORMS,
-        "code": figures.code,
-        "moment": figures.moment,
-        "breakable": figures.breakable,
-    }
-    environment.filters.update(filters)
-    environment.globals.update(figure=figures.figure)
-    return environment
+    made = environment(HERE / "templates")
+    made.filters.update(figures.FORMS, moment=figures.moment)
+    made.globals.update(figure=figures.figure)
+    return made

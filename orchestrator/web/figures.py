@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from msgspec import Struct
 
 from orchestrator.core.durations import duration
@@ -17,8 +16,6 @@ from orchestrator.core.sanitize import escape_controls
 
 NOTHING = "—"
 _SAME_ZONE = "%H:%M %Z"
-_SEAM = re.compile(r"(?<=[/\\_@=:&?+])(?=\w)|(?<=\.)(?=\w{5})")
-"""Places where a name may continue in the next line; an ending such as `.json` stays with it."""
 
 
 class CommandJson(Struct, frozen=True):
@@ -118,19 +115,3 @@ def moment(at: datetime | str | None, form: str = "moment") -> Markup:
     shown = {"moment": "%a %d %b %H:%M", "clock": "%H:%M:%S", "day": "%a %d %b"}[form]
     iso = found.isoformat(timespec="seconds").replace("+00:00", "Z")
     return Markup(made).format(iso, form, f"{here:{_SAME_ZONE}}", minutes, f"{here:{shown}}")
-
-
-def code(text: str) -> Markup:
-    """Show the parts between backticks as code."""
-    parts = escape_controls(text).split("`")
-    if len(parts) % 2 == 0:
-        return escape(escape_controls(text))
-    made = (
-        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
-    )
-    return Markup("").join(made)
-
-
-def breakable(name: Any) -> Markup:
-    """Let a long name, such as a path, break between its parts instead of inside a word."""
-    return Markup("<wbr>").join(_SEAM.split(escape_controls(str(name))))

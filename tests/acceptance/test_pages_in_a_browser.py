@@ -26,7 +26,11 @@ addEventListener("load", () => {
   const cut = parts.filter((one) => one instanceof HTMLElement && (
     one.getBoundingClientRect().right > all.clientWidth + 1
     || (one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX !== "visible")));
-  parent.postMessage([all.scrollWidth, all.clientWidth, parts.length, asked, cut.length].join(), "*");
+  const outside = [...document.querySelectorAll("svg text")].filter((one) => {
+    const box = one.getBoundingClientRect(), picture = one.ownerSVGElement.getBoundingClientRect();
+    return box.left < picture.left - 1 || box.right > picture.right + 1 || box.bottom > picture.bottom + 1;
+  });
+  parent.postMessage([all.scrollWidth, all.clientWidth, parts.length, asked, cut.length, outside.length].join(), "*");
 });
 </script>"""
 # A browser's own window is never as narrow as a phone.
@@ -70,7 +74,7 @@ def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 def seen(browser: str, page: Path, width: int) -> tuple[int, ...]:
-    """How wide page and window are; how many parts have a height, requests were made, and parts are cut."""
+    """How wide page and window are; numbers of parts with a height, requests, parts cut, and texts outside charts."""
     probed, frame = (page.with_name(f"{page.stem}-{what}-{width}.html") for what in ("probed", "frame"))
     probed.write_text(page.read_text(encoding="utf-8").replace("</html>", f"{PROBE}</html>"), encoding="utf-8")
     frame.write_text(FRAME.replace("{name}", probed.name).replace("{width}", str(width)), encoding="utf-8")
@@ -85,9 +89,10 @@ def seen(browser: str, page: Path, width: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("kind", ["night", "cost"])
 def test_a_page_is_readable_on_a_phone_and_at_a_desk(browser: str, pages: dict[str, Path], kind: str) -> None:
     for width in (PHONE, DESK):
-        wide, window, parts, asked, cut = seen(browser, pages[kind], width)
+        wide, window, parts, asked, cut, outside = seen(browser, pages[kind], width)
         assert window == width
         assert wide <= window, f"at {width} points the page is {wide} wide, and has to be pushed to and fro"
         assert parts > 20, "nothing is shown"
         assert cut == 0, f"at {width} points {cut} parts of the page have to be pushed to and fro"
+        assert outside == 0, f"at {width} points {outside} labels leave their chart"
         assert asked == 0, "a page that is sent by mail has all that it needs"

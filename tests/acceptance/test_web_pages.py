@@ -426,6 +426,20 @@ def test_a_missed_deadline_shows_on_every_page_that_names_it(home: WebHome, clie
     assert 'title="missed"' not in client.get(f"/jobs?q={home.running.id}").text
 
 
+def test_the_money_page_has_a_chart_and_is_downloaded_as_a_file_to_send(
+    home: WebHome, client: httpx2.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = client.get("/money?by=job&since=all").text
+    chart = shown[shown.index("<svg xmlns") : shown.index("</svg>", shown.index("<svg xmlns")) + 6]
+    told = client.get("/cost.html?by=job&since=all")
+    assert told.headers["content-disposition"] == "attachment; filename=cost.html"
+    assert chart in told.text
+    assert run(["report", "cost", "--by", "job", "--html", str(home.root / "cost.html")]) == 0
+    capsys.readouterr()
+    assert told.text == (home.root / "cost.html").read_text(encoding="utf-8")
+    assert client.get("/cost.html?by=nonsense&since=ever").status_code == 200
+
+
 def test_two_runs_of_one_job_are_compared_unless_others_are_chosen(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/nights")
     assert tab.js("[...document.querySelectorAll('select')].map(one => one.value)") == [home.old.id, home.new.id]

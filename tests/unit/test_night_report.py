@@ -290,7 +290,7 @@ def test_the_page_needs_nothing_else_and_has_its_plots() -> None:
     assert "@import" not in text
     assert "url(http" not in text
     for words in ("Needs attention", "1 min 30 s", "≈$1.50", "forecast (p50)", "t.party"):
-        assert words in text
+        assert words in text.replace("<wbr>", "")
     assert page(night()) == text, "the same night is the same page"
 
 

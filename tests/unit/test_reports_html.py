@@ -17,8 +17,9 @@ from orchestrator.core.money import money
 from orchestrator.policy.calibration import calibrate
 from orchestrator.reports.cost import CostLine, CostReport, Estimate
 from orchestrator.reports.layout import Line
+from orchestrator.reports.markup import breakable
 from orchestrator.reports.pages import DAYS, GROUPS, cost_page
-from orchestrator.reports.words import cost_cells, cost_notes
+from orchestrator.reports.words import cost_cells, cost_headline, cost_notes
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 TRICKY = "$a$ & <b>[bold]"
@@ -138,7 +139,7 @@ class _Page(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text: list[str] = []
-        self.feed(page)
+        self.feed(page.replace("<wbr>", ""))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
@@ -207,6 +208,31 @@ def test_a_page_of_nothing_says_so() -> None:
     page = cost_page(CostReport("job", "openai:gpt-5-nano", [], line("total", "0")), NOW, None)
     assert "Nothing was paid for." in page
     assert "<svg" not in page
+
+
+def test_a_cost_page_sums_up_in_a_sentence() -> None:
+    assert cost_headline(report("a")) == "2 documents for $0.5000, $0.2500 each, 75% less than at list price"
+    dear = line("total", "9", wasted=Decimal("0.09"))
+    told = cost_headline(replace(report("a"), total=dear))
+    assert told == "2 documents for $9.00, $4.50 each, 4 times the list price, 1.0% of it wasted"
+    assert cost_headline(replace(report("a"), total=line("total", "3"))).endswith("50% more than at list price")
+    assert cost_headline(replace(report("a"), total=line("total", "2"))) == "2 documents for $2.00, $1.00 each"
+    assert "above list price" in cost_page(replace(report("a"), total=dear), NOW, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("folder/of/letter.txt", "folder/<wbr>of/<wbr>letter.txt"),
+        ("task.of_each_agreement", "task.<wbr>of_<wbr>each_<wbr>agreement"),
+        ("≈$0.000072", "≈$0.000072"),
+        ("vertragspruefung-liegenschaften", "vertragspruefung-liegenschaften"),
+        ("w" * 50, "<wbr>".join(["w" * 24, "w" * 24, "ww"])),
+        ("<b>", "&lt;b&gt;"),
+    ],
+)
+def test_names_break_between_their_parts(name: str, shown: str) -> None:
+    assert breakable(name) == shown
 
 
 def test_the_same_report_gives_the_same_page() -> None:

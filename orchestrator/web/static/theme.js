@@ -14,6 +14,5 @@
     const next = shown === "dark" ? "light" : "dark";
     apply(next);
     try { localStorage.setItem("orch-theme", next); } catch { /* it holds for this page */ }
-    document.dispatchEvent(new Event("orch:theme"));
   });
 })();

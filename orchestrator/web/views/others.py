@@ -21,8 +21,10 @@ from orchestrator.reports.backends import backends_report
 from orchestrator.reports.cost_reader import GROUPS, cost_of
 from orchestrator.reports.listings import held_json, night_json, schedule_json, standing_json
 from orchestrator.reports.night import NightReport, last_runs, night_of
-from orchestrator.reports.night_pages import blocks, headline, job_title
+from orchestrator.reports.night_pages import headline, sections
 from orchestrator.reports.night_reader import compare, job_report, jobs_of
+from orchestrator.reports.pages import cost_page, cost_plot
+from orchestrator.reports.words import cost_headline
 from orchestrator.settings.config import Config
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.reader import HomeReader
@@ -35,6 +37,7 @@ NIGHTS = 30
 DIFFERENT = 100
 SPANS = ("7d", "30d", "90d", "all")
 HELD = 100
+_LARGE = "The documents of so large a job are not compared here: `orch report night {}` does."
 MOST_ROWS = 100_000
 """Most rows of a job whose documents a page compares with the run before, in two to five seconds."""
 
@@ -144,15 +147,8 @@ def night(reader: HomeReader, address: PageAddress) -> View:
             "told": CommandJson(f"report night {day}", report.to_json()),
             "headline": headline(report),
             "needs": report.needs,
-            "jobs": [
-                {
-                    "title": job_title(job),
-                    "job": job.facts.job,
-                    "blocks": blocks(job),
-                    "is_large": job.facts.job.id in large,
-                }
-                for job in report.jobs
-            ],
+            "jobs": sections(report, dict.fromkeys(large, _LARGE.format(day))),
+            "links": True,
         },
         live=False,
     )
@@ -174,24 +170,10 @@ def diff(reader: HomeReader, address: PageAddress) -> View:
 def money(reader: HomeReader, address: PageAddress) -> View:
     """Show what was paid, by a chosen group, beside list prices, forecasts and budgets."""
     settings = _settings(reader)
-    by = address.query.get("by", "day")
-    if by not in GROUPS:
-        by = "day"
-    span = address.query.get("since", "30d")
-    span = span if span in SPANS else "30d"
-    seconds = seconds_of(span)
-    since = None if seconds is None else now() - timedelta(seconds=seconds)
+    by, span, since = _span(address)
     option = "" if since is None else f" --since {span}"
     report = cost_of(reader.store, settings, by, since, None)
     told = CommandJson(f"report cost --by {by}{option}", report.to_json())
-    days = report if by == "day" else cost_of(reader.store, settings, "day", since, None)
-    plot = {
-        "x": [line.group for line in days.lines],
-        "series": [
-            {"label": "paid", "values": [float(line.cost) for line in days.lines]},
-            {"label": "list price", "values": [float(line.listed.cost) for line in days.lines]},
-        ],
-    }
     standings = SharedBudgets(reader.store, settings, now).standings()
     return View(
         "money.html",
@@ -203,16 +185,33 @@ def money(reader: HomeReader, address: PageAddress) -> View:
             "span": span,
             "spans": SPANS,
             "told": told,
+            "headline": cost_headline(report) if report.lines else "",
             "order": sorted(range(len(report.lines)), key=lambda n: report.lines[n].group, reverse=True)
             if by == "day"
             else sorted(range(len(report.lines)), key=lambda n: report.lines[n].cost, reverse=True),
-            "plot": plot,
+            "plot": cost_plot(report),
             "budgets": CommandJson("budget", [standing_json(one) for one in standings]),
             "forecasts": CommandJson(
                 f"report forecast{option}", [one.to_json() for one in calibrate(reader.store.forecasts.since(since))]
             ),
         },
     )
+
+
+def cost_file(reader: HomeReader, address: PageAddress) -> str:
+    """Return the cost report of the Money page as a file to send."""
+    by, span, since = _span(address)
+    return cost_page(
+        cost_of(reader.store, _settings(reader), by, since, None), now(), None if since is None else span
+    )
+
+
+def _span(address: PageAddress) -> tuple[str, str, datetime | None]:
+    """Return the group that an address names, how far it goes back, and the time."""
+    by, span = address.query.get("by", "day"), address.query.get("since", "30d")
+    by, span = by if by in GROUPS else "day", span if span in SPANS else "30d"
+    seconds = seconds_of(span)
+    return by, span, None if seconds is None else now() - timedelta(seconds=seconds)
 
 
 def backends(reader: HomeReader, address: PageAddress) -> View:

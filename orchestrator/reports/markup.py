@@ -1,0 +1,54 @@
+"""HTML of the pages and of reports as files: the environment of their templates, and text that stays text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from orchestrator.core.sanitize import escape_controls
+
+TEMPLATES = Path(__file__).parent / "templates"
+LONGEST = 24
+"""Letters of a name that stay together; a longer part may continue anywhere in the next line."""
+_SEAM = re.compile(r"(?<=[/\\_@=:&?+])(?=\w)|(?<=\.)(?=[^\W\d]\w{4})")
+"""Places where a name may continue in the next line; an ending such as `.json` stays with it."""
+_LONG = re.compile(rf"[^\s-]{{{LONGEST}}}(?=[^\s-])")
+
+
+def environment(*folders: Path) -> Environment:
+    """Return an environment for templates of these folders, and of reports. It escapes every value."""
+    made = Environment(
+        loader=FileSystemLoader([*folders, TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(code=code, breakable=breakable)
+    return made
+
+
+def _shown(value: Any) -> Any:
+    return escape_controls(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def code(text: str) -> Markup:
+    """Show the parts between backticks as code."""
+    parts = escape_controls(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape(escape_controls(text))
+    made = (
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
+    return Markup("").join(made)
+
+
+def breakable(name: Any) -> Markup:
+    """Let a long name, such as a path, break between its parts instead of inside a word."""
+    parts = (_LONG.sub(r"\g<0>\0", part).split("\0") for part in _SEAM.split(escape_controls(str(name))))
+    return Markup("<wbr>").join(piece for part in parts for piece in part)
