@@ -159,10 +159,11 @@ def test_an_upstream_that_dies_in_the_middle(
     upstream = make_upstream(slots=4, latency_ms=30)
     write_config(orch_home, [upstream.base_url], retry_delay=0.01, patience=1, max_concurrency=8)
     ids = [f"r{number}" for number in range(100)]
+    hanging = set(ids[60:64])  # at their first try, one in each slot: it dies in the middle, however late that is
     batch = tmp_path / "batch.jsonl"
-    batch.write_bytes(jsonl([row(custom_id) for custom_id in ids]))
+    batch.write_bytes(jsonl([row(one, f"{one} [[fault:hang:1]]" if one in hanging else one) for one in ids]))
     process = run_orch.start("run", str(batch), "-q")
-    upstream.wait_for_requests(40)
+    wait_until(lambda: hanging <= upstream.counts().keys())
     upstream.kill()
     assert process.wait(PATIENCE) == 4
     assert "no upstream took a row for" in run_orch.output(process)

@@ -383,11 +383,12 @@ def test_the_same_run_twice_at_once_is_one_job(slow: Upstream, run_orch: Orch, t
     write_batch_file(tmp_path / "one.jsonl", 20)
     first = run_orch.start("run", str(tmp_path / "one.jsonl"))
     wait_until(lambda: len(slow.requests()) > 2)
-    second = run_orch.start("run", str(tmp_path / "one.jsonl"))
+    with slow.held():
+        second = run_orch.start("run", str(tmp_path / "one.jsonl"))
+        wait_until(lambda: "resuming where it stopped" in run_orch.output(second))
 
     assert first.wait(PATIENCE) == 0
     assert second.wait(PATIENCE) == 0
-    assert "resuming where it stopped" in run_orch.output(second)
     assert set(slow.counts().values()) == {1}
     assert len(json.loads(run_orch("status", "--json").stdout)) == 1
 

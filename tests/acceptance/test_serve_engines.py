@@ -65,7 +65,7 @@ def test_an_engine_that_is_killed_costs_no_row(run_orch: Orch, engine: tuple[str
         wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed >= 20)
         os.kill(starts(tmp_path)[0]["pid"], signal.SIGKILL)
         ended(sdk, batch.id, 60).check(ids)
-        assert health(sdk)["engines"][0]["starts"] == 2
+        wait_until(lambda: health(sdk)["engines"][0]["starts"] == 2)
     assert "engine on the CPU: the engine was killed by SIGKILL; started again in 1 s" in run_orch.output(process)
 
 
