@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.cli import Orch
 from tests.support.clock import HeldClock
-from tests.support.databases import new_sqlite, postgres_template
+from tests.support.databases import MigratedDatabases, new_sqlite, postgres_template
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.process import Upstream, upstreams
 from tests.support.sparing import spare_the_disk
@@ -116,15 +116,15 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def migrated_template(postgres: PostgresServer) -> Iterator[str]:
-    with postgres_template(postgres) as name:
-        yield name
+def migrated_databases(postgres: PostgresServer) -> Iterator[MigratedDatabases]:
+    with postgres_template(postgres) as name, MigratedDatabases(postgres, name) as databases:
+        yield databases
 
 
 @pytest.fixture
-def migrated_url(postgres: PostgresServer, migrated_template: str) -> Iterator[str]:
-    """A fresh database on Postgres that has its tables."""
-    with postgres.database(migrated_template) as url:
+def migrated_url(migrated_databases: MigratedDatabases) -> Iterator[str]:
+    """A database on Postgres that has its tables, and nothing in them."""
+    with migrated_databases.one() as url:
         yield url
 
 

@@ -498,8 +498,7 @@ def either(
             with desk_of(emulator, folder, monkeypatch) as desk:
                 yield desk
             return
-        template = request.getfixturevalue("migrated_template")
-        database = request.getfixturevalue("postgres").database(template)
+        database = request.getfixturevalue("migrated_databases").one()
         with database as url, desk_of(emulator, folder, monkeypatch, url) as desk:
             yield desk
 

@@ -69,6 +69,12 @@ class PostgresServer:
             # FORCE: a test may have killed a client whose connection is still there.
             self._admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(named))
 
+    def end_clients(self, database: str) -> None:
+        """End whoever is connected to a database, and wait until they are gone."""
+        self._admin.execute(
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s", [database]
+        )
+
     def tell(self, statement: LiteralString) -> None:
         self._admin.execute(statement)
 

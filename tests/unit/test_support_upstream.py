@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from tests.support.answers import echo, satisfy
 from tests.support.cli import Orch, write_config
 from tests.support.client import chat_body, get, post, raw_post, read_answer, received_until_closed, send_raw
+from tests.support.databases import MigratedDatabases
 from tests.support.faults import Fault, due, faults_in
 from tests.support.postgres import PostgresServer
 from tests.support.process import ROOT, Upstream, wait_until
@@ -385,6 +386,30 @@ def test_a_postgres_database_goes_with_its_test_though_somebody_is_connected(pos
         connection = psycopg.connect(url.replace("+psycopg", ""))
     with connection, pytest.raises(psycopg.OperationalError):
         connection.execute("SELECT 1")
+
+
+ALERT = "INSERT INTO alerts (key, at, kind, message, action) VALUES ('k', 0, 'late', 'm', 'a')"
+
+
+def test_a_database_is_used_again_if_its_rows_are_all_that_changed(migrated_databases: MigratedDatabases) -> None:
+    def written(*statements: str) -> str:
+        with migrated_databases.one() as url:
+            engine = sa.create_engine(url)
+            with engine.begin() as connection:
+                assert connection.scalar(sa.text("SELECT count(*) FROM alerts")) == 0
+                assert connection.scalar(sa.text("SELECT count(*) FROM pg_stats WHERE tablename = 'alerts'")) == 0
+                connection.execute(sa.text(ALERT))
+                assert connection.scalar(sa.text("SELECT id FROM alerts")) == 1
+                for statement in statements:
+                    connection.execute(sa.text(statement))
+            engine.dispose()
+        return url
+
+    first = written("ANALYZE alerts")
+    assert written("ALTER TABLE alerts ADD COLUMN more INTEGER") == first
+    second = written("GRANT SELECT ON alerts TO PUBLIC")
+    third = written("UPDATE alembic_version SET version_num = '0001'")
+    assert len({first, second, third, written()}) == 4
 
 
 def test_the_command_line_runs_apart_from_the_developers_settings(
