@@ -318,7 +318,7 @@ def _examine_engines(name: str, backend: EnginesBackend) -> Iterator[Found]:
 
 
 def _examine_ray(name: str, backend: RayBackend) -> Iterator[Found]:
-    from orchestrator.server.engines.ray_process import cluster_status
+    from orchestrator.ray.process import cluster_status
 
     engines = f"at most {backend.most_engines} engines"
     yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {engines}", 0

@@ -18,9 +18,9 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
 from orchestrator.daemon.drivers import driver_for
 from orchestrator.daemon.fleets import FleetController
+from orchestrator.ray.process import require_ray
 from orchestrator.server.engine_control import SteeredServer
 from orchestrator.server.engines.options import check_options, value_of
-from orchestrator.server.engines.ray_process import require_ray
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import ClusterModel, RayBackend

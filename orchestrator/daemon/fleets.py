@@ -8,20 +8,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.core.engines import EngineHold, EngineProgress, EngineState, ModelDemand
 from orchestrator.core.errors import BackendError, OrchError
-from orchestrator.daemon.drivers import AnyFleet, model_terms
+from orchestrator.daemon.drivers import AnyFleet
 from orchestrator.daemon.held_gpus import HeldGpus
 from orchestrator.daemon.wanted_engines import Wished, read_wishes
 from orchestrator.policy import fleet as policy
 from orchestrator.policy.degradation import SpeedWatch
-from orchestrator.policy.fleet import EngineStep, EngineView, EngineWish, FleetTerms, StepCause, StepKind
+from orchestrator.policy.fleet import EngineStep, EngineView, EngineWish, FleetTerms, ModelTerms, StepCause, StepKind
 from orchestrator.policy.fleet_size import RateWatch
 from orchestrator.policy.planner.stints import work_of
 from orchestrator.server.engines.driver import EngineDriver, EngineReport, Slots
+from orchestrator.settings.backends import RayBackend
 
 log = logging.getLogger(__name__)
 
@@ -184,8 +186,20 @@ class FleetController:
 
     def _terms(self, slots: Slots) -> FleetTerms:
         settings = self._settings
-        models = model_terms(settings, self._starts, self._rates, START_SECONDS)
+        models = tuple(map(self._model_terms, settings.model_names))
         return FleetTerms(slots, models, settings.open_hours, settings.idle)
+
+    def _model_terms(self, name: str) -> ModelTerms:
+        settings, start = self._settings, self._starts.get(name, START_SECONDS)
+        if isinstance(settings, RayBackend):
+            least, most = settings.models[name].engines
+            first = sum(settings.models[one].engines[1] for one in takewhile(name.__ne__, settings.models))
+            rate = (self._rates[name].rate if name in self._rates else None) or settings.rows_per_second
+            return ModelTerms(
+                name, start_seconds=start, rate=rate, own=tuple(range(first, first + most)), least=least
+            )
+        model = settings.models[name]
+        return ModelTerms(name, model.tensor_parallel, model.swap == "sleep", start, settings.rows_per_second)
 
     def _wishes(self, now: datetime) -> dict[str, EngineWish]:
         """Return the valid wishes; a start wish expires once the model has been idle for the idle time."""

@@ -31,10 +31,10 @@ from orchestrator.documents.types import Document, DocumentProblem, ExtractionEr
 from orchestrator.documents.unpacking import LEAST_UNPACKED
 
 if TYPE_CHECKING:
-    from orchestrator.core.bounded.cluster_pool import ClusterPool, ClusterTask
     from orchestrator.documents.converter import Converted, Converter
     from orchestrator.documents.downloads import Downloads
     from orchestrator.documents.remote import RemoteObject
+    from orchestrator.ray.reading_pool import ClusterPool, ClusterTask
     from orchestrator.settings.config import ReadingSettings
 
 _HERE = "orchestrator.documents.confined:"
@@ -322,7 +322,7 @@ class Readers:
 
 
 def _cluster_pool(settings: ReadingSettings, python: str, limits: WorkerLimits) -> ClusterPool:
-    from orchestrator.core.bounded.cluster_pool import Cluster, ClusterPool
+    from orchestrator.ray.reading_pool import Cluster, ClusterPool
 
     cluster = Cluster(Path(python).expanduser(), settings.address)
     return ClusterPool(cluster, settings.workers, limits, interrupts.check)

@@ -23,8 +23,8 @@ from orchestrator.daemon import fleets
 from orchestrator.daemon.drivers import driver_for
 from orchestrator.daemon.fleets import FleetController
 from orchestrator.daemon.health import last_to_fail
-from orchestrator.server.engines import ray_driver
-from orchestrator.server.engines.ray_process import require_ray
+from orchestrator.ray import driver as ray_driver
+from orchestrator.ray.process import require_ray
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import RayBackend

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.bounded.cluster_pool import Cluster, ClusterPool
 from orchestrator.core.bounded.process import WorkerLimits
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.core.interrupts import Interrupted
 from orchestrator.documents import Document, DocumentProblem, Readers, UnreadableDocument, sources
+from orchestrator.ray.reading_pool import Cluster, ClusterPool
 from orchestrator.settings.config import ReadingSettings, parse
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.job_spec import DocumentSource

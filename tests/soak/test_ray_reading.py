@@ -63,7 +63,7 @@ def test_a_node_is_lost_and_every_document_is_read_once_in_order(tmp_path: Path)
                 there += reading
             lost.result()
             rest = time.monotonic() - started
-            [child] = (pid for pid in below(os.getpid()) if "cluster_child.py" in command_of(pid))
+            [child] = (pid for pid in below(os.getpid()) if "ray/reading_child.py" in command_of(pid))
             again = Path(f"/proc/{child}/fd/2").read_text().count("1. time:")
         wait_until(lambda: not Path(f"/proc/{child}").exists())
     sys.stderr.write(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.server.engines.ray_process import CHILD
+from orchestrator.ray.process import CHILD
 
 NAMES = {
     "ray": "import threading\ndef init(**terms): threading.Event().wait()\n",

@@ -27,30 +27,12 @@ from orchestrator.server.engines.local_engine import LocalEngine
 from orchestrator.server.engines.options import check_options, value_of
 from orchestrator.server.engines.supervisor import RestartPolicy
 from orchestrator.server.listen import outlived
+from orchestrator.settings.backends import EnginesBackend
 
 AGAIN_SECONDS = 10.0
 """Seconds between two checks of GPUs that are not free."""
 PAUSE_SECONDS = 0.2
 UTILIZATION, MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes"
-
-
-class LocalEngineModel(Struct, frozen=True):
-    """A model of a fleet: `weights` is a folder, a file or a name on the Hub; `options` are vLLM's."""
-
-    name: str
-    weights: str
-    tensor_parallel: int = 1
-    sleeps: bool = False
-    options: tuple[str, ...] = ()
-
-
-class LocalTerms(Struct, frozen=True):
-    """Limits of a fleet: `gpus` None means all; `vram` is a quota in bytes of each GPU."""
-
-    models: tuple[LocalEngineModel, ...]
-    gpus: tuple[int, ...] | None = None
-    vram: int | None = None
-    python: Path | None = None
 
 
 class _Refused(Struct):
@@ -66,17 +48,16 @@ class LocalDriver:
     def __init__(
         self,
         root: Path,
-        terms: LocalTerms,
+        settings: EnginesBackend,
         environ: Mapping[str, str],
         tell: Callable[[str], None],
         patience: RestartPolicy | None = None,
     ) -> None:
         self._root = root
-        self._terms = terms
+        self._settings = settings
         self._environ = environ
         self._tell = tell
         self._patience = patience or RestartPolicy()
-        self._models = {model.name: model for model in terms.models}
         self._stack = ExitStack()
         self._engines: dict[tuple[str, Slots], LocalEngine] = {}
         self._refused: dict[tuple[str, Slots], _Refused] = {}
@@ -86,16 +67,19 @@ class LocalDriver:
     def prepare(self, is_over: Callable[[], bool]) -> Slots:
         if self._slots is not None:
             return self._slots
-        for model in self._terms.models:
+        models = self._settings.models
+        for model in models.values():
             check_options(model.options)
-        self._python, self._environment, is_cpu_build = find_python(self._terms.python, self._environ)
+        given = self._settings.vllm_python
+        python = None if given is None else Path(given).expanduser()
+        self._python, self._environment, is_cpu_build = find_python(python, self._environ)
         self._is_cpu = is_cpu_build or not (found := find_gpus(self._environ))
-        if self._is_cpu and self._terms.gpus is not None:
+        if self._is_cpu and self._settings.gpus is not None:
             raise UsageError("orch.toml names gpus, and this machine, or the vLLM on it, has none")
         slots = (0,) if self._is_cpu else self._gpus_of(found)
-        for model in self._terms.models:
+        for name, model in models.items():
             if model.tensor_parallel > len(slots):
-                raise UsageError(f"model {model.name} takes {model.tensor_parallel} GPUs, and there are {len(slots)}")
+                raise UsageError(f"model {name} takes {model.tensor_parallel} GPUs, and there are {len(slots)}")
 
         # Each engine's leash holds the lock until the last process of the engine is gone.
         def pause() -> bool:
@@ -104,8 +88,8 @@ class LocalDriver:
 
         self._held = self._stack.enter_context(outlived(self._root, "engines.lock", pause))
         keys = [
-            (model.name, slots[at : at + model.tensor_parallel])
-            for model in self._terms.models
+            (name, slots[at : at + model.tensor_parallel])
+            for name, model in models.items()
             for at in range(0, len(slots) - model.tensor_parallel + 1, model.tensor_parallel)
         ]
         self._ports = dict(zip(keys, engine_ports(self._root, len(keys)), strict=True))
@@ -114,9 +98,9 @@ class LocalDriver:
 
     def _gpus_of(self, found: list[Gpu]) -> Slots:
         there = tuple(gpu.index for gpu in found)
-        if missing := [index for index in self._terms.gpus or () if index not in there]:
+        if missing := [index for index in self._settings.gpus or () if index not in there]:
             raise UsageError(f"GPU {missing[0]} is not on this machine; there are: {', '.join(map(str, there))}")
-        return self._terms.gpus or there
+        return self._settings.gpus or there
 
     def start(self, model: str, slots: Slots) -> None:
         key = (model, slots)
@@ -125,7 +109,7 @@ class LocalDriver:
         if before is not None and waits and time.monotonic() - before.since < AGAIN_SECONDS:
             return
         try:
-            found, problem = self._planned(self._models[model], slots)
+            found, problem = self._planned(model, slots)
         except OrchError as error:
             self._refuse(key, EngineState.GIVEN_UP, str(error))
             return
@@ -136,12 +120,16 @@ class LocalDriver:
         self._tell(f"starting {model} on {found.name} (log: {found.log})")
         self._engines[key] = LocalEngine(
             model, slots, found, self._patience, self._tell, (self._held,),
-            self._models[model].sleeps and not self._is_cpu, self._memory,
+            self._sleeps(model), self._memory,
         )  # fmt: skip
 
-    def _planned(self, model: LocalEngineModel, slots: Slots) -> tuple[Planned, fits.DoesNotFit | None]:
+    def _sleeps(self, model: str) -> bool:
+        return self._settings.models[model].swap == "sleep" and not self._is_cpu
+
+    def _planned(self, name: str, slots: Slots) -> tuple[Planned, fits.DoesNotFit | None]:
         """Return how to start the engine, and the reason against starting it now, if any."""
-        weights = find_weights(model.weights)
+        model = self._settings.models[name]
+        weights = find_weights(model.model)
         gpus: Group = () if self._is_cpu else tuple(gpu for gpu in find_gpus(self._environ) if gpu.index in slots)
         options, problem = model.options, None
         if gpus and value_of(options, MEMORY) is None:
@@ -150,11 +138,11 @@ class LocalDriver:
             problem = fits.judge(size, gpus, share)
             options = (UTILIZATION, f"{share:.3f}", *options)
         environment = {"VLLM_CACHE_ROOT": str(self._root / "vllm-cache"), **self._environment}
-        if model.sleeps and not self._is_cpu:
+        if self._sleeps(name):
             environment, options = {**environment, **sleeping.ENVIRONMENT}, (*sleeping.OPTIONS, *options)
-        wish = Wish(weights, tensor_parallel=model.tensor_parallel, options=(*_named(model), *options))
-        log = self._root / "engines" / f"{model.name}-{slug(gpus)}.log"
-        found = planned(wish, gpus, self._ports[model.name, slots], log, self._python, environment)
+        wish = Wish(weights, tensor_parallel=model.tensor_parallel, options=("--served-model-name", name, *options))
+        log = self._root / "engines" / f"{name}-{slug(gpus)}.log"
+        found = planned(wish, gpus, self._ports[name, slots], log, self._python, environment)
         return found, problem
 
     def _share(self, gpus: Group, options: tuple[str, ...]) -> float:
@@ -162,8 +150,8 @@ class LocalDriver:
         if value_of(options, UTILIZATION) is not None:
             return fits.utilization_of(options)
         totals = [(gpu.total, gpu.free) for gpu in gpus if gpu.total is not None]
-        if self._terms.vram is not None and totals:
-            return min(1.0, max(self._terms.vram / total for total, _ in totals))
+        if self._settings.vram is not None and totals:
+            return min(1.0, max(self._settings.vram / total for total, _ in totals))
         free = [fits.UTILIZATION * free / total for total, free in totals if free is not None]
         return min(free, default=fits.UTILIZATION)
 
@@ -222,7 +210,3 @@ class LocalDriver:
             if gpu.index in slots and gpu.total is not None and gpu.free is not None
         ]
         return sum(used) if len(used) == len(slots) else None
-
-
-def _named(model: LocalEngineModel) -> tuple[str, ...]:
-    return ("--served-model-name", model.name)

@@ -1,6 +1,6 @@
 """The driver `ray`: engines as actors of a Ray cluster. Ray places and revives them, but sees no rows.
 
-A process of the cluster's own Python speaks to Ray (ray_process.py). It runs only while an engine is wanted, so a
+A process of the cluster's own Python speaks to Ray (process.py). It runs only while an engine is wanted, so a
 cluster that can shrink to nothing will do so.
 """
 
@@ -17,10 +17,11 @@ from msgspec import Struct
 
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import OrchError
+from orchestrator.ray.process import RayEvent, RayProcess, require_ray
 from orchestrator.server.engines.driver import EngineReport, Slots
 from orchestrator.server.engines.options import check_options
 from orchestrator.server.engines.process import COMMON_OPTIONS, CPU_OPTIONS
-from orchestrator.server.engines.ray_process import RayEvent, RayProcess, require_ray
+from orchestrator.settings.backends import RayBackend
 
 CPU_CACHE_GIB = "4"
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
@@ -38,32 +39,6 @@ STATES = {
 Key = tuple[str, Slots]
 
 
-class RayModel(Struct, frozen=True):
-    """A model of a fleet; `slots` are the numbers of its possible engines.
-
-    `weights` is a folder on every node, or a name on the Hub; `gpus`, `cpus` and `resources` are those of one engine,
-    in Ray's terms. With `spreads` its GPUs may be on several nodes; vLLM's own Ray executor takes them.
-    """
-
-    name: str
-    weights: str
-    slots: Slots
-    gpus: int = 1
-    cpus: float = 1.0
-    resources: tuple[tuple[str, float], ...] = ()
-    spreads: bool = False
-    options: tuple[str, ...] = ()
-
-
-class RayTerms(Struct, frozen=True):
-    """The cluster and the Python for it; `vllm_python` is the nodes' Python with vLLM, None for Ray's own."""
-
-    models: tuple[RayModel, ...]
-    address: str
-    python: Path
-    vllm_python: str | None = None
-
-
 class _Seen(Struct):
     """The last state that was reported of an engine."""
 
@@ -78,12 +53,14 @@ class _Seen(Struct):
 class RayDriver:
     """`root` is the server's folder, for logs. `tell` gets lines for people. Safe to use from any thread."""
 
-    def __init__(self, root: Path, terms: RayTerms, environ: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, root: Path, settings: RayBackend, environ: Mapping[str, str], tell: Callable[[str], None]
+    ) -> None:
         self._root = root
-        self._terms = terms
+        self._settings = settings
+        self._python = Path(settings.ray_python).expanduser()
         self._environ = environ
         self._tell = tell
-        self._models = {model.name: model for model in terms.models}
         self._key = secrets.token_urlsafe(32)
         """Engines may be reachable by others, so they answer only requests with this key."""
         self._lock = threading.RLock()
@@ -99,10 +76,10 @@ class RayDriver:
         self._closed = False
 
     def prepare(self, is_over: Callable[[], bool]) -> Slots:
-        for model in self._terms.models:
+        for model in self._settings.models.values():
             check_options(model.options)
-        require_ray(self._terms.python, self._environ)
-        return tuple(slot for model in self._terms.models for slot in model.slots)
+        require_ray(self._python, self._environ)
+        return tuple(range(self._settings.most_engines))
 
     def start(self, model: str, slots: Slots) -> None:
         with self._lock:
@@ -169,7 +146,7 @@ class RayDriver:
         try:
             made.append(
                 RayProcess(
-                    self._terms.python, self._terms.address, self._environ, log,
+                    self._python, self._settings.address, self._environ, log,
                     self._heard, lambda code: self._ended(made, code),
                 )
             )  # fmt: skip
@@ -252,12 +229,12 @@ class RayDriver:
             self._seen[key] = _Seen(state, since, starts=seen.starts, problem=told)
 
     def _spec(self, name: str, slots: Slots) -> dict[str, Any]:
-        model = self._models[name]
+        model, spreads = self._settings.models[name], self._settings.models[name].placement == "spread"
         arguments = [
             *("-m", "vllm.entrypoints.openai.api_server"),
-            *("--model", model.weights, "--served-model-name", name),
+            *("--model", model.model, "--served-model-name", name),
             *(("--tensor-parallel-size", str(model.gpus)) if model.gpus > 1 else ()),
-            *(("--distributed-executor-backend", "ray") if model.spreads else ()),
+            *(("--distributed-executor-backend", "ray") if spreads else ()),
             *COMMON_OPTIONS,
             *(() if model.gpus else CPU_OPTIONS),
             *model.options,
@@ -266,13 +243,13 @@ class RayDriver:
         return {
             "id": f"{name}/{slots[0]}",
             "arguments": arguments,
-            "python": self._terms.vllm_python,
+            "python": self._settings.vllm_python,
             # In the environment: every user of the node can read a command line.
             "env": {**cache, "VLLM_API_KEY": self._key},
             "gpus": model.gpus,
             "cpus": model.cpus,
-            "resources": dict(model.resources),
-            "strategy": "SPREAD" if model.spreads else "STRICT_PACK",
+            "resources": dict(sorted(model.resources.items())),
+            "strategy": "SPREAD" if spreads else "STRICT_PACK",
         }
 
 

@@ -1,6 +1,6 @@
 """Calls on all nodes of a Ray cluster, with results in the caller's order.
 
-Ray is not in this process: a child in the cluster's own Python (cluster_child.py) submits the calls.
+Ray is not in this process: a child in the cluster's own Python (reading_child.py) submits the calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orchestrator.core.bounded.pool import BUFFER_BYTES, LOOK_SECONDS, WorkerCal
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.errors import JobFilesError
 
-CHILD = Path(__file__).resolve().parent / "cluster_child.py"
+CHILD = Path(__file__).resolve().parent / "reading_child.py"
 END_SECONDS = 10.0
 AHEAD = 2
 """Calls in progress per CPU of the cluster, so that no CPU waits for us."""

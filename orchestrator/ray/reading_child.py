@@ -1,6 +1,6 @@
 """Calls as tasks on a Ray cluster; run by path with the cluster's own Python, standard library and Ray only.
 
-python cluster_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE MORE_MEMORY
+python reading_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE MORE_MEMORY
 
 The numbers are the limits of `process.WorkerLimits`.
 
@@ -41,8 +41,8 @@ def read(request: bytes, limits: tuple[int, int, float, int, int], version: str)
 
     try:
         import orchestrator
-        from orchestrator.core.bounded.on_node import answer
         from orchestrator.core.bounded.process import WorkerLimits
+        from orchestrator.ray.reading_node import answer
     except ImportError as error:
         return "unfit", f"the Python of the node {socket.gethostname()} has no orch-batch {version}: {error}", []
     if orchestrator.__version__ != version:

@@ -1,4 +1,4 @@
-"""The process that speaks to Ray (ray_child.py): it runs in the cluster's Python, and ends with this process."""
+"""The process that speaks to Ray (child.py): it runs in the cluster's Python, and ends with this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.server.engines.steps import LEASH, leashed
 
 log = logging.getLogger(__name__)
 
-CHILD = Path(__file__).resolve().parent / "ray_child.py"
+CHILD = Path(__file__).resolve().parent / "child.py"
 CHECK_SECONDS = 60.0
 STATUS_SECONDS = 45.0
 END_SECONDS = 30.0
@@ -32,7 +32,7 @@ HOW = (
 
 
 class RayEvent(msgspec.Struct, frozen=True):
-    """A line of the process; its fields depend on `event` (see ray_child.py)."""
+    """A line of the process; its fields depend on `event` (see child.py)."""
 
     event: str
     id: str = ""

@@ -13,10 +13,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.ray.process import require_ray
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.fleet import for_engines
 from orchestrator.server.engines.process import log_tail
-from orchestrator.server.engines.ray_process import require_ray
 
 RECORD = "ray-node.json"
 LOG = "ray-node.log"
