@@ -49,10 +49,11 @@ def full_window(answer: Answer, output_tokens: int = 0, bound: int | None = None
     """Return `(code, message)` if the answer ended because the context window was full, else None.
 
     An answer that ended for its length before its `bound` of tokens (None: unknown) met the context window instead.
+    Of several choices only the sum of their tokens is known, which says nothing of one.
     """
     if end_kind(answer.finish_reason) in WINDOW_FULL:
         return FULL
-    if bound is None or not 0 < output_tokens < bound or not is_cut(answer):
+    if bound is None or answer.choices > 1 or not 0 < output_tokens < bound or not is_cut(answer):
         return None
     return CONTEXT_FULL, (
         f"the answer ended for its length after {output_tokens:,} tokens, though `max_tokens` allowed {bound:,}: "

@@ -7,7 +7,7 @@ other part.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
@@ -24,7 +24,7 @@ class Answer:
 
     `has_other`: it has tool calls, embeddings or the like, beside its text or instead of it. `refusal` is the model's
     text instead of an answer, if marked as a refusal. `data` is an embedding's part instead of choices. `messages`
-    are the texts of a response with several messages, which `text` joins.
+    are the texts of a response with several messages, which `text` joins. `choices` counts answers to one request.
     """
 
     text: str | None
@@ -35,6 +35,7 @@ class Answer:
     messages: tuple[str, ...] = ()
     is_missing: bool = field(default=False, compare=False)
     """True if the body has no part that could hold any kind of answer."""
+    choices: int = field(default=1, compare=False)
 
 
 class _Message(msgspec.Struct):
@@ -109,7 +110,8 @@ def answer_of(body: msgspec.Raw) -> Answer:
     except (*wire.JSON_ERRORS, IndexError):
         return _response(body) or _odd_answer(body)
     said = choice.message
-    return Answer(said.content, choice.finish_reason, bool(said.tool_calls), said.refusal or None)
+    has_calls = bool(said.tool_calls)
+    return Answer(said.content, choice.finish_reason, has_calls, said.refusal or None, choices=len(choices))
 
 
 def _response(body: msgspec.Raw) -> Answer | None:
@@ -135,7 +137,7 @@ def _odd_answer(body: msgspec.Raw) -> Answer:
         with suppress(*wire.JSON_ERRORS):
             choices.append(_decode_choice(raw))
     if choices:
-        return _of_choice(unfinished.first_choice(choices))
+        return replace(_of_choice(unfinished.first_choice(choices)), choices=len(choices))
     output = answer_parts.read(parts.output)
     if isinstance(output, list):
         return _of_response(output, answer_parts.read(parts.incomplete_details))

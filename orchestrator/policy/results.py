@@ -198,12 +198,12 @@ def outcome(
         failed = _failed(seq, kind, found, head, refusal(line))
         # With tokens it was billed: a bad answer, but it has to be booked.
         return replace(failed, status=response.status_code) if any(head.tokens) else failed
-    is_read = check is not None or not any(head.tokens) or not head.is_complete
+    is_full = line.orch is not None and line.orch.window_full
+    is_read = check is not None or not any(head.tokens) or not head.is_complete or is_full
     answer = answer_of(body) if is_read else None
     if head.not_an_answer is not None:
         problem: tuple[str, str] | None = (UNFINISHED, head.not_an_answer)
     else:
-        is_full = line.orch is not None and line.orch.window_full
         problem = _problem(answer, check, head.tokens.output, bound, is_full=is_full)
     grounding = None
     if answer is not None and check is not None and problem is None and (quotes := check.quotes(answer)):
@@ -230,12 +230,12 @@ def _problem(
 ) -> tuple[str, str] | None:
     """Return an answer's problem; without a check, only a full context window is one."""
     if answer is None:
-        return answer_ends.FULL if is_full else None
+        return None
     found = None if check is None else check.problem(answer)
     # The model's own refusal says more than where its text ended.
     if found is not None and found[0] == "refusal":
         return found
-    if is_full:
+    if is_full and answer.choices == 1:
         return answer_ends.FULL
     return answer_ends.full_window(answer, output_tokens, bound) or found
 

@@ -33,11 +33,13 @@ def anthropic(reason: str) -> dict[str, Any]:
     return completion({"content": [{"type": "text", "text": "half"}], "stop_reason": reason, "usage": {}})
 
 
-def outcome(body: dict[str, Any], check: AnswerCheck | None, *, window_full: bool = False) -> Outcome:
+def outcome(
+    body: dict[str, Any], check: AnswerCheck | None, *, window_full: bool = False, bound: int | None = None
+) -> Outcome:
     orch = {"upstream": "u", "latency_ms": 1, "upstream_seconds": 1, "attempts": 1, "window_full": window_full}
     line = {"custom_id": "a", "response": {"status_code": 200, "body": body}, "orch": orch}
     found = FoundLine(Span(0, 9), msgspec.json.decode(json.dumps(line), type=ResultLine))
-    ended = results.outcome(0, "output", found, check)
+    ended = results.outcome(0, "output", found, check, bound)
     assert isinstance(ended, Outcome)
     return ended
 
@@ -105,6 +107,26 @@ def test_a_full_context_window_is_never_accepted(body: Any, check: AnswerCheck |
 def test_an_answer_that_fills_the_window_of_its_server_is_never_accepted(check: AnswerCheck | None) -> None:
     ended = outcome(chat("stop", '{"a": 1}'), check, window_full=True)
     assert (ended.state, ended.error_code) == (RequestState.FAILED, "context_full")
+
+
+@pytest.mark.parametrize(("tokens", "bound", "code"), [(20, 20, None), (19, 20, "context_full"), (19, None, None)])
+def test_an_answer_cut_before_its_bound_met_the_window(tokens: int, bound: int | None, code: str | None) -> None:
+    ended = outcome(chat("length") | {"usage": {"completion_tokens": tokens}}, OutputCheck(None), bound=bound)
+    assert (ended.error_code, ended.cut) == (code, code is None)
+
+
+@pytest.mark.parametrize("finish_first", ["length", "stop"])
+def test_several_choices_share_their_tokens_so_their_sum_tells_nothing_of_one(finish_first: str) -> None:
+    """With `n`, the bound of a row is that of all choices together; one that ended early leaves the sum below it."""
+    choices = [
+        {"index": number, "message": {"content": "half"}, "finish_reason": finish}
+        for number, finish in enumerate((finish_first, "stop"))
+    ]
+    ended = outcome({"choices": choices, "usage": {"completion_tokens": 15}}, None, bound=20)
+    assert (ended.state, ended.error_code) == (RequestState.SUCCEEDED, None)
+    assert ended.cut == (finish_first == "length")
+    full = outcome({"choices": choices, "usage": {"completion_tokens": 15}}, None, window_full=True)
+    assert full.error_code is None, "their sum with the prompt may exceed a window that each of them fits"
 
 
 MODEL = {"id": "m", "max_model_len": 4096}
