@@ -7,6 +7,7 @@ import httpx2
 from orchestrator.backends import lenient
 from orchestrator.backends.openai_api import ApiRefusal
 from orchestrator.core.clock import now
+from orchestrator.core.error_body import ErrorWords
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
@@ -17,7 +18,7 @@ from orchestrator.core.errors import (
     OrchError,
     Uncertain,
 )
-from orchestrator.core.refused_fields import ProviderError, names_request_field
+from orchestrator.core.refusal_words import refuses_request
 from orchestrator.core.retry_after import retry_after
 from orchestrator.policy.row_errors import is_account
 
@@ -65,7 +66,7 @@ def _of_answer(error: ApiRefusal, message: str, *, creating: bool) -> OrchError:
     status, code, after = error.status, code_of(error), asked_pause(error.headers)
     if (status, code) == _OWN_DISK:
         return NoRoom(message, hint="free disk space, then run the same command again")
-    if is_account(status, code, error.kind, names_field=_names_field(error)):
+    if is_account(status, code, error.kind, names_field=_is_about_request(error)):
         hint = "check the key and the account's credit; `orch doctor` tests it again"
         return AccountError(message, status=status, code=code, hint=hint)
     # A gateway also sends 503 after losing an answer; a server that asks to retry has not carried out the call.
@@ -80,9 +81,9 @@ def _of_answer(error: ApiRefusal, message: str, *, creating: bool) -> OrchError:
     return BackendRefused(message, status=status, code=code, retry_after=after)
 
 
-def _names_field(error: ApiRefusal) -> bool:
+def _is_about_request(error: ApiRefusal) -> bool:
     param = None if error.param is None else lenient.text(error.param)
-    return names_request_field(ProviderError(error.status, code_of(error), error.kind, param, error.said))
+    return refuses_request(error.status, ErrorWords(error.said, code_of(error), error.kind, param))
 
 
 def is_not_its_own(error: ApiRefusal) -> bool:

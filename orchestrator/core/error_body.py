@@ -59,7 +59,8 @@ NO_CREDIT_WORDS = (
 NO_CREDIT = (
     r"credit balance is too low|insufficient (balance|credits?|funds)|billing (hard )?limit|payment required"
     r"|budget (has been )?exceeded|exceeded (your |the |its )?(monthly |daily |max )?budget|out of credits"
-    r"|used all (of )?(your |its |the )?available credits|monthly spending limit|欠费|余额不足"
+    r"|used all (of )?(your |its |the )?available credits|monthly spending limit|reached your specified api usage"
+    r"|欠费|余额不足"
 )
 """Messages with the same meaning."""
 _is_no_credit = re.compile(NO_CREDIT, re.IGNORECASE).search

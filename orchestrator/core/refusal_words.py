@@ -9,11 +9,13 @@ from orchestrator.core.refused_fields import MOST_READ, ProviderError, names_req
 
 MODEL_WORDS = (
     "model_not_available", "model_not_supported", "unsupported_model", "unknown_model", "invalid_model",
-    "model_decommissioned", "model_not_active", "deployment_not_found",
+    "model_decommissioned", "model_not_active", "deployment_not_found", "unavailable_model",
+    "key_model_access_denied", "team_model_access_denied",
 )  # fmt: skip
 """Codes and types for a model that a provider does not have."""
 MODEL_SAYS = (
-    r"\binvalid model\b|\b(no such|unknown) model\b"
+    r"\binvalid model\b|\b(no such|unknown|unavailable) model\b|\bmodel not exist\b|\bon-demand throughput\b"
+    r"|(\bnot|n['\u2019]t) have access to (the )?model\b|\baccess to (the )?model\b.{0,120}\brestricted\b"
     r"|\bmodel\b.{0,120}\b(does not exist|not found|is not supported|not available|decommissioned)"
     r"|deployment\b.{0,80}does not exist|must be verified to use"
 )
@@ -30,7 +32,10 @@ FILTER_WORDS = (
     "image_content_policy_violation", "bio_policy", "misalignment_policy_violation", "data_inspection_failed",
 )  # fmt: skip
 """Codes and types for a text that a content filter refused."""
-FILTER_SAYS = r"content (management|filter)|content polic|usage (polic|guidelines)|flagged as potentially"
+FILTER_SAYS = (
+    r"content (management|filter)|content polic|usage (polic|guidelines)|flagged as potentially|input was flagged"
+    r"|content exists risk"
+)
 """Messages with the same meaning."""
 IMAGE_WORDS = (
     "invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small",
@@ -46,7 +51,10 @@ INVALID_WORDS = (
     "streaming_unsupported",
 )  # fmt: skip
 """Codes and types for any other request that is rejected."""
+LARGER_THAN_RATE_SAYS = r"request too large for"
+"""Messages about a request that alone exceeds the account's rate: waiting does not help, whatever the status."""
 _BAD_REQUEST, _NOT_FOUND = 400, 404
+_UNAUTHORIZED, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
 _REJECTED = (
     "model_not_found", "unsupported_parameter", "content_filter", "invalid_image", "invalid_request",
     "invalid_request_error", "BadRequestError", "UnprocessableEntityError", *FIELD_WORDS, *FILTER_WORDS, *IMAGE_WORDS,
@@ -64,6 +72,8 @@ _is_about_server = re.compile(
     re.IGNORECASE,
 ).search
 _lacks_model = re.compile(MODEL_SAYS, re.IGNORECASE | re.DOTALL).search
+_is_filtered = re.compile(FILTER_SAYS, re.IGNORECASE).search
+_is_larger_than_rate = re.compile(LARGER_THAN_RATE_SAYS, re.IGNORECASE).search
 
 
 def _plain(word: str | None) -> str:
@@ -72,6 +82,7 @@ def _plain(word: str | None) -> str:
 
 _REJECTED_PLAIN = frozenset(map(_plain, _REJECTED))
 _MODEL_PLAIN = frozenset(map(_plain, ("model_not_found", "not_found_error", *MODEL_WORDS)))
+_ROW_PLAIN = _MODEL_PLAIN | frozenset(map(_plain, ("content_filter", *FILTER_WORDS)))
 
 
 def status_meant(words: ErrorWords) -> int | None:
@@ -95,3 +106,19 @@ def status_meant(words: ErrorWords) -> int | None:
         or (_is_about_request(text) and not _is_about_server(text))
     )
     return _BAD_REQUEST if is_rejected else None
+
+
+def refuses_request(status: int, words: ErrorWords) -> bool:
+    """True if an error is about its request, though its status usually is about the account, a rate or the server."""
+    text = (words.message or "")[:MOST_READ]
+    if words.is_page:
+        return False
+    if status == _TOO_MANY:
+        return _is_larger_than_rate(text) is not None
+    if status in (_UNAUTHORIZED, _FORBIDDEN):
+        is_about_row = not _ROW_PLAIN.isdisjoint((_plain(words.code), _plain(words.type)))
+        if is_about_row or (status == _FORBIDDEN and (_lacks_model(text) or _is_filtered(text))):
+            return True
+    if status not in (_FORBIDDEN, _SERVER_ERROR):
+        return False
+    return names_request_field(ProviderError(status, words.code, words.type, words.param, words.message))

@@ -111,7 +111,9 @@ _PHRASES = (
     (re.compile(r"\b(?:system|developer) (?:role|messages?|prompts?|instructions?)\b", re.IGNORECASE), SYSTEM),
 )
 _SCHEMA = re.compile(
-    r"\bschema (?:for|of|in) ['`\"]?(?:response[ _]format|text\.format|output[ _]format)", re.IGNORECASE
+    r"\bschema (?:for|of|in) ['`\"]?(?:response[ _]format|text\.format|output[ _]format)|^grammar error\b"
+    r"|\bconvert the grammar\b|\bthe specified schema\b",
+    re.IGNORECASE,
 )
 """A refused schema. Names that follow are its own or its properties', even if they look like fields."""
 _ROLE = re.compile(r"^messages?(?:\[\d+\]|\.\d+)\.role$")

@@ -22,6 +22,7 @@ from orchestrator.core.refusal_words import (
     IMAGE_SAYS,
     IMAGE_WORDS,
     INVALID_WORDS,
+    LARGER_THAN_RATE_SAYS,
     MODEL_SAYS,
     MODEL_WORDS,
 )
@@ -75,7 +76,7 @@ RULES = (
         "larger_than_rate", Disposition.ELSEWHERE,
         "the request alone exceeds the account's rate per minute",
         "shorten the document, raise the rate at the provider, or use its Batch API",
-        says=r"request too large for",
+        says=LARGER_THAN_RATE_SAYS,
     ),
     Rule(
         "context_length_exceeded", Disposition.NEVER, "the prompt is longer than the model can read",
@@ -157,7 +158,8 @@ RULES = (
         "nothing for a few rows; otherwise check the upstream, or the provider's status page",
         ("upstream_timeout", "internal_error", "request_timeout", "vector_store_timeout", "missing_result",
          "unfinished_answer"),
-        statuses=(408, 409, 425, 499),
+        r"degraded function|\bmodel has crashed|\bmodel (is |was )?unloaded",
+        (408, 409, 425, 499),
     ),
     Rule(
         "no_permission", Disposition.STOP, "the account is not permitted to do this",

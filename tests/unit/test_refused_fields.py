@@ -88,6 +88,15 @@ NAMED: dict[str, tuple[dict[str, Any], ProviderError, str, FieldFault]] = {
     "a schema, whose own name and properties are words": (
         CHAT, ProviderError(400, message="Invalid schema for response_format 'user': 'temperature' is required."),
         "response_format", FIELD),
+    "a schema that vLLM has no grammar for": (
+        CHAT, ProviderError(400, message='Grammar error: Unimplemented keys: ["uniqueItems"]'),
+        "response_format", FIELD),
+    "a grammar that cannot be made": (
+        CHAT, ProviderError(400, message="Failed to convert the grammar from GBNF to Lark: unknown"),
+        "response_format", FIELD),
+    "a schema with too many states": (
+        CHAT, ProviderError(400, message="The specified schema produces a constraint that has too many states for "
+                            "serving."), "response_format", FIELD),
     "a schema of the Responses API": (
         RESPONSES, ProviderError(400, "invalid_json_schema", None, "text.format.schema", "Invalid schema."),
         "text", FIELD),

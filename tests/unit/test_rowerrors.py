@@ -152,6 +152,34 @@ ROWS = {
     "own server: cancelled": ((None, "batch_cancelled", None, ""), RETRY, "batch_cancelled"),
     "own server: no upstream": ((503, "no_upstream", None, ""), WAIT, "overloaded"),
     "a number that is not a status": ((None, "007", None, None), RETRY, "007"),
+    "anthropic: a spending limit comes as a bad request": (
+        (400, None, "invalid_request_error", "You have reached your specified API usage limits. You will regain "
+         "access on 2026-12-01 at 00:00 UTC."), STOP, "no_credit"),
+    "deepseek: no such model": ((400, None, "invalid_request_error", "Model Not Exist"),
+                                ELSEWHERE, "model_not_found"),
+    "github: a model that is not offered": (
+        (400, "unavailable_model", None, "Unavailable model: o3"), ELSEWHERE, "model_not_found"),
+    "bedrock: a model of profiles only": (
+        (400, None, None, "Invocation of model ID m with on-demand throughput isn\u2019t supported. Retry your "
+         "request with the ID or ARN of an inference profile."), ELSEWHERE, "model_not_found"),
+    "bedrock: no access to a model is not a missing permission": (
+        (403, None, None, "You don't have access to the model with the specified model ID."),
+        ELSEWHERE, "model_not_found"),
+    "hugging face: a gated model": (
+        (403, None, None, "Access to model org/m is restricted and you are not in the authorized list."),
+        ELSEWHERE, "model_not_found"),
+    "litellm: a key for other models": (
+        (401, "401", "key_model_access_denied", "key not allowed to access model. This key can only access "
+         "models=['a']. Tried to access b"), ELSEWHERE, "model_not_found"),
+    "openrouter: moderation is a 403": (
+        (403, "403", None, "Your chosen model requires moderation and your input was flagged"),
+        NEVER, "content_filter"),
+    "deepseek: content": ((400, None, None, "Content Exists Risk"), NEVER, "content_filter"),
+    "nim: an engine that fails comes as a bad request": (
+        (400, None, None, "Function id 'f': DEGRADED function cannot be invoked"), RETRY, "upstream_error"),
+    "lm studio: an engine that died comes as a bad request": (
+        (400, None, None, "The model has crashed without additional information. (Exit code: 6)"),
+        RETRY, "upstream_error"),
     "a message of two lines": ((400, None, None, "The model `x`\ndoes not exist"), ELSEWHERE, "model_not_found"),
     "a status of 0": ((0, None, None, None), RETRY, "error"),
     "nothing at all": ((None, None, None, None), RETRY, "error"),

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.error_body import read_error
+from orchestrator.core.refusal_words import refuses_request
 from orchestrator.server.dispatch.retry import (
     GATEWAY,
     MAX_DELAY,
@@ -17,7 +19,6 @@ from orchestrator.server.dispatch.retry import (
     judge,
     leaves_doubt,
     possible_account_problem,
-    refuses_request,
 )
 
 KEEP = RetryVerdict(Action.KEEP)
@@ -150,6 +151,18 @@ REQUESTS = {
     "a 403 that names a field": (403, '{"error": {"message": "You are not allowed to request logprobs here"}}', True),
     "a 403 with the field as its param": (403, '{"error": {"message": "Denied.", "param": "logprobs"}}', True),
     "a 403 about the account": (403, '{"error": {"message": "Your account may not use this API."}}', False),
+    "a 403 about a model": (403, '{"error": {"message": "Project `p` does not have access to model `m`"}}', True),
+    "a 403 about a model, by its code": (403, '{"error": {"message": "Denied.", "code": "model_not_found"}}', True),
+    "a 401 about a model": (401, '{"error": {"message": "No.", "type": "key_model_access_denied"}}', True),
+    "a 401 about the key": (401, '{"error": {"message": "Invalid key for model logprobs"}}', False),
+    "a 403 about a text": (403, '{"error": {"message": "Your input was flagged by the moderation"}}', True),
+    "a 429 that waiting does not help": (
+        429,
+        '{"error": {"message": "Request too large for m on tokens per min (TPM): Limit 3, Requested 5"}}',
+        True,
+    ),
+    "a 429 that passes": (429, '{"error": {"message": "Rate limit reached for m: Limit 3, Requested 2"}}', False),
+    "a 429 that names a field": (429, '{"error": {"message": "Too many logprobs", "param": "logprobs"}}', False),
     "a 403 of a page": (403, "<html>Forbidden: temperature</html>", False),
     "llama.cpp's 500 about a field": (
         500,
@@ -162,13 +175,13 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("case", REQUESTS)
-def test_an_answer_that_names_a_field_is_about_the_row_and_no_upstream(case: str) -> None:
+def test_an_answer_that_refuses_its_request_is_about_the_row_and_no_upstream(case: str) -> None:
     status, body, is_refused = REQUESTS[case]
-    assert refuses_request(status, body.encode()) is is_refused
-    if status == 403:
+    assert refuses_request(status, read_error(body.encode())) is is_refused
+    if status in (401, 403):
         assert (account_problem(status, body.encode()) is None) is is_refused
     if is_refused:
-        kept = judge(End.ANSWERED, status=status, tries=1, base=0.5, names_field=True)
+        kept = judge(End.ANSWERED, status=status, tries=1, base=0.5, is_refused=True)
         assert kept == KEEP, "the row ends with the server's words, and the upstream takes the next one"
         assert judge(End.ANSWERED, status=status, tries=1, base=0.5) != KEEP
 

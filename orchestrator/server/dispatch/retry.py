@@ -8,7 +8,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from orchestrator.core.error_body import read_error
-from orchestrator.core.refused_fields import ProviderError, names_request_field
+from orchestrator.core.refusal_words import refuses_request
 
 
 class End(StrEnum):
@@ -70,8 +70,6 @@ UNAVAILABLE = 503
 """The only overload that may be an outage: 429 and 529 come from a running server."""
 GATEWAY = frozenset({502, 504, 520, 524})
 """Statuses of a gateway that lost its backend, which may have done the work."""
-_REFUSALS = frozenset({403, 500})
-"""Statuses for a request that a server does not accept, and for others for its own reasons."""
 
 
 def fault_of(end: End, status: int) -> AttemptFault | None:
@@ -102,14 +100,15 @@ def leaves_doubt(end: End, status: int) -> bool:
 
 def account_problem(status: int, body: bytes) -> str | None:
     """Return why an upstream refuses the account, or None, without any text of its answer."""
+    words = read_error(body)
     match status:
-        case 401:
+        case 401 if not refuses_request(status, words):
             return "the upstream refuses the API key (401)"
         case 402:
             return "the upstream asks for payment (402)"
-        case 403 if not refuses_request(status, body):
+        case 403 if not refuses_request(status, words):
             return "the upstream refuses the account (403)"
-    word = read_error(body).no_credit_word
+    word = words.no_credit_word
     return None if word is None else f"the upstream refuses the account: {word} ({status})"
 
 
@@ -123,16 +122,6 @@ def possible_account_problem(status: int, body: bytes) -> str | None:
     return f"the upstream refuses the account: no credit ({status})" if words.says_no_credit else None
 
 
-def refuses_request(status: int, body: bytes) -> bool:
-    """True if a 403 or 500 names a field of the request that it refuses: it is about the row, not the upstream."""
-    if status not in _REFUSALS:
-        return False
-    words = read_error(body)
-    if words.is_page:
-        return False
-    return names_request_field(ProviderError(status, words.code, words.type, words.param, words.message))
-
-
 def judge(
     end: End,
     *,
@@ -143,13 +132,13 @@ def judge(
     base: float,
     paid: bool = False,
     account: str | None = None,
-    names_field: bool = False,
+    is_refused: bool = False,
 ) -> RetryVerdict:
     """Judge the `tries`-th attempt (from 1) of a row to fail by this fault.
 
     `base` is the first delay in seconds. With `paid`, an overload is about capacity or a quota and is retried without
-    limit. `account` is the `account_problem`, if the upstream refuses the account and not the row. `names_field` says
-    that the answer refuses a field of the request.
+    limit. `account` is the `account_problem`, if the upstream refuses the account and not the row. `is_refused` says
+    that the answer refuses the request, whatever its status.
     """
     delay = min(MAX_DELAY, base * 2 ** min(tries - 1, 10))
     match end:
@@ -164,7 +153,7 @@ def judge(
         case End.ANSWERED:
             if account is not None:
                 return RetryVerdict(Action.LEAVE, account)
-            if names_field:
+            if is_refused:
                 return RetryVerdict(Action.KEEP)
             return _judge_status(status, retry_after, tries, delay, paid)
     assert_never(end)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from orchestrator.core.error_body import read_error
+from orchestrator.core.refusal_words import refuses_request
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.in_flight import Work
 from orchestrator.server.dispatch.outage import Blame
@@ -20,7 +22,6 @@ from orchestrator.server.dispatch.retry import (
     fault_of,
     judge,
     possible_account_problem,
-    refuses_request,
 )
 from orchestrator.server.dispatch.upstreams import Upstream
 
@@ -47,8 +48,8 @@ class Verdicts:
 
     def judge(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float, now: float) -> Judgement:
         """Judge an attempt without success. If the upstream fails for all rows, it is paused."""
-        names_field = reply.end is End.ANSWERED and refuses_request(reply.status, reply.body)
-        fault = None if names_field else fault_of(reply.end, reply.status)
+        is_refused = reply.end is End.ANSWERED and refuses_request(reply.status, read_error(reply.body))
+        fault = None if is_refused else fault_of(reply.end, reply.status)
         tries = work.failed_by(fault) if fault is not None else 0
         verdict = judge(
             reply.end,
@@ -59,7 +60,7 @@ class Verdicts:
             base=self._base,
             paid=upstream.paid,
             account=_account_problem(upstream, work, reply, sent_at),
-            names_field=names_field,
+            is_refused=is_refused,
         )
         if fault is not None and fault in SHARED_FAULTS and verdict.action is not Action.LEAVE:
             verdict = self._blame(upstream, work, fault, reply.status, verdict, now)
