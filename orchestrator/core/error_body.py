@@ -278,7 +278,7 @@ def _of_list(entries: list[Any], depth: int) -> ErrorWords:
 
 def _of_entry(entry: Any, depth: int) -> ErrorWords:
     # Only place and message of FastAPI's entries are read: `input` is the row's own text.
-    if not (isinstance(entry, dict) and isinstance(entry.get("msg"), str)):
+    if not (isinstance(entry, dict) and isinstance(entry.get("msg"), str) and entry["msg"].strip()):
         return _read(entry, depth + 1) if isinstance(entry, dict | str) else ErrorWords()
     place = entry.get("loc")
     names = [str(part) for part in place if part != "body"] if isinstance(place, list | tuple) else []

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.core.error_body import MAX_PAGE, read_error, read_error_value
@@ -213,6 +213,7 @@ def test_a_rate_is_no_context() -> None:
         inner, max_size=4,
     )
 ), max_leaves=20))  # fmt: skip
+@example([{"msg": ""}])
 def test_whatever_a_server_says_it_is_read(value: Any) -> None:
     words = read_error(json.dumps(value).encode())
     assert words.message is None or words.message
