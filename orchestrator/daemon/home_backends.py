@@ -49,7 +49,10 @@ time. A provider's rows are billed, and get as long as one may take.
 
 
 class Opened(Struct):
-    """A backend in use: its handle, the settings that it was opened with, and its server if it is ours."""
+    """A backend in use: its handle, the settings that it was opened with, and its server if it is ours.
+
+    `runs_under` are the server's settings without what benches measured: a new bench restarts no server.
+    """
 
     handle: BackendHandle
     settings: Backend
@@ -120,13 +123,14 @@ class HomeBackends(BackendSet):
     def _begin_server(self, name: str, settings: OwnBackend) -> Opened:
         measured = self.store.engine_rates.of(self.home.identity(), name)
         limits = {model: rates.best_limit for model, rates in measured.items()}
-        runs_under = replace(server_settings(name, settings, dispatch=self._dispatch), measured_limits=limits)
+        runs_under = server_settings(name, settings, dispatch=self._dispatch)
+        measured_settings = replace(runs_under, measured_limits=limits)
         fleet = None
         if isinstance(settings, EnginesBackend | RayBackend) and self._dispatch:
             fleet = self.fleets.make(name, settings)
             self._stack.callback(self.fleets.note_holds)
             self._stack.callback(fleet.close)
-        server = self._stack.enter_context(ServerThread(self.home.server(name), runs_under, self._may_send))
+        server = self._stack.enter_context(ServerThread(self.home.server(name), measured_settings, self._may_send))
         handle = self._open_handle(name, settings)
         if fleet is not None:
             fleet.begin(server)

@@ -59,6 +59,9 @@ def test_the_daemon_hands_on_what_was_applied(tmp_path: Path, monkeypatch: pytes
         store.engine_rates.put(rates)
         store.engine_rates.put(replace(rates, backend="other", best_limit=3))
         with Daemon(load(locate()), store) as daemon:
-            daemon.open("local")
+            handle = daemon.open("local")
             [upstream] = wait_until(lambda: (fetch_health(home, "local") or {}).get("upstreams"))
             assert upstream["limit"] == 37
+            # Settings that say nothing else keep the server: what a bench measured is not theirs.
+            daemon.use(load(locate()))
+            assert daemon.open("local").api is handle.api
