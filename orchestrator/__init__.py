@@ -1,3 +1,82 @@
-"""Run batch LLM jobs over documents: finished by the hour you name, for the least money."""
+"""Run batch LLM jobs over documents and frames: finished by the hour you name, for the least money."""
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.version import __version__
+
+if TYPE_CHECKING:
+    from orchestrator.core.errors import (
+        BackendError,
+        InputError,
+        JobFailed,
+        OrchError,
+        RefusedError,
+        RowError,
+        StorageError,
+        UsageError,
+    )
+    from orchestrator.library.answers import AnswerRow, Answers
+    from orchestrator.library.calls import batch, documents, frame, open_job, requests
+    from orchestrator.library.calls import map_rows as map  # noqa: A004
+    from orchestrator.library.drafts import DocumentDraft, Documents, FrameDraft
+    from orchestrator.library.handles import JobHandle
+    from orchestrator.library.plan_reports import PlanReport
+
+__all__ = [
+    "AnswerRow", "Answers", "BackendError", "DocumentDraft", "Documents", "FrameDraft", "InputError", "JobFailed",
+    "JobHandle", "OrchError", "PlanReport", "RefusedError", "RowError", "StorageError", "UsageError", "__version__",
+    "batch", "documents", "frame", "map", "open_job", "requests",
+]  # fmt: skip
+_PLACES = {
+    "AnswerRow": "orchestrator.library.answers",
+    "Answers": "orchestrator.library.answers",
+    "DocumentDraft": "orchestrator.library.drafts",
+    "Documents": "orchestrator.library.drafts",
+    "FrameDraft": "orchestrator.library.drafts",
+    "JobHandle": "orchestrator.library.handles",
+    "PlanReport": "orchestrator.library.plan_reports",
+    **dict.fromkeys(("batch", "documents", "frame", "map", "open_job", "requests"), "orchestrator.library.calls"),
+}
+
+
+_OTHERWISE = {"map": "map_rows"}
+"""Public names that the library, which uses Python's own, calls differently."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is used: `import orchestrator` alone loads nothing."""
+    if name == "documents":
+        return import_module("orchestrator.documents")
+    if name not in __all__:
+        raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
+    module = import_module(_PLACES.get(name, "orchestrator.core.errors"))
+    value = globals()[name] = getattr(module, _OTHERWISE.get(name, name))
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Documents(ModuleType):
+    """The package `orchestrator.documents`, which is a function of the library as well."""
+
+    def __call__(self, *arguments: Any, **more: Any) -> Any:
+        return import_module("orchestrator.library.calls").documents(*arguments, **more)
+
+
+class _Package(ModuleType):
+    """This package. Python assigns it each of its packages as they are imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "documents" and isinstance(value, ModuleType):
+            value.__class__ = _Documents
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -15,11 +15,11 @@ from typing import Any
 
 import click
 
-from orchestrator import __version__
 from orchestrator.cli import failures
 from orchestrator.cli.terminal import make_output_safe, safe_output
 from orchestrator.core import permissions
 from orchestrator.core.errors import OrchError, StorageError, UsageError
+from orchestrator.core.version import __version__
 
 # Imports create 100,000 objects that live to the end. Garbage collection among them takes a tenth of a quick
 # command's time. `root` turns it on again before a command does its work.

@@ -13,6 +13,7 @@ from orchestrator.core.durations import duration
 from orchestrator.core.money import money
 from orchestrator.library.messages import width_of
 from orchestrator.reports.layout import Line, StyledText, cell_width, paragraph, sentence, wrap
+from orchestrator.reports.progress_words import eta_words, progress_words
 from orchestrator.reports.status import JobDetail, RateWindow
 from orchestrator.reports.words import STATE_STYLE, tokens
 
@@ -80,16 +81,8 @@ class LiveProgress:
 
     def job(self, detail: JobDetail, rate: float) -> None:
         """Show the progress of a job; `rate` is the recent rate in rows per second."""
-        line = detail.line
-        left = line.counts.total - line.done
-        eta = duration(left / rate) if rate and left else "—"
-        summary = (
-            f"{line.job.id}: {line.state} {line.processed:,}/{number_of(line.counts.total, 'row')}, {rate:,.1f}/s, "
-            f"ETA {eta}, {tokens(detail.usage, line.counts.succeeded)}, {money(line.cost)}"
-        )
-        if told := detail.problem or next((shard.held for shard in detail.held), None):
-            summary += f"  ! {told}"
-        self._draw(lambda width: job_view(detail, rate, eta, width or 80), summary)
+        eta = eta_words(detail, rate)
+        self._draw(lambda width: job_view(detail, rate, eta, width or 80), progress_words(detail, rate))
 
     def note(self, text: str) -> None:
         """Print a lasting message of running work, unless `quiet`."""

@@ -18,8 +18,8 @@ from orchestrator.core import addresses
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import Job, JobKind
+from orchestrator.library.answers import finished_lines
 from orchestrator.library.context import Context
-from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.finish import outputs
 from orchestrator.pipeline.finish.delivery import BY_HAND, is_foreign, output_of
 from orchestrator.pipeline.finish.merge import check_output
@@ -53,24 +53,10 @@ def write_rows(
 
     `is_merged` says that the job has just ended, so the merged rows in the home are current. Raises StorageError.
     """
-    merged = context.home.merged(job.id, style_of(form))
-    if is_merged and merged.exists():
-        lines = _lines_of(merged)
-    else:
-        lines = merged_lines(context.store, context.home, job, style=style_of(form))
+    lines = finished_lines(context, job, style=style_of(form), is_merged=is_merged)
     if progress is not None:
         lines = _counted(lines, context.store.jobs.counts([job.id])[job.id].total, progress)
     return write_lines(lines, job, output, form, table)
-
-
-def _lines_of(merged: Path) -> Iterator[bytes]:
-    """Yield the lines of a file without line ends. Raises StorageError."""
-    try:
-        with merged.open("rb") as file:
-            for line in file:
-                yield line.removesuffix(b"\n")
-    except OSError as error:
-        raise StorageError(f"the result file {merged} cannot be read: {error.strerror}") from error
 
 
 def _counted(lines: Iterator[bytes], total: int, progress: Progress) -> Iterator[bytes]:

@@ -15,6 +15,8 @@
   │   └── JobFilesError    4  the same for one job's own files: other jobs are not affected
   │       ├── OutputError  4  the rows cannot be written where the job file wants them
   │       └── NoRoom       4  there is no room for the job's requests; existing requests continue
+  ├── RowError             1  a row without an answer; the library returns it as a value
+  ├── JobFailed            1  a job as a whole cannot continue; its finished rows are kept
   ├── DataRefused          4  the database cannot store a value: its owner fails, the home is fine
   └── StateConflict        1  a compare-and-set move found another state than it expected
 
@@ -242,6 +244,27 @@ class NoRoom(JobFilesError):
     """A job's requests exceed `[retention]`, the disk or the database, or its server has no room. Others continue."""
 
     kind = "no_room"
+
+
+class RowError(OrchError):
+    """A row without an answer: `code` as in docs/reference/row-errors.md, or `cancelled` or `expired`."""
+
+    kind = "row"
+
+    def __init__(self, message: str, *, code: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class JobFailed(OrchError):
+    """A job as a whole cannot continue. Its finished rows are kept; `code` is the job's `error_code`."""
+
+    kind = "job_failed"
+
+    def __init__(self, message: str, *, job_id: str, code: str | None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.job_id = job_id
+        self.code = code
 
 
 class DataRefused(OrchError):

@@ -294,16 +294,18 @@ def log_to(home: Home) -> None:
 
 @contextmanager
 def logging_to(home: Home) -> Iterator[None]:
-    """Send the log of orch, and of nothing else in this process, to the home's file for the length of a block."""
+    """Send the log of orch to the home's file, and to no log of the caller's, for the length of a block."""
     ours = logging.getLogger("orchestrator")
-    handler, level = _log_file(home), ours.level
+    handler, level, propagate = _log_file(home), ours.level, ours.propagate
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
+    ours.propagate = False
     try:
         yield
     finally:
         ours.removeHandler(handler)
         ours.setLevel(level)
+        ours.propagate = propagate
         handler.close()
 
 

@@ -20,11 +20,11 @@ from typing import IO, Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from orchestrator import __version__
 from orchestrator.core.bounded import messages
 from orchestrator.core.bounded.pool import BUFFER_BYTES, LOOK_SECONDS, WorkerCall
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.errors import JobFilesError
+from orchestrator.core.version import __version__
 
 CHILD = Path(__file__).resolve().parent / "reading_child.py"
 END_SECONDS = 10.0

@@ -84,6 +84,11 @@ class Home(Struct, frozen=True):
         """Hard links of files on their way to the replica."""
         return self.root / ".replica"
 
+    @property
+    def frames(self) -> Path:
+        """Job files, rows and requests of the Python interface, a folder per question."""
+        return self.root / "frames"
+
     def server(self, backend: str) -> Path:
         """Return the folder of a backend's batch server."""
         return self.root / "servers" / backend

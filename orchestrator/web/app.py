@@ -21,8 +21,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from orchestrator import __version__
 from orchestrator.core.errors import OrchError, UsageError
+from orchestrator.core.version import __version__
 from orchestrator.daemon.lock import running_daemon
 from orchestrator.reports.markup import environment
 from orchestrator.web import actions, figures

@@ -122,6 +122,8 @@ def _value(kind: str, schema: Json, seed: str, root: Json) -> Any:
             return True
         case "null":
             return None
+        case "string" if schema.get("format") == "date":
+            return "2026-11-30"
         case _:
             return seed.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
 

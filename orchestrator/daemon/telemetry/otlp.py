@@ -34,8 +34,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
-from orchestrator import __version__
 from orchestrator.core.errors import BackendError, UsageError
+from orchestrator.core.version import __version__
 from orchestrator.daemon.telemetry.spans import TraceSpan, Value
 from orchestrator.daemon.telemetry.usage import HistogramPoint
 from orchestrator.settings.telemetry import Telemetry

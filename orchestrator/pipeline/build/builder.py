@@ -268,14 +268,14 @@ def _from_documents(
     store: Store, home: Home, job: Job, runs: list[JobId], asked: reuse.Asked, memory: DocumentMemory,
     report: BuildReport, clock_ns: Callable[[], int], reading: ReadingSettings,
 ) -> Iterator[Made]:  # fmt: skip
-    from orchestrator import documents
+    from orchestrator.documents import Readers
 
     spec = spec_of(job)
     assert spec is not None, "its kind is documents"
     base = Path(job.source).parent
     scope = Scope.of(job)
     selection = Selection(scope)
-    with documents.Readers.of(reading) as readers:
+    with Readers.of(reading) as readers:
         report.expected = check_variables(spec, Path(job.source), readers, scope)
         builder = Builder(spec, reuse.learned_bound(store, job))
         for source in spec.documents:
@@ -291,9 +291,9 @@ def check_variables(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -
 
     Raises InputError for a variable that no document has, with the nearest known name.
     """
-    from orchestrator import documents
+    from orchestrator.documents import survey
 
-    surveys = {source: documents.survey(source, file.parent, readers) for source in spec.documents}
+    surveys = {source: survey(source, file.parent, readers) for source in spec.documents}
     fields = {source: found.fields for source, found in surveys.items()}
     for index, task in enumerate(spec.tasks):
         of_task = [fields[source] for source in spec.sources_of(task)]

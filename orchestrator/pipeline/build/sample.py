@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from orchestrator import documents
 from orchestrator.core.errors import UsageError
+from orchestrator.documents import Readers, listed
 from orchestrator.documents.files import DocumentFile
 from orchestrator.documents.kinds import split_name
 from orchestrator.documents.sources import Listed
@@ -20,11 +20,11 @@ def sampled(spec: JobSpec, base: Path, number: int, reading: ReadingSettings) ->
 
     Rows of tables are left out. Raises InputError as reading does, and UsageError if there are only tables.
     """
-    with documents.Readers.of(reading) as readers:
+    with Readers.of(reading) as readers:
         found = [
             one
             for source in spec.documents
-            for one in documents.listed(source, base, time.time_ns(), readers)
+            for one in listed(source, base, time.time_ns(), readers)
             if not one.is_table
         ]
     if not found:

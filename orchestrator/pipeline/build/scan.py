@@ -110,11 +110,11 @@ class Sweep:
 
     def made(self, source: DocumentSource, base: Path) -> Iterator[Made]:
         """Yield the requests of the source in its order. Raises InputError, StorageError."""
-        from orchestrator import documents
+        from orchestrator.documents import listed
 
         selection = self._selection
-        listed = documents.listed(source, base, self._clock_ns(), self._readers, self._report.ignored)
-        chosen = (found for found in listed if selection.may_hold(found.key, is_table=found.is_table))
+        entries = listed(source, base, self._clock_ns(), self._readers, self._report.ignored)
+        chosen = (found for found in entries if selection.may_hold(found.key, is_table=found.is_table))
         for part in chunks(chosen, CHUNK):
             marks = self._marks(part)
             contents = {

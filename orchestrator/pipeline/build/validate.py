@@ -185,15 +185,15 @@ def _chosen(
     path: Path, spec: JobSpec, config: Config, scope: Scope, read: _Read
 ) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
     """Yield the documents in scope, each with its tasks."""
-    from orchestrator import documents
+    from orchestrator.documents import Readers, listed
 
     selection = Selection(scope)
-    with documents.Readers.of(config.documents) as readers:
+    with Readers.of(config.documents) as readers:
         read.expected = builder.check_variables(spec, path, readers, scope)
         for source in spec.documents:
             tasks = scope.tasks_of(spec, source)
-            listed = documents.listed(source, path.parent, 0, readers, read.ignored) if tasks else ()
-            chosen = (one for one in listed if selection.may_hold(one.key, is_table=one.is_table))
+            entries = listed(source, path.parent, 0, readers, read.ignored) if tasks else ()
+            chosen = (one for one in entries if selection.may_hold(one.key, is_table=one.is_table))
             for part in chunks(chosen, CHUNK):
                 for found, texts in zip(part, readers.read(one.order for one in part), strict=True):
                     taken = (document for document in texts if selection.takes(document.key, found.key))

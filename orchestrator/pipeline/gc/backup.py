@@ -24,9 +24,9 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct, field
 
-from orchestrator import __version__
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, StorageError, UsageError
+from orchestrator.core.version import __version__
 from orchestrator.pipeline.gc.disk import DATABASE, SERVERS, files
 from orchestrator.pipeline.gc.sweep import GOING, GONE, STAGE, gc_lock
 from orchestrator.settings.home import Home

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator import __version__
 from orchestrator.core import wire
+from orchestrator.core.version import __version__
 from orchestrator.core.wire import Batch, ErrorObject, File, Upload, UploadPart
 from orchestrator.server.api.access import OPEN_PATHS
 from orchestrator.server.api.files import PURPOSES

@@ -1,0 +1,295 @@
+"""Questions about a frame or about documents, before they are a job: planned, submitted or run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct, field
+
+from orchestrator.core import addresses
+from orchestrator.core.clock import now
+from orchestrator.core.errors import InputError, UsageError
+from orchestrator.core.model import Job
+from orchestrator.core.templates import TemplateProblem, template
+from orchestrator.daemon.lock import running_daemon
+from orchestrator.library.answers import Answers, AnswerType, answer_columns, answer_rows, finished_lines
+from orchestrator.library.context import Context
+from orchestrator.library.detached import daemon_of
+from orchestrator.library.frames import frame_of
+from orchestrator.library.handles import JobHandle, see_through, session
+from orchestrator.library.job_folders import KEY, ROWS, JobFolder, turn_of, write_documents, write_frame
+from orchestrator.library.plan_reports import PlanReport
+from orchestrator.library.progress_views import LogView, view_for
+from orchestrator.pipeline.build.intake import How, Intake, Options
+from orchestrator.pipeline.build.intake import submit as take_in
+from orchestrator.pipeline.build.rehearsal import rehearse
+from orchestrator.settings.config import Config
+
+T = TypeVar("T")
+Deadline = str | datetime | timedelta
+Budget = Decimal | int | float | str
+TASK = "answer"
+TEXT = "text"
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+class JobTerms(Struct, frozen=True):
+    """When a job has to be done, for how much, and where."""
+
+    deadline: Deadline | None = None
+    budget: Budget | None = None
+    backend: str | None = None
+
+    def options(self) -> Options:
+        """Return them as options of a submit. Raises UsageError."""
+        deadline = self.deadline
+        if isinstance(deadline, timedelta):
+            deadline = now() + deadline
+        if isinstance(deadline, datetime):
+            deadline = deadline.isoformat()
+        try:
+            budget = None if self.budget is None else Decimal(str(self.budget))
+        except ArithmeticError:
+            raise UsageError(f"budget: {self.budget!r} is not an amount of dollars") from None
+        return Options(deadline=deadline, budget=budget, backend=self.backend)
+
+
+class Question(Struct, Generic[T], frozen=True):
+    """A prompt, the type of its answers, the alias of its model, and further fields of the task and the job file."""
+
+    prompt: str
+    type: AnswerType[T]
+    model: str | None
+    name: str | None
+    task: Mapping[str, Any] = field(default_factory=dict)
+    job: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def job_name(self) -> str:
+        """Name of the job; without one, that of the answers' model."""
+        return self.name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.type.name or "map").lower()[:40]
+
+    def spec(self, config: Config, source: Mapping[str, Any], prompt: str) -> dict[str, Any]:
+        """Return the job file about a source. Raises UsageError."""
+        task: dict[str, Any] = {"id": TASK, "model": self.model or self._only_model(config), "prompt": prompt}
+        if self.type.json_schema is not None and self.task.get("kind") != "classify":
+            task["schema"] = self.type.json_schema
+        task |= {name: value for name, value in self.task.items() if value is not None}
+        return {"name": self.job_name, "documents": [source], "tasks": [task], **self.job}
+
+    def _only_model(self, config: Config) -> str:
+        names = sorted({*config.fleet_models, *config.models, *self.job.get("models", {})})
+        if len(names) == 1:
+            return str(names[0])
+        known = ", ".join(names) or "none is declared under [models] in orch.toml"
+        raise UsageError("model: say which alias answers", hint=f"known: {known}")
+
+
+class _Draft(Generic[T]):
+    """A question that is not asked yet."""
+
+    def __init__(self, question: Question[T]) -> None:
+        self._question = question
+
+    def plan(
+        self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
+    ) -> PlanReport:  # fmt: skip
+        """Return where the rows would go, at what cost and by when. It asks nothing and spends nothing."""
+        options = JobTerms(deadline, budget, backend).options()
+        with session() as context:
+            store, home, config, view = context.store, context.home, context.config, view_for(wanted=False)
+            with turn_of(home, self._question.name):
+                file = self._written(context).file
+                return PlanReport.of(rehearse(store, home, config, file, options, now, view.reading))
+
+    def submit(
+        self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
+        daemon: bool = True, progress: bool | None = None,
+    ) -> JobHandle[T]:  # fmt: skip
+        """Queue the job and return it. The home's daemon runs it, and is started if none runs.
+
+        With `daemon=False`, it is only queued; `JobHandle.runner` says what will run it.
+        Raises RefusedError if no plan keeps the deadline and the budget.
+        """
+        with session() as context:
+            view = view_for(wanted=progress)
+            intake, _ = self._taken_in(context, JobTerms(deadline, budget, backend), view)
+            view.stop()
+            if intake.how is How.UNCHANGED:
+                runner = "nothing changed: its rows are there"
+            elif daemon:
+                runner = f"{daemon_of(context.home)} runs it"
+            else:
+                holder = running_daemon(context.home)
+                runner = f"{holder} runs it" if holder else "queued: `orch up`, or wait(), runs it"
+            view.say(f"orch: {intake.job.id}: {intake.reason}; {runner}")
+            return JobHandle(intake.job.id, self._question.type, runner)
+
+    def _answers(self, terms: JobTerms, view: LogView) -> tuple[Answers[T], JobFolder]:
+        """Run the job to its end."""
+        with session() as context:
+            intake, folder = self._taken_in(context, terms, view)
+            job, is_merged = finish(context, intake, view)
+            rows = list(answer_rows(finished_lines(context, job, is_merged=is_merged), self._question.type))
+        return Answers(rows, self._question.type), folder
+
+    def _taken_in(self, context: Context, terms: JobTerms, view: LogView) -> tuple[Intake, JobFolder]:
+        with turn_of(context.home, self._question.name):
+            folder = self._written(context)
+            return take_in_file(context, folder, terms.options(), view), folder
+
+    def _written(self, context: Context) -> JobFolder:
+        raise NotImplementedError
+
+
+def take_in_file(context: Context, folder: JobFolder, options: Options, view: LogView) -> Intake:
+    """Record and build the job of a folder, or find it. Raises OrchError."""
+    return take_in(context.store, context.home, context.config, folder.file, options, now, view.reading)
+
+
+def finish(context: Context, intake: Intake, view: LogView) -> tuple[Job, bool]:
+    """See a job to its end; return it, and True if its merged rows were made just now."""
+    view.say(f"orch: {intake.job.id}: {intake.reason}")
+    return see_through(context, intake.job, view), intake.job.finished_at is None
+
+
+class DocumentDraft(_Draft[T]):
+    """A question about documents."""
+
+    def __init__(self, question: Question[T], source: Mapping[str, Any]) -> None:
+        super().__init__(question)
+        self._source = source
+
+    def run(
+        self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
+        raise_on_error: bool = False, progress: bool | None = None,
+    ) -> Answers[T]:  # fmt: skip
+        """Ask, wait until every document has an outcome, and return the rows."""
+        answers, _ = self._answers(JobTerms(deadline, budget, backend), view_for(wanted=progress))
+        if raise_on_error:
+            answers.raise_failed()
+        return answers
+
+    def _written(self, context: Context) -> JobFolder:
+        spec = self._question.spec(context.config, self._source, self._question.prompt)
+        return write_documents(context.home, self._question.job_name, spec, is_named=self._question.name is not None)
+
+
+class Documents:
+    """Files, before a question is asked about them. `orch.documents` makes it."""
+
+    def __init__(self, path: str | Path, source: Mapping[str, Any]) -> None:
+        self._source = {**_located(str(path)), **source}
+
+    def map(
+        self, prompt: str, *, schema: Any = None, model: str | None = None, name: str | None = None,
+        job: Mapping[str, Any] | None = None, **task: Any,
+    ) -> DocumentDraft[Any]:  # fmt: skip
+        """Return a question about every document; nothing is read, asked or spent yet. See `orch.map`."""
+        return DocumentDraft(question_of(prompt, schema, model, name, job, task), self._source)
+
+
+def question_of(
+    prompt: str, schema: Any, model: str | None, name: str | None, job: Mapping[str, Any] | None,
+    task: Mapping[str, Any],
+) -> Question[Any]:  # fmt: skip
+    """Return a question. Raises UsageError."""
+    is_vector = task.get("kind") == "embedding"
+    if task.get("kind") == "classify" and task.get("labels"):
+        from orchestrator.settings.task_spec import labels_schema
+
+        schema = labels_schema(task["labels"])
+    type_: AnswerType[Any] = AnswerType(schema, is_vector=is_vector)
+    return Question(prompt, type_, model, name, dict(task), dict(job or {}))
+
+
+def _located(path: str) -> dict[str, Any]:
+    """Return a path as a source: a folder with a pattern, if it has wildcards."""
+    if addresses.is_address(path):
+        return {"path": path}
+    parts = Path(path).expanduser().absolute().parts
+    wild = next((place for place, part in enumerate(parts) if _WILDCARD.search(part)), None)
+    if wild is None or Path(path).exists():
+        return {"path": str(Path(*parts))}
+    return {"path": str(Path(*parts[:wild])), "include": ["/".join(parts[wild:])]}
+
+
+class FrameDraft(_Draft[T]):
+    """A question about the rows of a frame."""
+
+    def __init__(
+        self, question: Question[T], rows: Any, id_columns: Sequence[str], text: str | None, prefix: str
+    ) -> None:
+        super().__init__(question)
+        self._frame = frame_of(rows)
+        self._prefix = prefix
+        self._id_columns = id_columns
+        self._prompt, self._text, self._used = self._columns(text)
+
+    def run(
+        self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
+        raise_on_error: bool = False, progress: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """Ask, wait until every row has an outcome, and return the frame with the answers' columns.
+
+        Raises UsageError if the frame has such columns already.
+        """
+        names = [*self._question.type.fields(), "error", "cost"]
+        if taken := [name for name in names if f"{self._prefix}{name}" in self._frame.columns]:
+            name = f"{self._prefix}{taken[0]}"
+            raise UsageError(f"the frame has a column {name!r} already", hint="prefix= renames the new ones")
+        if next(iter(self._frame.records([])), None) is None:
+            return self._frame.with_columns(answer_columns([], self._question.type, self._prefix))
+        answers, folder = self._answers(JobTerms(deadline, budget, backend), view_for(wanted=progress))
+        by_key = {row.document.removeprefix(f"{ROWS}#"): row for row in answers}
+        rows = [by_key[key] for key in folder.keys]
+        if raise_on_error:
+            Answers(rows, self._question.type).raise_failed()
+        return self._frame.with_columns(answer_columns(rows, self._question.type, self._prefix))
+
+    def _written(self, context: Context) -> JobFolder:
+        source = {"path": ROWS, "text_column": self._text or KEY, "id_column": KEY}
+        question = self._question
+        return write_frame(
+            context.home, question.job_name, question.spec(context.config, source, self._prompt),
+            self._frame.records(self._used), self._id_columns, self._text, is_named=question.name is not None,
+        )  # fmt: skip
+
+    def _columns(self, text: str | None) -> tuple[str, str | None, list[str]]:
+        """Return the prompt, the text column if the prompt has a text, and the columns that are written.
+
+        Raises InputError for a template or column that is wrong.
+        """
+        prompt, there = self._question.prompt, self._frame.columns
+        named = _variables(prompt, "prompt") | _variables(str(self._question.task.get("system") or ""), "system")
+        known = [*there, TEXT] if text is not None else there
+        for name in sorted(named | {*self._id_columns} | ({text} if text else set())):
+            if name not in known and name != "row":
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"its columns: {', '.join(there)}"
+                raise InputError(f"the frame has no column {name!r}", field="prompt", hint=hint)
+        column = text or (TEXT if TEXT in there else None)
+        if not _variables(prompt, "prompt"):
+            if column is None:
+                raise InputError(
+                    "the prompt names no column, and the frame has no column `text`", field="prompt",
+                    hint="write {{ COLUMN }} where its value belongs, or say text=COLUMN",
+                )  # fmt: skip
+        elif TEXT not in named:
+            # The prompt is taken as written: no document goes before it.
+            prompt, column = "{% set _ = text %}" + prompt, None
+        used = (named - {TEXT, "row"}) | {*self._id_columns} | ({column} if column else set())
+        return prompt, column, [name for name in there if name in used]
+
+
+def _variables(source: str, what: str) -> frozenset[str]:
+    try:
+        return template(source).variables
+    except TemplateProblem as problem:
+        raise InputError(f"is not a Jinja2 template: {problem.message}", field=what) from None

@@ -1,0 +1,245 @@
+"""Frames of rows: their columns as plain values, and the same kind of frame with more columns."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from orchestrator.core.errors import UsageError
+
+Record = dict[str, Any]
+
+
+class CellType(StrEnum):
+    """Types of an answer's column."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    DATE = "date"
+    MONEY = "money"
+    ANY = "any"  # nested, mixed or unknown
+
+
+class NewColumn(Struct, frozen=True):
+    """A column that answers add; None where a row has no value."""
+
+    name: str
+    type: CellType
+    values: Sequence[Any]
+
+
+class Frame(Protocol):
+    """Rows of a caller, in their order."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that a prompt can use."""
+
+    def records(self, names: Sequence[str]) -> Iterator[Record]:
+        """Yield these columns of each row."""
+
+    def with_columns(self, columns: Sequence[NewColumn]) -> Any:
+        """Return a frame of the same kind with more columns; its rows and index are those of the caller's."""
+
+
+def frame_of(rows: Any) -> Frame:
+    """Return the caller's rows as a frame. Raises UsageError for anything that is not a known kind."""
+    for base in type(rows).__mro__:
+        if (kind := _KINDS.get((base.__module__.partition(".")[0], base.__name__))) is not None:
+            return kind(rows)
+    if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows):
+        return _Records(rows)
+    name = f"{type(rows).__module__}.{type(rows).__qualname__}"
+    lazy = "call .collect() first" if name.endswith("LazyFrame") else None
+    raise UsageError(
+        f"{name} is not a frame of rows",
+        hint=lazy or "give a pandas or polars DataFrame, a pyarrow Table, a datasets Dataset, or a list of dicts",
+    )
+
+
+class _Records:
+    """A list of mappings."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = rows
+
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(str(name) for row in self._rows for name in row))
+
+    def records(self, names: Sequence[str]) -> Iterator[Record]:
+        for row in self._rows:
+            yield {name: row.get(name) for name in names}
+
+    def with_columns(self, columns: Sequence[NewColumn]) -> list[Record]:
+        found: list[Record] = [dict(row) for row in self._rows]
+        for column in columns:
+            for row, value in zip(found, column.values, strict=True):
+                row[column.name] = value
+        return found
+
+
+_PANDAS_DTYPES = {
+    CellType.TEXT: "string", CellType.INTEGER: "Int64", CellType.NUMBER: "Float64", CellType.BOOLEAN: "boolean",
+}  # fmt: skip
+
+
+class _Pandas:
+    """A pandas DataFrame: the index stays, whatever its labels."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for name in self._frame.columns if isinstance(name, str)]
+
+    def records(self, names: Sequence[str]) -> Iterator[Record]:
+        for name in names:
+            if self._frame.columns.tolist().count(name) > 1:
+                raise UsageError(f"the frame has two columns {name!r}", hint="give them different names")
+        if not names:
+            return iter([{} for _ in range(len(self._frame))])
+        values = [self._frame[name].tolist() for name in names]
+        return (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+
+    def with_columns(self, columns: Sequence[NewColumn]) -> Any:
+        pandas = importlib.import_module("pandas")
+        found = self._frame.copy(deep=False)
+        for column in columns:
+            # By place: `found[name] = series` would look labels up, and an index may repeat one.
+            found[column.name] = pandas.array(list(column.values), dtype=_PANDAS_DTYPES.get(column.type, object))
+        return found
+
+
+class _Polars:
+    """A polars DataFrame."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._frame.columns)
+
+    def records(self, names: Sequence[str]) -> Iterator[Record]:
+        if not names:
+            return iter([{} for _ in range(self._frame.height)])
+        found: Iterator[Record] = self._frame.select(list(names)).iter_rows(named=True)
+        return found
+
+    def with_columns(self, columns: Sequence[NewColumn]) -> Any:
+        polars = importlib.import_module("polars")
+        dtypes = {
+            CellType.TEXT: polars.String, CellType.INTEGER: polars.Int64, CellType.NUMBER: polars.Float64,
+            CellType.BOOLEAN: polars.Boolean, CellType.DATE: polars.Date, CellType.MONEY: polars.Decimal(38, 12),
+        }  # fmt: skip
+
+        def series(column: NewColumn) -> Any:
+            make = polars.Series
+            return _fitting(
+                lambda values: make(column.name, values, dtype=dtypes.get(column.type), strict=True), column
+            )
+
+        return self._frame.with_columns([series(column) for column in columns])
+
+
+class _Arrow:
+    """A pyarrow Table."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._frame.column_names)
+
+    def records(self, names: Sequence[str]) -> Iterator[Record]:
+        if not names:
+            yield from ({} for _ in range(self._frame.num_rows))
+            return
+        for batch in self._frame.select(list(names)).to_batches(max_chunksize=10_000):
+            yield from batch.to_pylist()
+
+    def with_columns(self, columns: Sequence[NewColumn]) -> Any:
+        found = self._frame
+        for column in columns:
+            array = arrow_array(column)
+            at = found.schema.get_field_index(column.name)
+            found = found.append_column(column.name, array) if at < 0 else found.set_column(at, column.name, array)
+        return found
+
+
+def arrow_array(column: NewColumn) -> Any:
+    """Return a column as an Arrow array; values that no single type holds become JSON text."""
+    pyarrow: Any = importlib.import_module("pyarrow")
+    types = {
+        CellType.TEXT: pyarrow.string(), CellType.INTEGER: pyarrow.int64(), CellType.NUMBER: pyarrow.float64(),
+        CellType.BOOLEAN: pyarrow.bool_(), CellType.DATE: pyarrow.date32(),
+        CellType.MONEY: pyarrow.decimal128(38, 12),
+    }  # fmt: skip
+    return _fitting(lambda values: pyarrow.array(values, types.get(column.type)), column)
+
+
+class _Dataset:
+    """A Hugging Face Dataset."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._frame.column_names)
+
+    def records(self, names: Sequence[str]) -> Iterator[Record]:
+        if not names:
+            return iter([{} for _ in range(len(self._frame))])
+        return (dict(row) for row in self._frame.select_columns(list(names)))
+
+    def with_columns(self, columns: Sequence[NewColumn]) -> Any:
+        found = self._frame
+        for column in columns:
+            if column.name in found.column_names:
+                found = found.remove_columns(column.name)
+            found = found.add_column(column.name, arrow_array(column).to_pylist())
+        return found
+
+
+_KINDS: Mapping[tuple[str, str], Callable[[Any], Frame]] = {
+    ("pandas", "DataFrame"): _Pandas,
+    ("polars", "DataFrame"): _Polars,
+    ("pyarrow", "Table"): _Arrow,
+    ("datasets", "Dataset"): _Dataset,
+}
+
+
+def _fitting(make: Callable[[list[Any]], Any], column: NewColumn) -> Any:
+    """Make a typed column; values that have no common type become JSON text."""
+    values = list(column.values)
+    try:
+        return make(values)
+    except (TypeError, ValueError, OverflowError):
+        return make([None if value is None else as_json(value) for value in values])
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON text."""
+    return msgspec.json.encode(value, enc_hook=json_value).decode()
+
+
+def json_value(value: Any) -> Any:
+    """Convert a foreign library's value for JSON: a missing value to None, a number to Python's own."""
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if hasattr(value, "tolist"):  # numpy's numbers and arrays
+        return value.tolist()
+    return str(value)

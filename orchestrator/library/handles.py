@@ -1,0 +1,175 @@
+"""A job in the home, seen from Python: its progress, its rows, and waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from orchestrator.core.clock import now
+from orchestrator.core.errors import JobFailed, UsageError
+from orchestrator.core.model import Job, JobId
+from orchestrator.core.money import money
+from orchestrator.daemon import manual_actions
+from orchestrator.library.answers import AnswerRow, Answers, AnswerType, answer_rows, finished_lines
+from orchestrator.library.context import Context, logging_to, ready, say_exposure
+from orchestrator.library.driving import Driver
+from orchestrator.library.progress_views import LogView, progress_html, view_for
+from orchestrator.pipeline.finish.confidences import merging_checks
+from orchestrator.pipeline.finish.merge import lines as merge_lines
+from orchestrator.policy.planner import Outlook
+from orchestrator.reports.status import JobLine
+from orchestrator.store.gc import CLEARED
+
+T = TypeVar("T")
+LOOK_SECONDS = 1.0
+
+
+@contextmanager
+def session() -> Iterator[Context]:
+    """Open the home of a call, as the command line does."""
+    with ready() as context:
+        say_exposure(context)
+        yield context
+
+
+def see_through(context: Context, job: Job, view: LogView, interrupted: Callable[[], bool] = lambda: False) -> Job:
+    """Run a job to its end as the home's daemon, or follow the running daemon; return its final record.
+
+    Raises JobFailed if it cannot continue.
+    """
+    try:
+        _driver(context, view, interrupted).finish(job)
+    finally:
+        view.stop()
+    ended = context.store.jobs.get(job.id)
+    if ended.error is not None and not ended.is_undelivered:
+        raise JobFailed(f"job {ended.id}: {ended.error}", job_id=ended.id, code=ended.error_code)
+    return ended
+
+
+def _driver(context: Context, view: LogView, interrupted: Callable[[], bool]) -> Driver:
+    program = " ".join(["python", *sys.argv]).strip()
+    return Driver(context, view, interrupted, lambda: logging_to(context.home), program)
+
+
+class JobHandle(Generic[T]):
+    """A job of this home. It belongs to the home: `orch status` shows it, and every process can open it.
+
+    `id` is what `orch status` shows. `runner` says who runs it, as of its submit. `await job` waits for its rows, and
+    `async for row in job` yields them as they are done.
+    """
+
+    def __init__(self, job_id: JobId, type_: AnswerType[T], runner: str = "") -> None:
+        self.id = job_id
+        self.runner = runner
+        self._type = type_
+
+    @property
+    def progress(self) -> JobLine:
+        """State, counts, cost and time left, as of now."""
+        with ready() as context:
+            return context.detail(self.id).line
+
+    @property
+    def outlook(self) -> Outlook | None:
+        """Probability of being done by the deadline, and the expected cost; None once the job is over."""
+        with ready() as context:
+            return context.outlook(context.store.jobs.get(self.id))
+
+    @property
+    def is_done(self) -> bool:
+        """True if nothing more will happen to the job."""
+        return self.progress.state.is_final
+
+    def wait(self, *, progress: bool | None = None) -> Answers[T]:
+        """Work until the job is over, or follow the daemon that does; return its rows. Raises JobFailed."""
+        return self._wait(lambda: False, progress)
+
+    def rows(self, *, partial: bool = False) -> Iterator[AnswerRow[T]]:
+        """Yield the rows in input order; `partial` yields those with an outcome so far.
+
+        Raises UsageError for a job that is not over, or whose files were removed.
+        """
+        with ready() as context:
+            job = context.store.jobs.get(self.id)
+            if job.finished_at is None and not partial:
+                raise UsageError(
+                    f"job {job.id} is not finished",
+                    hint="wait() works until it is; rows(partial=True) gives what is done so far",
+                )
+            if (cleared := job.options.get(CLEARED)) is not None:
+                raise UsageError(f"the result files of job {job.id} were removed by [retention] at {cleared}")
+            if job.finished_at is None:
+                yield from self._so_far(context, job)
+            else:
+                yield from answer_rows(finished_lines(context, job), self._type)
+
+    def cancel(self) -> None:
+        """Cancel the job; finished rows are kept."""
+        with session() as context:
+            job = context.store.jobs.get(self.id)
+            manual_actions.cancel(context.store, job, manual_actions.USER, now())
+            _driver(context, view_for(wanted=False), lambda: False).see_end(job)
+
+    def __await__(self) -> Generator[Any, None, Answers[T]]:
+        return self._in_thread().__await__()
+
+    async def __aiter__(self) -> AsyncIterator[AnswerRow[T]]:
+        """Yield each row once it has an outcome."""
+        working = asyncio.ensure_future(self._in_thread())
+        seen: set[str] = set()
+        try:
+            while not working.done():
+                await asyncio.wait([working], timeout=LOOK_SECONDS)
+                for row in await asyncio.to_thread(self._new_rows, seen):
+                    yield row
+            await working
+            for row in await asyncio.to_thread(self._new_rows, seen):
+                yield row
+        finally:
+            working.cancel()
+
+    async def _in_thread(self) -> Answers[T]:
+        stopped = threading.Event()
+        try:
+            return await asyncio.to_thread(self._wait, stopped.is_set, None)
+        finally:
+            stopped.set()
+
+    def _wait(self, interrupted: Callable[[], bool], progress: bool | None) -> Answers[T]:
+        with session() as context:
+            job = context.store.jobs.get(self.id)
+            is_merged = job.finished_at is None
+            job = see_through(context, job, view_for(wanted=progress), interrupted)
+            if job.finished_at is None:  # it was interrupted
+                return Answers([], self._type)
+            return Answers(
+                list(answer_rows(finished_lines(context, job, is_merged=is_merged), self._type)), self._type
+            )
+
+    def _so_far(self, context: Context, job: Job) -> Iterator[AnswerRow[T]]:
+        checks = merging_checks(context.store, context.home, job)
+        finished = context.store.rows.finished(job.id)
+        return answer_rows(
+            merge_lines(context.home.results, finished, checks, style="jsonl", partial=True), self._type
+        )
+
+    def _new_rows(self, seen: set[str]) -> list[AnswerRow[T]]:
+        if self.progress.counts.done == len(seen):
+            return []
+        found = [row for row in self.rows(partial=True) if row.custom_id not in seen]
+        seen.update(row.custom_id for row in found)
+        return found
+
+    def __repr__(self) -> str:
+        line = self.progress
+        return f"<job {self.id}: {line.state}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}>"
+
+    def _repr_html_(self) -> str:
+        line = self.progress
+        told = f"{self.id}: {line.state}, {line.processed:,}/{line.counts.total:,} rows, {money(line.cost)}"
+        return progress_html(told, line.processed, line.counts.total)

@@ -1,0 +1,158 @@
+"""Folders in the home for what a call asks: a job file with its rows, or request lines.
+
+A folder is complete on disk before its job is recorded, so `orch up` can build it after the caller is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from orchestrator.core.atomic import durable
+from orchestrator.core.errors import InputError, StorageError, UsageError
+from orchestrator.library.frames import Record, json_value
+from orchestrator.pipeline.build.builder import locked
+from orchestrator.settings.home import Home
+
+ROWS = "rows.jsonl"
+KEY = "_key"
+"""Column of a row's key in the file of rows."""
+_encode = msgspec.json.Encoder(enc_hook=json_value).encode
+
+
+class JobFolder(Struct, frozen=True):
+    """A written job: its file for `pipeline.build.intake`, and the keys of its rows in order."""
+
+    file: Path
+    keys: Sequence[str] = ()
+
+
+class RowKeys:
+    """Keys of rows: an id, or a digest of the content with a number for repeats."""
+
+    def __init__(self, id_columns: Sequence[str]) -> None:
+        self._id_columns = id_columns
+        self._seen: dict[str, int] = {}
+
+    def key(self, record: Mapping[str, Any]) -> str:
+        """Return a key that no earlier row has. Raises InputError for an id that is missing or repeated."""
+        if self._id_columns:
+            key = self._id(record)
+            if key in self._seen:
+                raise InputError(f"two rows have the id {key!r}", field="id", hint="ids must differ")
+        else:
+            key = hashlib.blake2b(_encode(record), digest_size=10).hexdigest()
+        number = self._seen[key] = self._seen.get(key, 0) + 1
+        return key if number == 1 else f"{key}-{number}"
+
+    def _id(self, record: Mapping[str, Any]) -> str:
+        values = [json.loads(_encode(record[name])) for name in self._id_columns]
+        if None in values or "" in values:
+            raise InputError("a row has no id", field="id", hint="give every row one, or leave out id=")
+        return " ".join(str(value) for value in values)
+
+
+def write_frame(
+    home: Home, name: str, spec: Mapping[str, Any], records: Iterable[Record], id_columns: Sequence[str],
+    text: str | None, *, is_named: bool,
+) -> JobFolder:  # fmt: skip
+    """Write a job file about rows; `text` is the column with the document's text, which must be text.
+
+    Raises InputError, StorageError.
+    """
+    keys = RowKeys(id_columns)
+    found: list[str] = []
+
+    def lines() -> Iterator[bytes]:
+        for record in records:
+            key = keys.key(record)
+            found.append(key)
+            if text is not None and not isinstance(value := record[text], str | None):
+                record = {**record, text: _as_text(value)}
+            yield _encode({KEY: key, **record})
+
+    return JobFolder(_written(home, name, spec, {ROWS: lines()}, is_named=is_named), found)
+
+
+def _as_text(value: Any) -> Any:
+    """Return a number or date as text; a missing value as None."""
+    plain = json.loads(_encode(value))
+    return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def write_documents(home: Home, name: str, spec: Mapping[str, Any], *, is_named: bool) -> JobFolder:
+    """Write a job file about documents. Raises StorageError."""
+    return JobFolder(_written(home, name, spec, {}, is_named=is_named))
+
+
+def write_requests(home: Home, name: str, requests: Iterable[Mapping[str, Any]], url: str) -> JobFolder:
+    """Write request bodies as a batch file. Raises InputError, StorageError."""
+    keys = RowKeys(())
+    found: list[str] = []
+
+    def lines() -> Iterator[bytes]:
+        for number, body in enumerate(requests):
+            if not isinstance(body, Mapping):
+                raise InputError(f"request {number} is {type(body).__name__} instead of a dict", field="params")
+            key = keys.key(body)
+            found.append(key)
+            yield _encode({"custom_id": key, "method": "POST", "url": url, "body": body})
+
+    return JobFolder(_written(home, name, None, {f"{name}.jsonl": lines()}, is_named=True), found)
+
+
+def turn_of(home: Home, name: str | None) -> AbstractContextManager[object]:
+    """Return this call's turn at a named folder, from its writing to its reading: other calls write it over."""
+    return nullcontext() if name is None else locked(home.frames / f".{name}.lock", wait=True)
+
+
+def _written(
+    home: Home, name: str, spec: Mapping[str, Any] | None, parts: Mapping[str, Iterable[bytes]], *, is_named: bool
+) -> Path:
+    """Write the files of a job and return its job file or batch file.
+
+    A named folder is written over. Another is named after its content, and written once.
+    """
+    home.identity()  # makes the home, which only its owner can read
+    digest = hashlib.sha256()
+    with _temporary(home) as folder:
+        for part, lines in parts.items():
+            with durable(folder / part) as file:
+                for line in lines:
+                    digest.update(line)
+                    file.write(line + b"\n")
+        if spec is not None:
+            job = json.dumps(spec, indent=2, ensure_ascii=False, default=str).encode()
+            digest.update(job)
+            with durable(folder / "job.yaml") as file:
+                file.write(job + b"\n")
+        target = home.frames / (name if is_named else f"{name}-{digest.hexdigest()[:12]}")
+        target.mkdir(exist_ok=True)
+        for path in sorted(folder.iterdir(), reverse=True):  # the rows before the job file that names them
+            path.replace(target / path.name)
+    return target / ("job.yaml" if spec is not None else f"{name}.jsonl")
+
+
+@contextmanager
+def _temporary(home: Home) -> Iterator[Path]:
+    folder = home.frames / f".{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+    except OSError as error:
+        raise StorageError(f"cannot write {error.filename or folder}: {error.strerror}") from error
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"a row cannot be written as JSON: {error}") from error

@@ -1,0 +1,88 @@
+"""A plan as a value: printed as `orch plan` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from msgspec import Struct
+
+from orchestrator.core.money import money
+from orchestrator.library.html_tables import html_table
+from orchestrator.pipeline.build.build_report import BuildReport
+from orchestrator.pipeline.build.intake import Intake
+from orchestrator.policy.planner import Plan, Route
+from orchestrator.reports.plans import chance, plan_json, plan_lines
+
+
+class PlanReport(Struct, frozen=True):
+    """The routes, cost and times of a job that is not submitted yet."""
+
+    plan: Plan
+    report: BuildReport
+    deadline: datetime | None
+
+    @classmethod
+    def of(cls, intake: Intake) -> PlanReport:
+        """Return the plan of a rehearsal."""
+        assert intake.plan is not None, "a rehearsal plans"
+        assert intake.report is not None, "and builds"
+        return cls(intake.plan, intake.report, intake.job.deadline_at)
+
+    @property
+    def requests(self) -> int:
+        """Number of rows."""
+        return self.report.requests
+
+    @property
+    def to_send(self) -> int:
+        """Number of rows that would be asked: the others have an answer."""
+        return self.report.to_send
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """Backends that would take rows, each with its rows, cost and times."""
+        return self.plan.routes
+
+    @property
+    def cost(self) -> Decimal:
+        """Expected cost in dollars."""
+        return self.plan.expected
+
+    @property
+    def at_most(self) -> Decimal:
+        """Highest cost in dollars."""
+        return self.plan.at_most
+
+    @property
+    def chance(self) -> float | None:
+        """Probability of being done by the deadline; None without a deadline."""
+        return None if self.deadline is None else self.plan.chance
+
+    @property
+    def holds(self) -> bool:
+        """True if the plan keeps the deadline and the budget."""
+        return self.plan.verdict.holds
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stable form, as `orch plan --json` prints it."""
+        return {**plan_json(self.plan), "requests": self.requests, "to_send": self.to_send}
+
+    def __str__(self) -> str:
+        if not self.to_send:
+            return f"nothing to send: {self.report}"
+        lines = plan_lines(self.plan, self.deadline, None)
+        return "\n".join("".join(part.text for part in line).rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        rows: list[list[Any]] = [
+            ["✓", one.backend, f"{one.rows:,}", one.cost and money(one.cost.p50), chance(one.chance), one.reason]
+            for one in self.plan.routes
+        ]
+        rows += [
+            ["✗", no.backend, None, no.cost and money(no.cost.p50), no.chance and chance(no.chance), no.reason]
+            for no in self.plan.refused
+        ]
+        return html_table(["", "route", "rows", "cost (p50)", "in time", "reason"], rows, str(self).splitlines()[-1])

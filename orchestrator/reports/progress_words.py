@@ -1,0 +1,26 @@
+"""The progress of a job in one line."""
+
+from __future__ import annotations
+
+from orchestrator.core.counts import number_of
+from orchestrator.core.durations import duration
+from orchestrator.core.money import money
+from orchestrator.reports.status import JobDetail
+from orchestrator.reports.words import tokens
+
+
+def eta_words(detail: JobDetail, rate: float) -> str:
+    """Return the time left at a rate in rows per second."""
+    left = detail.line.counts.total - detail.line.done
+    return duration(left / rate) if rate and left else "—"
+
+
+def progress_words(detail: JobDetail, rate: float) -> str:
+    """Return a job's state, rows, rate, tokens, cost, and what it waits for."""
+    line = detail.line
+    summary = (
+        f"{line.job.id}: {line.state} {line.processed:,}/{number_of(line.counts.total, 'row')}, {rate:,.1f}/s, "
+        f"ETA {eta_words(detail, rate)}, {tokens(detail.usage, line.counts.succeeded)}, {money(line.cost)}"
+    )
+    told = detail.problem or next((shard.held for shard in detail.held), None)
+    return f"{summary}  ! {told}" if told else summary

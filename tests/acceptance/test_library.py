@@ -1,0 +1,232 @@
+"""Jobs from Python, in front of a real upstream: what comes back, what is asked, and what the command line sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pandas
+import polars
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
+
+import orchestrator as orch
+from tests.conftest import MakeUpstream
+from tests.support.cli import Orch, write_config
+from tests.support.library import end_daemon, use_home
+from tests.support.process import Upstream
+
+QUESTION = "When does this end?\n{{ text }}"
+FRAME = pandas.DataFrame({"text": ["one", "two", "two", None], "n": [1, 2, 3, 4]}, index=["a", "b", "b", "z"])
+
+
+class Facts(BaseModel):
+    topic: str
+    pages: int | None
+
+
+@pytest.fixture
+def home(orch_home: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    models = '[models]\nsmall = "some-model"\n'
+    write_config(orch_home, [upstream.base_url], retry_delay=0.01, extra=models)
+    use_home(orch_home, monkeypatch)
+    yield orch_home
+    end_daemon(orch_home)
+
+
+def jobs_of(run_orch: Orch) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run_orch("status", "--all", "--json").stdout)
+    return found
+
+
+def test_a_frame_comes_back_with_its_answers_and_an_added_row_asks_one_row(
+    home: Path, upstream: Upstream, run_orch: Orch
+) -> None:
+    out = orch.map(FRAME, QUESTION, schema=Facts, deadline="8h", budget=12)
+
+    assert out.columns.tolist() == ["text", "n", "topic", "pages", "error", "cost"]
+    assert out.index.tolist() == ["a", "b", "b", "z"]
+    assert out["pages"].tolist()[:3] == [1, 1, 1]
+    assert out["topic"].iloc[1] == out["topic"].iloc[2], "the same text is asked once"
+    assert out["error"].iloc[3].startswith("bad_row: ")
+    assert len(upstream.requests()) == 2
+    (job,) = jobs_of(run_orch)
+    assert (job["name"], job["state"], job["requests"]["total"]) == ("facts", "completed", 4)
+
+    more = pandas.concat([pandas.DataFrame({"text": ["new"], "n": [9]}, index=["q"]), FRAME.iloc[::-1]])
+    again = orch.map(more, QUESTION, schema=Facts)
+
+    assert len(upstream.requests()) == 3
+    assert again.loc["a", "topic"] == out.loc["a", "topic"]
+    assert orch.map(polars.DataFrame({"text": ["two"]}), QUESTION, schema=Facts)["topic"].to_list() == [
+        out["topic"].iloc[1]
+    ]
+    assert len(upstream.requests()) == 3
+    with pytest.raises(orch.RowError, match="no text") as caught:
+        orch.map(FRAME, QUESTION, schema=Facts, raise_on_error=True)
+    assert caught.value.code == "bad_row"
+    with pytest.raises(orch.UsageError, match="column 'topic' already"):
+        orch.map(out, QUESTION, schema=Facts)
+    assert "v2_topic" in orch.map(out, QUESTION, schema=Facts, prefix="v2_")
+    assert len(upstream.requests()) == 3
+
+
+def test_a_prompt_of_columns_is_sent_as_written_and_nothing_else_leaves(
+    home: Path, make_upstream: MakeUpstream, run_orch: Orch
+) -> None:
+    upstream = make_upstream(log_bodies=True)
+    write_config(home, [upstream.base_url], extra='[models]\nsmall = "m"\n')
+    rows = [{"title": "Invoice", "body": "120", "secret": "hush"}]
+
+    (row,) = orch.map(rows, "{{ title }}: {{ body }}?", id="title")
+
+    assert row["answer"].startswith("echo:")
+    assert row["error"] is None
+    (sent,) = upstream.requests()
+    assert json.loads(sent["body"])["messages"] == [{"role": "user", "content": "Invoice: 120?"}]
+    assert not [path for path in home.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
+
+
+def test_labels_and_empty_frames(home: Path, upstream: Upstream) -> None:
+    (row,) = orch.map([{"text": "a"}], "{{ text }}", kind="classify", labels=["bill", "letter"])
+    assert row["label"] in ("bill", "letter")
+    empty = orch.map(FRAME.iloc[:0], QUESTION, schema=Facts)
+    assert (len(empty), empty.columns.tolist()[-2:]) == (0, ["error", "cost"])
+    assert len(upstream.requests()) == 1
+
+
+def test_a_plan_spends_nothing_and_a_refusal_is_an_exception(home: Path, upstream: Upstream, run_orch: Orch) -> None:
+    draft = orch.frame(FRAME, QUESTION, schema=Facts)
+    plan = draft.plan(deadline="8h")
+
+    assert (plan.requests, plan.to_send, plan.holds) == (4, 2, True)
+    assert [route.backend for route in plan.routes] == ["local"]
+    assert "local" in str(plan)
+    assert "local" in plan._repr_html_()
+    assert plan.to_json()["holds"]
+    assert upstream.requests() == []
+    assert jobs_of(run_orch) == []
+    with pytest.raises(orch.RefusedError, match="deadline"):
+        draft.run(deadline="2020-01-01T00:00+00:00")
+    with pytest.raises(orch.UsageError, match="not an amount"):
+        draft.plan(budget="many")
+
+
+def test_documents_are_asked_by_pattern(home: Path, upstream: Upstream, tmp_path: Path) -> None:
+    for name in ("a.txt", "deep/b.txt", "deep/c.md"):
+        path = tmp_path / "contracts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"This is {name}.")
+    draft = orch.documents(tmp_path / "contracts" / "**" / "*.txt").map("When does it end?", schema=Facts)
+
+    answers = draft.run()
+
+    assert [Path(row.document).name for row in answers] == ["a.txt", "b.txt"]
+    answer = answers[0].answer
+    assert isinstance(answer, Facts)
+    assert answers[0].route == "local"
+    assert answers[0].cost == Decimal(0)
+    draft.run(raise_on_error=True)
+    assert len(upstream.requests()) == 2
+
+
+def test_submit_starts_a_daemon_that_does_the_work_and_any_process_opens_the_job(
+    home: Path, upstream: Upstream, run_orch: Orch
+) -> None:
+    job = orch.frame(FRAME, QUESTION, schema=Facts, id="n").submit()
+
+    assert "`orch up --quiet`" in job.runner
+    assert "daemon: `orch up --quiet`" in run_orch("status").stdout
+    answers = orch.open_job(job.id, schema=Facts).wait(progress=False)
+    assert [row.document for row in answers] == [f"rows.jsonl#{number}" for number in (1, 2, 3, 4)]
+    assert isinstance(answers[0].answer, Facts)
+    assert job.is_done
+    assert job.outlook is None
+    assert job.progress.counts.succeeded == 3
+    assert "completed" in repr(job)
+    assert 'value="4"' in job._repr_html_()
+    untyped = next(orch.open_job("facts").rows())
+    assert untyped.answer.topic == answers[0].answer.topic
+    assert len(upstream.requests()) == 2
+
+
+def test_a_job_that_is_only_queued_says_so_and_is_continued_by_the_command_line(
+    home: Path, upstream: Upstream, run_orch: Orch
+) -> None:
+    job = orch.frame(FRAME, QUESTION, name="terms").submit(daemon=False)
+
+    assert job.runner == "queued: `orch up`, or wait(), runs it"
+    assert upstream.requests() == []
+    with pytest.raises(orch.UsageError, match="not finished"):
+        list(job.rows())
+    assert [row.error.code for row in job.rows(partial=True) if row.error] == ["bad_row"]
+    run_orch("run", str(home / "frames" / "terms" / "job.yaml"))
+    assert [row.answer is None for row in job.rows()] == [False, False, False, True]
+    assert orch.map(FRAME, QUESTION, name="terms")["answer"].notna().sum() == 3
+    assert len(jobs_of(run_orch)) == 1
+
+
+def test_a_job_is_awaited_and_iterated_over(home: Path, upstream: Upstream) -> None:
+    async def follow() -> tuple[list[Any], Any]:
+        job = orch.frame(FRAME, QUESTION, schema=Facts).submit(daemon=False)
+        rows = [row async for row in job]
+        return rows, await job
+
+    rows, answers = asyncio.run(follow())
+    assert {row.custom_id for row in rows} == {row.custom_id for row in answers}
+    assert (len(rows), len(upstream.requests())) == (4, 2)
+
+
+def test_a_cancelled_job_keeps_its_rows(home: Path, upstream: Upstream) -> None:
+    job = orch.frame(FRAME, QUESTION).submit(daemon=False)
+    job.cancel()
+    assert {row.error.code for row in job.rows() if row.error} == {"cancelled", "bad_row"}
+    with pytest.raises(orch.UsageError, match="already ended"):
+        job.cancel()
+
+
+def bodies(*texts: str) -> list[dict[str, Any]]:
+    return [{"model": "small", "messages": [{"role": "user", "content": text}]} for text in texts]
+
+
+def test_request_dicts_come_back_as_completions_or_errors(home: Path, upstream: Upstream) -> None:
+    answers = orch.requests(bodies("a", "b", "a", "[[fault:status:400]]"), deadline="2h")
+
+    assert [type(one) for one in answers] == [ChatCompletion] * 3 + [orch.RowError]
+    assert answers[0].choices[0].message.content.startswith("echo:")
+    asked = len(upstream.requests())
+    again = orch.requests(bodies("new", "a", "b"))
+    assert again[1].id == answers[0].id
+    assert len(upstream.requests()) == asked + 1
+    with pytest.raises(orch.RowError, match="1 of 1 rows failed"):
+        orch.requests(bodies("[[fault:status:400]]"), raise_on_error=True)
+    assert orch.requests([]) == []
+    with pytest.raises(orch.InputError, match="request 0 is str"):
+        orch.requests(["a"])  # type: ignore[list-item]
+
+
+def test_a_client_s_calls_go_to_the_backend_at_its_address_without_its_key(home: Path, upstream: Upstream) -> None:
+    with OpenAI(base_url=upstream.base_url, api_key="sk-secret") as client:
+        (answer,) = orch.batch(client.chat.completions.create, bodies("a"))
+        assert isinstance(answer, ChatCompletion)
+        with pytest.raises(orch.UsageError, match="bound method"):
+            orch.batch(client.models.list, [])
+    with (
+        OpenAI(base_url="https://elsewhere.example/v1", api_key="sk-secret") as client,
+        pytest.raises(orch.UsageError) as caught,
+    ):
+        orch.batch(client.embeddings.create, [])
+    assert 'base_url = "https://elsewhere.example/v1"' in str(caught.value)
+    assert not [path for path in home.rglob("*") if path.is_file() and b"sk-secret" in path.read_bytes()]
+
+
+def test_without_a_model_the_only_alias_answers(home: Path, upstream: Upstream) -> None:
+    write_config(home, [upstream.base_url], extra='[models]\nsmall = "a"\nlarge = "b"\n')
+    with pytest.raises(orch.UsageError, match="known: large, small"):
+        orch.map(FRAME, QUESTION)
