@@ -89,7 +89,7 @@ tests/npm/node_modules/installed: tests/npm/package.json
 
 test: install
 	-$(if $(shell command -v npm),$(MAKE) --no-print-directory npm)
-	-$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE) && $(BIN)/python -m orchestrator.server.engines model tiny --dir $(ENGINE)
+	-$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE) && $(BIN)/python -m tools.cpu_engine model tiny --dir $(ENGINE)
 	$(PYTEST) -m "not soak"
 
 # The inner loop, under a minute: what decides, and the contracts of store and server.
@@ -105,8 +105,8 @@ soak: $(SOAKS:%=soak-%)
 .PHONY: $(SOAKS:%=soak-%) models
 
 models: engine
-	$(BIN)/python -m orchestrator.server.engines model tiny --dir $(ENGINE)
-	$(BIN)/python -m orchestrator.server.engines model tiny-vision --dir $(ENGINE)
+	$(BIN)/python -m tools.cpu_engine model tiny --dir $(ENGINE)
+	$(BIN)/python -m tools.cpu_engine model tiny-vision --dir $(ENGINE)
 
 # Each property with a thousand examples.
 soak-examples: install

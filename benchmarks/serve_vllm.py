@@ -41,7 +41,9 @@ from benchmarks.serving import (
     wait,
 )
 from orchestrator.core.errors import OrchError
-from orchestrator.server.engines import EngineDir, VllmProcess, make_model, require_installed, vllm_launch
+from orchestrator.server.engines import EngineDir, VllmProcess, require_installed
+from tools.cpu_engine.launch import vllm_launch
+from tools.cpu_engine.models import make_model
 
 PARTS = ("sweep", "tasks", "interactive", "bench")
 VOCABULARY = """

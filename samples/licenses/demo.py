@@ -97,10 +97,12 @@ def upstream(given: str | None) -> Iterator[str]:
     if given is not None:
         yield given
         return
+    sys.path.insert(0, str(ROOT))  # for the tools of the checkout
     from orchestrator.server.engines.install import install
     from orchestrator.server.engines.layout import EngineDir
-    from orchestrator.server.engines.models import make_model
-    from orchestrator.server.engines.process import VllmProcess, vllm_launch
+    from orchestrator.server.engines.process import VllmProcess
+    from tools.cpu_engine.launch import vllm_launch
+    from tools.cpu_engine.models import make_model
 
     engine = EngineDir.at(ROOT / ".engine")
     install(engine)

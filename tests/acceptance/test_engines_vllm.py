@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.server.engines import EngineDir, EngineUnavailable, find_model, require_installed
+from orchestrator.server.engines import EngineDir, EngineUnavailable, require_installed
 from tests.support.cli import Orch
 from tests.support.process import wait_until
+from tools.cpu_engine.models import find_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.soak, pytest.mark.timeout(900)]
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.server.engines import EngineDir, EngineUnavailable, find_model, require_installed
+from orchestrator.server.engines import EngineDir, EngineUnavailable, require_installed
 from tests.acceptance.conftest import NO_ENGINE, ROOT
 from tests.support.batchapi import create, ended, health, retrieve, row, sdk_at
 from tests.support.cli import Orch
 from tests.support.process import PATIENCE, wait_until
 from tests.support.serving import serve
+from tools.cpu_engine.models import find_model
 
 pytestmark = [pytest.mark.soak, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 

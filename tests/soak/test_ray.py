@@ -22,7 +22,7 @@ import pytest
 
 from orchestrator.daemon.drivers import driver_for
 from orchestrator.daemon.fleets import FleetController
-from orchestrator.server.engines import EngineDir, EngineUnavailable, find_model, require_installed
+from orchestrator.server.engines import EngineDir, EngineUnavailable, require_installed
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import RayBackend
@@ -32,6 +32,7 @@ from tests.support.cli import Orch
 from tests.support.fakevllm import fake_vllm, starts
 from tests.support.process import wait_until
 from tests.support.raycluster import PYTHON, below, cluster, command_of, needs_ray
+from tools.cpu_engine.models import find_model
 
 pytestmark = [pytest.mark.soak, needs_ray]
 

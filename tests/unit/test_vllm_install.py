@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.server.engines import EngineDir, EngineUnavailable, install, require_installed
-from orchestrator.server.engines.__main__ import main
 from orchestrator.server.engines.install import CONSTRAINTS, fingerprint, is_installed, platform_problem
 from orchestrator.server.engines.steps import StepFailed, reason, run_step
+from tools.cpu_engine.__main__ import main
 
 LINUX = sys.platform == "linux"
 
@@ -131,7 +131,7 @@ def test_a_step_keeps_the_output(tmp_path: Path) -> None:
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = (
-        "import sys, orchestrator.server.engines.__main__\n"
+        "import sys, tools.cpu_engine.__main__\n"
         "heavy = {'torch', 'transformers', 'vllm', 'sqlalchemy', 'aiohttp', 'openai', 'rich', 'pydantic'}\n"
         "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
     )

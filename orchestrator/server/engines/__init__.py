@@ -1,4 +1,4 @@
-"""A vLLM engine of our own: install it, give it a model, start it, watch it, stop it.
+"""A vLLM engine of our own: install it, start it, watch it, stop it.
 
 The engine has its own environment (`.engine/venv`): this package starts it and imports nothing from it.
 """
@@ -6,18 +6,13 @@ The engine has its own environment (`.engine/venv`): this package starts it and 
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.install import install, require_installed
 from orchestrator.server.engines.layout import EngineDir
-from orchestrator.server.engines.models import LocalModel, find_model, make_model
-from orchestrator.server.engines.process import Launch, VllmProcess, vllm_launch
+from orchestrator.server.engines.process import Launch, VllmProcess
 
 __all__ = [
     "EngineDir",
     "EngineUnavailable",
     "Launch",
-    "LocalModel",
     "VllmProcess",
-    "find_model",
     "install",
-    "make_model",
     "require_installed",
-    "vllm_launch",
 ]

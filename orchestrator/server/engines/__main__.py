@@ -1,4 +1,4 @@
-"""`python -m orchestrator.server.engines`: install the engine, make a model, serve it in the foreground."""
+"""`python -m orchestrator.server.engines install`: install a vLLM engine for the CPU."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrator.core.errors import OrchError
-from orchestrator.server.engines.install import install, require_installed
+from orchestrator.server.engines.install import install
 from orchestrator.server.engines.layout import EngineDir
-from orchestrator.server.engines.models import RECIPES, find_model, make_model
-from orchestrator.server.engines.process import VllmProcess, vllm_launch
 from orchestrator.server.engines.steps import say
 
 
@@ -22,48 +20,10 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m orchestrator.server.engines",
         description="A vLLM engine on the CPU, in an environment of its own.",
     )
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--dir", type=Path, default=Path(".engine"), help="where it all lies (.engine)")
     verbs = whole.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("install", parents=[common], help="install the engine (once, about 2.4 GB)")
-    model = verbs.add_parser("model", parents=[common], help="fetch or make a model")
-    model.add_argument("model", choices=sorted(RECIPES))
-    serve = verbs.add_parser(
-        "serve",
-        parents=[common],
-        help="start the engine, print its base URL, run until Ctrl-C",
-        epilog="What follows `--` goes to vLLM as it is.",
-    )
-    serve.add_argument("--model", choices=sorted(RECIPES), required=True)
-    serve.add_argument("--port", type=int, help="a free one if not given")
-    serve.add_argument("--served-model-name", metavar="NAME", help="the model's name in requests")
+    verb = verbs.add_parser("install", help="install the engine (once, about 2.4 GB)")
+    verb.add_argument("--dir", type=Path, default=Path(".engine"), help="where it all lies (.engine)")
     return whole
-
-
-def run_install(arguments: argparse.Namespace) -> None:
-    engine = EngineDir.at(arguments.dir)
-    if not install(engine):
-        say(f"the engine is installed already: {engine.venv}")
-
-
-def run_model(arguments: argparse.Namespace) -> None:
-    model = make_model(EngineDir.at(arguments.dir), arguments.model)
-    sys.stdout.write(f"{model.path}\n")
-
-
-def run_serve(arguments: argparse.Namespace, extra: Sequence[str]) -> None:
-    engine = EngineDir.at(arguments.dir)
-    require_installed(engine)
-    model = find_model(engine, arguments.model)
-    launch = vllm_launch(engine, model, port=arguments.port, served_name=arguments.served_model_name, extra=extra)
-    log = engine.logs / f"{model.name}-{launch.port}.log"
-    say(f"starting {launch.model}: half a minute to a minute and a half (log: {log})")
-    with VllmProcess(launch, log=log) as process:
-        sys.stdout.write(f"{process.base_url}\n")
-        sys.stdout.flush()
-        say(f"ready: model {launch.model}; Ctrl-C stops it")
-        process.wait()
-        process.check()
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -71,17 +31,11 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    cut = argv.index("--") if "--" in argv else len(argv)
-    arguments = parser().parse_args(argv[:cut])
+    engine = EngineDir.at(parser().parse_args(argv).dir)
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        match arguments.verb:
-            case "install":
-                run_install(arguments)
-            case "model":
-                run_model(arguments)
-            case _:
-                run_serve(arguments, argv[cut + 1 :])
+        if not install(engine):
+            say(f"the engine is installed already: {engine.venv}")
     except OrchError as error:
         say(f"error: {error}")
         return error.exit_code

@@ -95,7 +95,7 @@ def find_model(engine: EngineDir, which: str) -> LocalModel:
     if not _is_made(engine, recipe):
         raise EngineUnavailable(
             f"the model {which} is not in {engine.models}",
-            hint=f"python -m orchestrator.server.engines model {which}",
+            hint=f"python -m tools.cpu_engine model {which}",
         )
     return _local(engine, recipe)
 

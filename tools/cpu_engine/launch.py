@@ -1,0 +1,60 @@
+"""The command that serves a model of the kit with the CPU engine."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from orchestrator.server.engines.layout import EngineDir
+from orchestrator.server.engines.process import COMMON_OPTIONS, CPU_OPTIONS, HOST, Launch
+from tools.cpu_engine.models import LocalModel
+
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+
+
+def vllm_launch(
+    engine: EngineDir,
+    model: LocalModel,
+    *,
+    port: int | None = None,
+    served_name: str | None = None,
+    extra: Sequence[str] = (),
+) -> Launch:
+    """Return how to run vLLM for `model`; `extra` are further vLLM options and override ours."""
+    name = served_name or model.name
+    port = port or free_port()
+    command = (
+        *(str(engine.python), "-P", "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model.path), "--served-model-name", name),
+        *("--host", HOST, "--port", str(port)),
+        *("--max-model-len", str(model.max_model_len), "--chat-template", str(model.chat_template)),
+        *(*COMMON_OPTIONS, *CPU_OPTIONS, *extra),
+    )
+    return Launch(command, port, name, engine_environment(engine, os.environ))
+
+
+def engine_environment(engine: EngineDir, ours: Mapping[str, str]) -> dict[str, str]:
+    """Return our environment without variables that would mislead the engine, and without keys."""
+    kept = {
+        name: value
+        for name, value in ours.items()
+        if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"} and not name.endswith("_API_KEY")
+    }
+    defaults = {name: kept.get(name, value) for name, value in ENVIRONMENT.items()}
+    folders = {"VLLM_CACHE_ROOT": str(engine.cache), "VLLM_CONFIG_ROOT": str(engine.cache / "config")}
+    path = {"PATH": f"{engine.venv / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}"}
+    return {**kept, **defaults, **folders, **path}
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
