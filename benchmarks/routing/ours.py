@@ -37,8 +37,7 @@ from orchestrator.policy.planner import (
     probed,
     replan,
 )
-from orchestrator.policy.planner.job_orders import lying, to_reroute
-from orchestrator.policy.planner.returning_rows import returning, seconds_beside
+from orchestrator.policy.planner.job_orders import lying, returning, seconds_beside, to_reroute
 from orchestrator.policy.planner.stints import Sight
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)

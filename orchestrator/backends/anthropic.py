@@ -32,18 +32,20 @@ from orchestrator.backends import (
     inline,
     lenient,
 )
-from orchestrator.backends.anthropic_errors import UNREADABLE, code_of, meaning
 from orchestrator.backends.anthropic_messages import translate
 from orchestrator.backends.anthropic_read import (
     ALL_REFUSED,
     FURTHEST_OFF,
     RESULTS,
+    UNREADABLE,
     AnthropicBatch,
     all_refused,
     clock_skew,
+    code_of,
     decode_row,
     digest_of,
     may_be_of,
+    meaning,
     read_batch,
     read_result,
     remote_batch,

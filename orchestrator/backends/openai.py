@@ -30,7 +30,7 @@ from orchestrator.backends import (
 from orchestrator.backends import openai_read as read
 from orchestrator.backends.files import keep, split_lines, store
 from orchestrator.backends.openai_api import ApiAnswer, ApiRefusal, BatchAPI
-from orchestrator.backends.openai_errors import UNREADABLE, meaning
+from orchestrator.backends.openai_read import UNREADABLE, meaning
 from orchestrator.backends.profiles import PROFILES, Profile, window_for
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.clock import now

@@ -24,8 +24,8 @@ from starlette.routing import Route
 
 from orchestrator.core.connections import ClientTimeouts, Connections
 from orchestrator.core.errors import UsageError
+from orchestrator.core.guarded_server import threaded
 from orchestrator.core.listening import bound, url_host
-from orchestrator.core.threaded_server import threaded
 from orchestrator.core.wire import JSON_ERRORS, BatchStatus
 from orchestrator.settings.backends import HostedBackend
 from orchestrator.settings.config import Config

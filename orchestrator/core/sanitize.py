@@ -30,3 +30,13 @@ def shortened(text: str, most: int) -> str:
     """Return the text on one line of at most `most` characters; `…` marks a cut."""
     line = one_line(text)
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+_STARTS = ("=", "+", "-", "@", "\t", "\r")
+BOM = "\ufeff"
+"""The first character of a CSV file that spreadsheets then read as UTF-8."""
+
+
+def no_formula(text: str) -> str:
+    """Return a text that no spreadsheet runs: one that looks like a formula is quoted."""
+    return f"'{text}" if text.startswith(_STARTS) else text

@@ -13,7 +13,7 @@ from orchestrator.daemon.lock import Holder, daemon_lock
 from orchestrator.daemon.loop import Daemon
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context
-from orchestrator.pipeline.plan.rows_without_backend import request_refused
+from orchestrator.pipeline.plan.routes import request_refused
 from orchestrator.reports import status
 
 FOLLOW_SECONDS = 0.5

@@ -2,8 +2,8 @@
 
     build     documents, or a ready batch file → request lines and rows
     plan      which backend gets the rows, and when to plan again
-    submit    rows → shards (`rows_to_shards`) → batches (`batch_creation`, `unanswered_create`), as far as
-              `admission` lets them go; one row goes before a batch of unproven requests (`preflight`, `asking`)
+    submit    rows → shards (`rows_to_shards`) → batches (`batch_creation`), as far as
+              `admission` lets them go; one row goes before a batch of unproven requests (`preflight`)
     collect   batches polled until they are over (`poll`, `track`), result files until they are whole (`fetch`),
               outcomes of rows (`settling`, `unanswered`, `reask`), the request about a long document's parts
               (`reduce`), clean-up at backends (`remote_cleanup`, `late_answers`)
@@ -47,11 +47,11 @@ from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.finish.confidences import checks_of as checks_of
 from orchestrator.pipeline.finish.delivery import Gate
 from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
+from orchestrator.pipeline.plan.forecasts import turnarounds
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
-from orchestrator.pipeline.plan.shard_forecasts import turnarounds
 from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.shard_steps import ShardSteps

@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.core.quote_marks import Quote
-from orchestrator.policy.quote_folding import folded
-from orchestrator.policy.quote_search import find_quotes
+from orchestrator.policy.quote_search import find_quotes, folded
 
 FEWEST_CHARACTERS, FEWEST_WORDS = 12, 3
 """A quote needs at least one of the two: a shorter quote could stand anywhere."""

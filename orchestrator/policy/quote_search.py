@@ -8,14 +8,182 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from array import array
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
 
 from msgspec import Struct, field
 
-from orchestrator.policy.quote_distance import OutOfSteps, Steps, distance_places
-from orchestrator.policy.quote_folding import FoldedText, folded
+_BLANK = r"\s|\u00ad\u200b-\u200f\u2060\ufeff"
+_DASHES = r"\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
+_SEPARATORS = ".,;:'’/"
+# Solid runs are short, so that a place inside one is found in a few steps. Group 2 is blanks and dashes beside a
+# number.
+_RUNS = re.compile(
+    rf"([^{_BLANK}{_DASHES}]{{1,256}})"
+    rf"|((?<=[\d{_SEPARATORS}])[{_BLANK}{_DASHES}]+|[{_BLANK}{_DASHES}]+(?=[{_SEPARATORS}]?\d))"
+    rf"|[{_BLANK}{_DASHES}]+"
+)
+_DASH = re.compile(rf"[{_DASHES}]")
+_SPACE = re.compile(r"[\s|]")
+_SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇", "“”„‟«»″‶〝〞〟＂"
+_COMPATIBLE = ((0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFF5E))
+"""Ligatures, Arabic letters by their position in a word, and wide forms of ASCII."""
+
+
+class _Fold(dict[int, str]):
+    """Comparison forms of characters, computed on first use."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        if character in _SINGLE_MARKS:
+            folded = "'"
+        elif character in _DOUBLE_MARKS:
+            folded = '"'
+        elif character == "…":
+            folded = "..."
+        else:
+            is_compatible = any(first <= code <= last for first, last in _COMPATIBLE)
+            folded = unicodedata.normalize("NFKD" if is_compatible else "NFD", character)
+        self[code] = folded
+        return folded
+
+
+_fold = _Fold()
+
+
+class FoldedText(Struct, frozen=True):
+    """A text in comparison form; `folded_at` and `source_at` give the start of each run in either form."""
+
+    source: str
+    text: str
+    folded_at: array[int]
+    source_at: array[int]
+
+    def source_range(self, start: int, end: int) -> tuple[int, int]:
+        """Return where the characters from `start` up to `end`, which is greater, stand in the source."""
+        return self._place(start), self._place(end - 1) + 1
+
+    def _place(self, at: int) -> int:
+        run = bisect_right(self.folded_at, at) - 1
+        place, inside = self.source_at[run], at - self.folded_at[run]
+        while inside > 0:
+            inside -= len(_fold[ord(self.source[place])])
+            place += inside >= 0
+        return place
+
+
+def folded(source: str) -> FoldedText:
+    """Return a text in the form in which it is compared, in linear time."""
+    folded_at, source_at = array("q"), array("q")
+    parts: list[str] = []
+    size = 0
+    for run in _RUNS.finditer(source):
+        part = run[1]
+        if part is None:
+            part = "" if run[2] is None else _gap(source, run.start(), run.end())
+            if not part:
+                continue
+        elif not part.isascii() or "`" in part:
+            part = part.translate(_fold)
+        folded_at.append(size)
+        source_at.append(run.start())
+        parts.append(part)
+        size += len(part)
+    return FoldedText(source, "".join(parts), folded_at, source_at)
+
+
+def _gap(source: str, start: int, end: int) -> str:
+    """Return what remains of blanks and dashes between two runs; either may be a number."""
+    before, after = _is_number(source[max(0, start - 2) : start][::-1]), _is_number(source[end : end + 2])
+    if not before and not after:
+        return ""
+    gap = source[start:end]
+    dash = "-" if _DASH.search(gap) else ""
+    space = " " if before and after and _SPACE.search(gap) else ""
+    return space + dash
+
+
+def _is_number(beside: str) -> bool:
+    """True for a digit, or a digit after a separator."""
+    return beside[:1].isdecimal() or (beside[:1] in _SEPARATORS and beside[1:].isdecimal())
+
+
+_NEVER = 1 << 30
+
+
+class OutOfSteps(Exception):
+    """A search has used up its steps."""
+
+
+class Steps:
+    """The remaining steps of a search."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self, steps: int) -> None:
+        """Use up steps. Raises OutOfSteps."""
+        self._left -= steps
+        if self._left < 0:
+            raise OutOfSteps
+
+
+def distance_places(
+    text: str, form: str, at: int, offset: int, size: int, most: int, steps: Steps
+) -> Iterator[tuple[int, int, int]]:
+    """Yield `(start, end, distance)` of the form, whose piece of `size` characters from `offset` stands at `at`, if
+    close."""
+    head, tail = form[:offset], form[offset + size :]
+    left = text[max(0, at - len(head) - most) : at]
+    before = _reach(head[::-1], left[::-1], most, steps)
+    if before is None:
+        return
+    right = text[at + size : at + size + len(tail) + most]
+    after = _reach(tail, right, most - before[0], steps)
+    if after is not None:
+        yield at - before[1], at + size + after[1], before[0] + after[0]
+
+
+def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | None:
+    """Return the least distance from the form to a beginning of the text, and its length; None beyond `most`."""
+    row = [0] + [_NEVER] * len(text)
+    for column in range(1, min(len(text), most) + 1):
+        row[column] = row[column - 1] + _cost(text, column - 1)
+    for index, wanted in enumerate(form, 1):
+        first, last = max(1, index - most), min(len(text), index + most)
+        steps.take(last - first + 2)
+        drop = _cost(form, index - 1)
+        next_row = [_NEVER] * len(row)
+        if index <= most:
+            next_row[0] = row[0] + drop
+        for column in range(first, last + 1):
+            is_same = text[column - 1] == wanted
+            change = 0 if is_same else max(drop, _cost(text, column - 1))
+            next_row[column] = min(
+                row[column - 1] + change, row[column] + drop, next_row[column - 1] + _cost(text, column - 1)
+            )
+        row = next_row
+        if min(row[first - 1 : last + 1], default=_NEVER) > most:
+            return None
+    best = min(row)
+    if best > most:
+        return None
+    # Prefer the end nearest to the form's own length.
+    length = min((at for at, cost in enumerate(row) if cost == best), key=lambda at: (abs(at - len(form)), at))
+    return best, length
+
+
+def _cost(text: str, at: int) -> int:
+    """Return the cost of changing or dropping a character: prohibitive for digits, and punctuation beside them."""
+    character = text[at]
+    if character.isdecimal():
+        return _NEVER
+    is_beside = text[max(0, at - 1) : at].isdecimal() or text[at + 1 : at + 2].isdecimal()
+    return _NEVER if is_beside and not character.isalnum() else 1
+
 
 HEAD = 12
 """Characters by which possible places of a quote are found."""

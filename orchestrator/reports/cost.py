@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Forecast, Price, Usage
-from orchestrator.core.spreadsheets import BOM, no_formula
+from orchestrator.core.sanitize import BOM, no_formula
 from orchestrator.policy.pricing import Tier, rates
 from orchestrator.policy.token_rates import TierPrice
 

@@ -23,7 +23,6 @@ from pydantic import (
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.zones import zone_of
-from orchestrator.settings.aliases import Ladder
 from orchestrator.settings.backends import (
     AnyBackend,
     Backend,
@@ -34,6 +33,7 @@ from orchestrator.settings.backends import (
     window_seconds,
 )
 from orchestrator.settings.discovery import Place, locate
+from orchestrator.settings.model_lists import Ladder
 from orchestrator.settings.source_lines import load_toml, read_text, validated
 from orchestrator.settings.strict import Strict, VariableName
 from orchestrator.settings.telemetry import Telemetry

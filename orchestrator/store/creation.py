@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Column, Connection, Index, MetaData, PrimaryKeyConstraint, String, Table, inspect, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from orchestrator.store import learned_tables, night_tables, proof_tables  # noqa: F401  (their tables are of the metadata)
+from orchestrator.store import learned_tables, night_tables  # noqa: F401  (their tables are of the metadata)
 from orchestrator.store.schema import HEAD
 from orchestrator.store.tables import metadata
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from sqlalchemy import select, update
+from msgspec.structs import asdict
+from sqlalchemy import Integer, cast, func, or_, select, update
 
-from orchestrator.core.model import Forecast, JobId
+from orchestrator.core.model import Forecast, JobId, ProgressSample, RequestState
 from orchestrator.store.database import Database
-from orchestrator.store.tables import forecasts
+from orchestrator.store.tables import IS_BLOCKED, IS_ORIGINAL, forecasts, jobs, progress, requests, shards
 
 _FIELDS = Forecast.__struct_fields__
 
@@ -65,3 +66,78 @@ class Forecasts:
             query = query.where(forecasts.c.made_at >= when)
         with self._db.read() as tx:
             return [Forecast(**row._mapping) for row in tx.execute(query)]
+
+
+class Observations:
+    """Verbs on observations."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def note(self, seen: Iterable[ProgressSample]) -> None:
+        """Record progress of jobs at backends."""
+        rows = [{name: value for name, value in asdict(one).items() if name != "series"} for one in seen]
+        if rows:
+            with self._db.write() as tx:
+                tx.execute(self._db.upsert(progress).on_conflict_do_nothing(), rows)
+
+    def progress(self, backend: str, since: datetime) -> list[ProgressSample]:
+        """Return the progress of every job at a backend since a time, oldest first."""
+        c = progress.c
+        query = (
+            select(c.job_id, jobs.c.series, c.backend, c.at, c.done, c.left, c.input_tokens, c.output_tokens)
+            .join(jobs, jobs.c.id == c.job_id)
+            .where(c.backend == backend, c.at >= since)
+            .order_by(c.at)
+        )
+        with self._db.read() as tx:
+            return [ProgressSample(*row) for row in tx.execute(query)]
+
+    def finishes(self, home: str, newest: int = 50) -> list[tuple[int, datetime, datetime]]:
+        """Return rows sent, end of the last batch, and end of the job, for a home's newest finished jobs."""
+        c = jobs.c
+        query = (
+            select(func.sum(shards.c.rows), func.max(shards.c.ended_at), c.finished_at)
+            .join(shards, shards.c.job_id == c.id)
+            .where(c.home == home, c.finished_at.is_not(None), c.cancel_requested_at.is_(None))
+            .group_by(c.id, c.finished_at)
+            .order_by(c.finished_at.desc())
+            .limit(newest)
+        )
+        with self._db.read() as tx:
+            return [(int(rows), last, end) for rows, last, end in tx.execute(query) if last is not None]
+
+    def reasked(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
+        """Return answered rows, and those not answered at the first try, of each run, in the given order."""
+        c = requests.c
+        more = cast(or_(c.attempt > 0, c.again > 0, c.first_model.is_not(None)), Integer)
+        query = (
+            select(c.job_id, func.count(), func.sum(more))
+            .where(c.job_id.in_(runs), c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)), IS_ORIGINAL)
+            .where(c.length > 0)
+            .group_by(c.job_id)
+        )
+        with self._db.read() as tx:
+            found = {job_id: (int(rows), int(again)) for job_id, rows, again in tx.execute(query)}
+        return [found[run] for run in runs if run in found]
+
+    def models_reached(self, runs: Sequence[JobId]) -> list[dict[str, int]]:
+        """Return answered rows of each run by the model that they reached, in the given order."""
+        c = requests.c
+        query = (
+            select(c.job_id, c.model, func.count())
+            .where(c.job_id.in_(runs), c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)), IS_ORIGINAL)
+            .where(c.length > 0)
+            .group_by(c.job_id, c.model)
+        )
+        found: dict[str, dict[str, int]] = {}
+        with self._db.read() as tx:
+            for job_id, model, rows in tx.execute(query):
+                found.setdefault(job_id, {})[model] = int(rows)
+        return [found[run] for run in runs if run in found]
+
+    def unmade(self, job_id: JobId) -> int:
+        """Count a job's rows whose requests are made from answers that do not exist yet."""
+        query = select(func.count()).where(requests.c.job_id == job_id, IS_BLOCKED)
+        with self._db.read() as tx:
+            return tx.scalar(query) or 0

@@ -48,3 +48,15 @@ refusal_holds = Table(
     Column("probe_at", Instant, nullable=False),
     Column("times", Integer, nullable=False),
 )
+
+
+# Sets of fields that a model has answered: they need no preflight.
+proven_requests = Table(
+    "proven_requests",
+    metadata,
+    Column("backend", String(40), primary_key=True),
+    Column("endpoint", String(64), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("fields", Text, primary_key=True),
+    Column("at", Instant, nullable=False),
+)

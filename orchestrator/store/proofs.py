@@ -11,7 +11,7 @@ from sqlalchemy import and_, func, select, true
 from orchestrator.core.model import JobId, RequestState, Span
 from orchestrator.core.shards import ShardState
 from orchestrator.store.database import Database
-from orchestrator.store.proof_tables import proven_requests
+from orchestrator.store.learned_tables import proven_requests
 from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, requests, shards
 
 NEWEST_SHARDS = 5

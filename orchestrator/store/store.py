@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from orchestrator.store.engine_rates import MeasuredRates
     from orchestrator.store.escalations import Escalations
     from orchestrator.store.failures import Failures
-    from orchestrator.store.forecasts import Forecasts
+    from orchestrator.store.forecasts import Forecasts, Observations
     from orchestrator.store.gc import Removals
     from orchestrator.store.limits import LearnedLimits
     from orchestrator.store.lookups import Lookups
     from orchestrator.store.lost_rows import LostRows
-    from orchestrator.store.observations import Observations
     from orchestrator.store.outputs import Outputs
     from orchestrator.store.proofs import Proofs
     from orchestrator.store.quality import Checked
@@ -136,7 +135,7 @@ class Store:
     @cached_property
     def observations(self) -> Observations:
         """Inputs of plans besides shards."""
-        from orchestrator.store.observations import Observations
+        from orchestrator.store.forecasts import Observations
 
         return Observations(self._database)
 

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from starlette.applications import Starlette
 
 from orchestrator.core.connections import Connections
+from orchestrator.core.guarded_server import threaded
 from orchestrator.core.listening import is_loopback, url_host
-from orchestrator.core.threaded_server import threaded
 
 MOST_CONNECTIONS = 256
 

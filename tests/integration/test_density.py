@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core import tokens
 from orchestrator.core.clock import now
-from orchestrator.pipeline.plan import options
+from orchestrator.pipeline.plan import route_costs
 from orchestrator.pipeline.plan.planning import Planning
 from tests.support.hostedjob import RATES, Desk, row
 
@@ -46,7 +46,7 @@ def test_rows_that_cost_nothing_are_not_counted(desk: Desk, monkeypatch: pytest.
     gpu = '[backends.gpu]\nupstreams = ["http://127.0.0.1:9/v1"]\nlocation = "local"\nidle = true\n'
     (desk.folder / "orch.toml").write_text(gpu, encoding="utf-8")
     desk.start_anew()
-    monkeypatch.setattr(options, "density", lambda *_: pytest.fail("it loads a vocabulary of 200,000 tokens"))
+    monkeypatch.setattr(route_costs, "density", lambda *_: pytest.fail("it loads a vocabulary of 200,000 tokens"))
     planning = Planning(desk.store, desk.config, job, now())
     assert [route.backend for route in planning.plan().routes] == ["gpu"]
     assert [order.rows for order in planning.orders().sends] == [2]

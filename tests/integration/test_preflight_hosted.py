@@ -202,7 +202,7 @@ def forget_proofs(desk: Desk) -> None:
     """As a version that recorded none has left the home."""
     from sqlalchemy import delete
 
-    from orchestrator.store.proof_tables import proven_requests
+    from orchestrator.store.learned_tables import proven_requests
 
     with desk.store._database.write() as tx:
         tx.execute(delete(proven_requests))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.policy.row_matching import Recognised, normal
+from orchestrator.policy.results import Recognised, normal
 
 
 def recognised(rows: list[str], told: list[str | tuple[str, str]]) -> Recognised:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from orchestrator.policy.planner import Open
-from orchestrator.policy.planner.returning_rows import returning, seconds_beside
+from orchestrator.policy.planner.job_orders import returning, seconds_beside
 from tests.unit.test_planner import BATCH, NOW, REALTIME, synchronous, terms
 
 LOCAL = synchronous("gpu", "0.0006", 1.0, location="local")

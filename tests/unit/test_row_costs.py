@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from orchestrator.pipeline.plan.row_costs import Shape
+from orchestrator.pipeline.plan.prices import Shape
 from orchestrator.policy.forecast import output_lengths
 
 ROWS, NIGHTS, EARLIER, MOST = 1_000, 150, 4, 4_096

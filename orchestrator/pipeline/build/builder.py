@@ -23,8 +23,8 @@ from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build import reuse
 from orchestrator.pipeline.build.build_report import GONE, BuildReport
-from orchestrator.pipeline.build.old_answers import holding
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
+from orchestrator.pipeline.build.reuse import holding
 from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
 from orchestrator.pipeline.build.selection import Scope, Selection

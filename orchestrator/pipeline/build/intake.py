@@ -5,6 +5,7 @@ The same file again resumes its unfinished job; if nothing changed since a finis
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,6 @@ from orchestrator.core.model import NIGHT, Job, JobId, JobKind
 from orchestrator.pipeline import predecessors, succession
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.build_report import BuildReport
-from orchestrator.pipeline.build.identity import digest, identity_of
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope
 from orchestrator.pipeline.finish import delivery, outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE
@@ -387,3 +388,25 @@ def _is_moved(other: Job, job: Job) -> bool:
     is_near = before.parent == after.parent or before.name == after.name
     is_gone = other.built_at is not None and other.kind is job.kind and is_near
     return is_gone and not before.exists() and other.identity == identity_of(job, series=other.series)
+
+
+def identity_of(job: Job, *, series: str) -> str:
+    """Return a digest of the series, the content of a job's file and its scope."""
+    content = _file_digest(Path(job.source)) if job.kind is JobKind.BATCH else json.dumps(job.spec, sort_keys=True)
+    limits = Scope.of(job).to_options() | ({AT_ONCE: True} if AT_ONCE in job.options else {})
+    return digest(series, content, *([json.dumps(limits)] if limits else []))
+
+
+def digest(*parts: str) -> str:
+    return sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    found = sha256()
+    try:
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                found.update(part)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+    return found.hexdigest()

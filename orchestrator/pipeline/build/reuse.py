@@ -7,16 +7,22 @@ Its `cache_key` finds the very same request in any job. Earlier answers also bou
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import cache
 from types import MappingProxyType
 
+import msgspec
+
+from orchestrator.core import answers, wire
 from orchestrator.core.model import Job, JobId, JobKind, RequestState, Row, Why
 from orchestrator.pipeline.plan.routes import models_of, objections
+from orchestrator.policy.answer_text import response_json
 from orchestrator.policy.max_tokens import bound_from, written_bound
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.requests import custom_id
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import above, rung_of
 from orchestrator.settings.task_spec import AUTO, Task
 from orchestrator.store import Store
@@ -173,3 +179,36 @@ def learned_bound(store: Store, job: Job) -> Callable[[Task, str], int]:
         return bound_from(seen, store.sizes.cut_at(runs, task.id, prompt_version))
 
     return bound
+
+
+_decode_line = msgspec.json.Decoder(wire.ResultLine).decode
+
+
+def holding(home: Home, found: Mapping[str, Earlier]) -> dict[str, Earlier]:
+    """Return the outcomes that still hold. Each result line is read once; carried outcomes are already checked.
+
+    An answer whose file is gone holds: nothing contradicts it.
+    """
+    return {name: known for name, known in found.items() if _is_read(known) or _holds(home, known)}
+
+
+def _is_read(known: Earlier) -> bool:
+    facts = known.facts
+    return (
+        known.state is not RequestState.SUCCEEDED
+        or facts["repaired"] is not None
+        or facts["result_shard"] is None
+        or facts["result_kind"] is None
+    )
+
+
+def _holds(home: Home, known: Earlier) -> bool:
+    facts = known.facts
+    path = home.results(facts["result_shard"], facts["result_kind"])
+    with suppress(OSError, *wire.JSON_ERRORS), path.open("rb") as file:
+        file.seek(facts["result_offset"])
+        response = _decode_line(file.read(facts["result_length"])).response
+        if response is not None and not answers.read_answer(response_json(response)).is_answer:
+            return False
+        facts["repaired"] = False
+    return True

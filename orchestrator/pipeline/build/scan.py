@@ -18,8 +18,7 @@ import msgspec
 from orchestrator.core import interrupts
 from orchestrator.core.model import Job, JobId, RequestState
 from orchestrator.documents.readers import RemoteOrder, TableRows
-from orchestrator.pipeline.build.old_answers import holding
-from orchestrator.pipeline.build.reuse import REASK, Asked, may_take
+from orchestrator.pipeline.build.reuse import REASK, Asked, holding, may_take
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
+import msgspec
 from msgspec.structs import replace
 
 from orchestrator.backends import LineProblem
+from orchestrator.core import request_lines, wire
 from orchestrator.core.errors import AccountError, BackendError, RefusedError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, Usage
@@ -15,13 +17,16 @@ from orchestrator.core.shards import HoldCode, Shard, ShardId
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import fetch, late_answers, proven, reask, settling
+from orchestrator.pipeline.collect import fetch, late_answers, reask, settling
 from orchestrator.pipeline.collect.unanswered import EndedShard
 from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.pipeline.succession import open_jobs
 from orchestrator.policy import evidence
+from orchestrator.policy.preflight import fields_of
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
 
 LATEST_FILES = timedelta(hours=1)
 
@@ -178,7 +183,7 @@ class Gather:
         )
         tally = settling.collect(self._work.store, self._work.home, ended)
         if not handle.is_own:
-            proven.record(self._work.store, self._work.home, shard, ended.model, tally.answered, self._work.now())
+            record(self._work.store, self._work.home, shard, ended.model, tally.answered, self._work.now())
         self._work.store.failures.trace(job)
         self._work.admission_control.learn(handle, shard, tally)
         settling.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed)
@@ -195,3 +200,32 @@ class Gather:
         return late_answers.take(
             self._work.store, self._work.home, job, shard, handle, model, checks, self._work.now()
         )
+
+
+class _Sent(msgspec.Struct):
+    custom_id: str
+    url: str = ""
+
+
+_decode = msgspec.json.Decoder(_Sent).decode
+
+
+def record(store: Store, home: Home, shard: Shard, model: str, answered: Mapping[str, str], now: datetime) -> None:
+    """Record the fields of the answered rows, one per task; their lines are read from the shard's input.
+
+    Without the input nothing is recorded.
+    """
+    wanted, found = set(answered.values()), dict[str, set[str]]()
+    try:
+        with home.shard_input(shard.id).open("rb") as source:
+            for _, _, line in request_lines.lines(source):
+                if not wanted:
+                    break
+                sent = _decode(line)
+                if sent.custom_id in wanted:
+                    wanted.remove(sent.custom_id)
+                    found.setdefault(sent.url, set()).add(fields_of(line))
+    except (OSError, ValueError, *wire.JSON_ERRORS):
+        return
+    for endpoint, fields in found.items():
+        store.proofs.add(shard.backend, endpoint, model, fields, now)

@@ -17,7 +17,7 @@ from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals, track
 from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
-from orchestrator.pipeline.plan import forecast_outcomes
+from orchestrator.pipeline.plan import forecasts
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
 from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy import evidence, poll_schedule
@@ -218,7 +218,7 @@ class BatchPolling:
         files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
         now = self._work.now()
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, **facts, **files, held=None)
-        forecast_outcomes.batch_over(self._work.store, shard, batch.status, now)
+        forecasts.batch_over(self._work.store, shard, batch.status, now)
         self._work.polls.forget(shard)
         self._progress.forget(shard)
         self._work.note(job, EventKind.ENDED, f"the batch is {batch.status}", shard)

@@ -7,7 +7,7 @@ answer fails its check is re-asked as often as its task says. After that it goes
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 
@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE
 from orchestrator.core import tokens
-from orchestrator.core.model import Outcome, RequestState, Usage
+from orchestrator.core.model import Job, Outcome, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import asked_first, common_refusals, reask
+from orchestrator.pipeline.collect import common_refusals, reask
+from orchestrator.pipeline.collect.common_refusals import OF_REQUEST, CommonRefusal
 from orchestrator.pipeline.collect.fetch import discard
 from orchestrator.pipeline.collect.lessons import Lessons
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
@@ -34,12 +35,15 @@ from orchestrator.pipeline.collect.unanswered import (
     release,
     unrecognised,
 )
+from orchestrator.pipeline.dialects import line_writer
 from orchestrator.pipeline.lost_answers import KINDS
 from orchestrator.policy import results, row_errors
+from orchestrator.policy.preflight import fields_of
 from orchestrator.policy.reask import MENDABLE
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.settings.home import Home
-from orchestrator.settings.stored_spec import expires
+from orchestrator.settings.model_lists import rung_of
+from orchestrator.settings.stored_spec import expires, tasks_of
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
 
@@ -108,7 +112,7 @@ def _common(
     if ended.job.cancel_requested_at is not None:
         return {}
     if ended.shard.preflight is not None:
-        return asked_first.refused_tasks(store, home, ended, rows.values())
+        return refused_tasks(store, home, ended, rows.values())
     common = common_of_batch(ended, rows.values()) or _common_in_files(store, home, ended.shard, rows, lessons)
     return common_refusals.of_shard(store, ended.shard, common)
 
@@ -301,3 +305,36 @@ def _outcome(ended: EndedShard, row: InShard, kind: str, found: FoundLine, rest:
     except Exception as error:
         log.exception("%s: the result of row %s cannot be read", ended.shard.id, row.custom_id)
         return results.unreadable(row.seq, kind, found, f"{type(error).__name__}: {error}")
+
+
+def refused_tasks(store: Store, home: Home, ended: EndedShard, rows: Iterable[InShard]) -> dict[str, CommonRefusal]:
+    """Return the refusal of a row asked first, for each task that it holds back; empty if it was not refused."""
+    shard = ended.shard
+    if shard.refusal_code is None:
+        return {}
+    rule = min(OF_REQUEST)
+    common = CommonRefusal(shard.refusal_code, shard.refusal or "", rule, 1)
+    tasks = {row.task for row in rows} | set(_alike(store, home, ended))
+    return dict.fromkeys(sorted(tasks), common)
+
+
+def _alike(store: Store, home: Home, ended: EndedShard) -> Iterator[str]:
+    """Yield the tasks whose requests to the shard's model have the fields of its row."""
+    job, shard = ended.job, ended.shard
+    refused = store.refused_fields.of(shard.backend, ended.model, shard.endpoint, shard.intended_at or ended.now)
+    writer = line_writer(job, ended.handle.recipient, ended.model, shard.endpoint, refused)
+    for task in _asking(job, shard.model):
+        for span in store.sizes.sample(job.id, task, 1):
+            try:
+                with home.requests(job.id).open("rb") as source:
+                    source.seek(span.offset)
+                    fields = fields_of(writer.line(task, source.read(span.length)))
+            except (OSError, ValueError):
+                continue
+            if fields == shard.preflight:
+                yield task
+
+
+def _asking(job: Job, alias: str) -> list[str]:
+    name, _ = rung_of(alias)
+    return [task.id for task in tasks_of(job) if name in task.aliases.values()]

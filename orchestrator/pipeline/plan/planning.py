@@ -2,43 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 
 from msgspec.structs import replace
 
+from orchestrator.backends.open import profile_for
 from orchestrator.core.errors import RefusedError, RequestRefused
-from orchestrator.core.model import Forecast, Job
+from orchestrator.core.model import Forecast, Job, Usage
 from orchestrator.core.shards import Shard, ShardId
+from orchestrator.core.tokens import estimate
+from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
-from orchestrator.pipeline.plan.first_rows import first_rows, with_first_rows
-from orchestrator.pipeline.plan.options import Prospects, is_assumed, seconds_of
+from orchestrator.pipeline.plan.forecasts import foreseen_by
 from orchestrator.pipeline.plan.orders import First, Orders, Sending
-from orchestrator.pipeline.plan.plan_forecasts import foreseen_by
-from orchestrator.pipeline.plan.routes import eligibility_of, objections, standing_of
-from orchestrator.pipeline.plan.rows_without_backend import why_not
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.route_costs import Prospects, is_assumed, seconds_of
+from orchestrator.pipeline.plan.routes import eligibility_of, models_of, objections, standing_of, why_not
+from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.policy import planner
 from orchestrator.policy.canary import KIND
 from orchestrator.policy.planner import (
     Decision,
+    FirstRow,
     Open,
     Option,
     Outlook,
     Plan,
     Probe,
     ProbeRule,
+    Route,
     SynchronousOption,
     Terms,
 )
 from orchestrator.policy.planner.job_orders import lying, to_reroute
-from orchestrator.settings.backends import OwnServer, TimedBackend
+from orchestrator.policy.preflight import FEW_ROWS
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend, OwnServer, TimedBackend
 from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import RungStanding
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.records import OpenRows
+
+
+def first_rows(store: Store, config: Config, job: Job, routes: Sequence[Route], now: datetime) -> Iterator[FirstRow]:
+    """Yield the rows asked first if a plan takes these routes, with the most that each costs."""
+    for route in routes if is_wanted(job) else ():
+        backend = config.backends[route.backend]
+        if route.rows <= FEW_ROWS or not isinstance(backend, HostedBackend | AnthropicBackend):
+            continue
+        if not (backend.preflight and profile_for(backend).asks_directly):
+            continue
+        prices = prices_of(backend, config, lambda: now)
+        home, models = Home(config.home), models_of(config, job)
+        for one in unproven(store, home, job, route.backend, recipient_of(backend), models, now):
+            if not is_priced(prices, one):
+                continue
+            row = one.row
+            usage = Usage(input_tokens=estimate(row.span.length), output_tokens=row.max_output or 0)
+            most = None if row.max_output is None else prices.synchronous().at_most(one.model, usage)
+            yield FirstRow(route.backend, one.model, None if most is None else most.cost)
+
+
+def with_first_rows(plan: Plan, rows: tuple[FirstRow, ...]) -> Plan:
+    """Add the rows asked first to a plan, which has counted them at a batch's half price."""
+    more = sum((one.at_most for one in rows if one.at_most is not None), Decimal(0))
+    return replace(plan, first_rows=rows, expected=plan.expected + more / 2, at_most=plan.at_most + more)
+
 
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """Deadline and target chance assumed for a job without a deadline."""

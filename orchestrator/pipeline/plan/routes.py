@@ -7,7 +7,7 @@ from typing import assert_never
 
 from orchestrator.backends.open import profile_for
 from orchestrator.core.clock import now
-from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.core.errors import RefusedError, RequestRefused, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.money import per_hour
 from orchestrator.core.shards import Shard
@@ -18,6 +18,7 @@ from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.policy.eligibility import Candidate, Eligibility, eligibility
 from orchestrator.policy.endpoints import url_of
 from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.planner import Option
 from orchestrator.settings.backends import (
     AnthropicBackend,
     EnginesBackend,
@@ -30,6 +31,8 @@ from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
 from orchestrator.settings.stored_spec import spec_of, tasks_of
 from orchestrator.settings.task_spec import Task
+from orchestrator.store import Store
+from orchestrator.store.refusal_holds import RefusalHold
 
 ANY_ENDPOINT: frozenset[str] | None = None
 _CURE = ": take it out, or let it go with `unsupported: drop`"
@@ -227,3 +230,29 @@ def _candidate(
     except UsageError as error:
         objection = error.message
     return Candidate(name, backend.kind, backend.location, price, objection)
+
+
+def why_not(
+    store: Store, job: Job, avoid: tuple[str, ...], options: Sequence[Option]
+) -> RefusedError | RequestRefused:
+    """Return the error for rows that avoid some backends and that no other takes."""
+    holds = [hold for hold in store.holds.of(job.id) if hold.backend in avoid]
+    if not holds:
+        objections = "; ".join(f"{option.backend}: {option.objection}" for option in options)
+        gave_up = " and ".join(avoid)
+        return RefusedError(f"job {job.id}: no other backend takes rows that {gave_up} gave up: {objections}")
+    return request_refused(job, holds)
+
+
+def request_refused(job: Job, holds: Sequence[RefusalHold]) -> RequestRefused:
+    """Return the error for rows that wait because a backend refuses them all."""
+    first = holds[0]
+    tasks = ", ".join(dict.fromkeys(hold.task for hold in holds if hold.code == first.code))
+    return RequestRefused(
+        f"job {job.id}: {first.backend} refuses all rows of {tasks or 'the file'} alike: {first.message}",
+        hint="all of them wait, and none has failed. Correct the model, the field or the backend, then run the same "
+        f"command again, or `orch retry {job.id}`",
+        code=first.code,
+        job_id=job.id,
+        holds=[hold.to_json() for hold in holds],
+    )

@@ -1,27 +1,30 @@
 """Creation of a shard's batch, which is paid for once.
 
 The intent is committed before the create request is sent. The batch carries the shard's id if its provider has a
-field for it. So whatever happens in between, the batch is found again, or is known not to exist
-(`unanswered_create`).
+field for it. So whatever happens in between, `recover` finds and adopts the batch, or learns that it does not exist.
+As long as it may still appear, nothing is sent.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from msgspec import Struct
 
-from orchestrator.backends import BatchOrder, RemoteBatch
+from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting, line_digest
 from orchestrator.backends.profiles import window_for
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
     BackendError,
     BackendRefused,
+    InputError,
     JobFilesError,
     NotSent,
     StateConflict,
@@ -37,8 +40,8 @@ from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.collect.track import PolledShard
 from orchestrator.pipeline.dialects import LineWriter, line_writer
-from orchestrator.pipeline.submit.shard_input_file import write_input
 from orchestrator.policy.batch_errors import NOT_SENT, STRAY_UPLOADS, input_is_missed
+from orchestrator.policy.evidence import DENIALS
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -271,3 +274,113 @@ def facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
         "seen_at": now,
         "held": None,
     }
+
+
+def input_digests(store: Store, home: Home, shard: Shard, writer: LineWriter) -> dict[str, bytes]:
+    """Return the digest of each line of a shard as it is sent, by custom_id. Raises JobFilesError."""
+    path = home.shard_input(shard.id)
+    write_input(store, home, shard, path, writer)
+    with path.open("rb") as file:
+        return {
+            row.custom_id: line_digest(line) for row, line in zip(store.rows.of_shard(shard.id), file, strict=True)
+        }
+
+
+def take_lines(source: Path, target: Path, wanted: Collection[bytes]) -> None:
+    """Append the lines of an input file with these digests to another. Raises JobFilesError."""
+    try:
+        with source.open("rb") as lines, target.open("ab") as taken:
+            taken.writelines(line for line in lines if line_digest(line) in wanted)
+            taken.flush()
+            os.fsync(taken.fileno())
+    except OSError as error:
+        raise JobFilesError(f"cannot write {target}: {error}", hint="free disk space, then run it again") from error
+
+
+def write_input(store: Store, home: Home, shard: Shard, path: Path, writer: LineWriter) -> None:
+    """Write the shard's lines in order, as its backend takes them."""
+    source_path = home.requests(shard.job_id)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # a copy of the home may hold the former file by another name
+        with source_path.open("rb") as source, path.open("wb") as target:
+            for row in store.rows.of_shard(shard.id):
+                source.seek(row.span.offset)
+                line = source.read(row.span.length)
+                if len(line) != row.span.length:
+                    raise InputError("is shorter than when it was built", file=source_path)
+                target.write(writer.line(row.task, line) + b"\n")
+            target.flush()
+            os.fsync(target.fileno())
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise JobFilesError(f"cannot write {path}: {error}", hint="free disk space, then run it again") from error
+
+
+MOST_SENDS = 8
+LONGEST_APPEAR = 6 * 3600.0
+UNDECIDED_FOR = timedelta(days=2)
+
+
+class SendOutcome(Struct, frozen=True):
+    """Result for a shard between intent and fact: the reason, and further batches made from it."""
+
+    why: str
+    doubles: tuple[RemoteBatch, ...] = ()
+
+
+def _may_appear(
+    store: Store, shard: Shard, handle: BackendHandle, watched: PolledShard, seen: Sighting, now: datetime
+) -> str | None:
+    """Return why a batch that the list does not show may still exist, or None."""
+    since = shard.intended_at or shard.created_at
+    # Each failed search doubles the time until giving up: every create may cost the whole batch.
+    patience = min(LONGEST_APPEAR, handle.api.appear_seconds * 2 ** max(0, shard.sends - 1))
+    told = "it was created without a confirmation"
+    if seen.is_blank and shard.account is not None and store.shards.of_account(handle.name, shard.account):
+        patience, told = LONGEST_APPEAR, f"{handle.name} lists no batch at all, though this account has some there"
+    appears_until = since + timedelta(seconds=patience)
+    if now < appears_until:
+        return f"{told}; by {appears_until:%H:%M} UTC it shows whether the batch exists"
+    if watched.unseen < DENIALS and not handle.is_own:
+        return f"{told}; orch reads its list once more"
+    return None
+
+
+def recover(
+    store: Store, home: Home, shard: Shard, handle: BackendHandle, watched: PolledShard, now: datetime
+) -> SendOutcome | None:
+    """Adopt the batch of a shard found between intent and fact, or make it pending again; return which, and why.
+
+    None while it cannot be known; `held` then says what it waits for, for two days at most. `watched` counts the
+    lists without the batch. Raises BackendError.
+    """
+    since = shard.intended_at or shard.created_at
+    intent = Intent(
+        shard.id,
+        shard.rows,
+        since,
+        home.shard_input(shard.id),
+        lambda batch_id: store.shards.asked_at(shard.backend, batch_id),
+        shard.input_file_id,
+    )
+    is_over = now >= since + UNDECIDED_FOR
+    try:
+        seen = handle.api.find(intent)
+    except BackendError as error:
+        if isinstance(error, AccountError) or not is_over:
+            raise
+        seen = Sighting()
+    if seen.batch is not None:
+        store.shards.move(shard, ShardState.SUBMITTED, **facts_of(seen.batch, now))
+        return SendOutcome(f"batch {seen.batch.id} belongs to this shard: adopted", seen.doubles)
+    watched.unseen += seen.undecided is None
+    if not is_over and (held := seen.undecided or _may_appear(store, shard, handle, watched, seen, now)) is not None:
+        if held != shard.held:
+            store.shards.note(shard, held=held, held_code=HoldCode.UNCONFIRMED)
+        return None
+    if shard.sends >= MOST_SENDS:
+        give_up(store, shard, f"{shard.sends} creates were not answered, and none of them made a batch", now)
+        return SendOutcome("no batch belongs to this shard, and it is not submitted again")
+    store.shards.move(shard, ShardState.PENDING, held=None)
+    return SendOutcome("no batch belongs to this shard: it is submitted again")

@@ -17,11 +17,11 @@ from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals, track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
-from orchestrator.pipeline.submit import asking, batch_creation, budget, unanswered_create
+from orchestrator.pipeline.submit import batch_creation, budget, preflight
 from orchestrator.pipeline.submit.admission import CallKind
+from orchestrator.pipeline.submit.batch_creation import input_digests
 from orchestrator.pipeline.submit.earlier_batches import EarlierBatches
 from orchestrator.pipeline.submit.preflight import Preflights
-from orchestrator.pipeline.submit.shard_input_file import input_digests
 from orchestrator.policy.budgets import TooDear
 from orchestrator.policy.preflight import PreflightFinding
 from orchestrator.policy.quota import Split
@@ -192,7 +192,7 @@ class Dispatch:
         if (moved := self._adopted(job, shard, handle)) is not None:
             return moved
         models, admission = self._work.backends.models(job), self._admission(job, shard, handle)
-        asked = asking.ask(self._work.store, self._work.home, job, shard, handle, models, admission)
+        asked = preflight.ask(self._work.store, self._work.home, job, shard, handle, models, admission)
         if isinstance(asked, batch_creation.Waits):
             return self._work.hold(job, self._work.store.shards.get(shard.id), asked.code, asked.why)
         self._asked(job, shard, asked)
@@ -200,10 +200,10 @@ class Dispatch:
 
     def recover_asked(self, job: Job, shard: Shard) -> bool:
         """End a row that was asked before a stop."""
-        self._asked(job, shard, asking.recover(self._work.store, self._work.home, shard, self._work.now()))
+        self._asked(job, shard, preflight.recover(self._work.store, self._work.home, shard, self._work.now()))
         return True
 
-    def _asked(self, job: Job, shard: Shard, asked: asking.Asked) -> None:
+    def _asked(self, job: Job, shard: Shard, asked: preflight.Asked) -> None:
         self._work.polls.forget(shard)
         self._work.note(job, EventKind.PREFLIGHT, _TOLD[asked.finding].format(asked.message), shard)
 
@@ -247,7 +247,7 @@ class Dispatch:
         """Find out if a shard between intent and fact has a batch; True if that is known now."""
         shard = track.check_account(self._work.store, shard, handle)
         now = self._work.now()
-        found = unanswered_create.recover(
+        found = batch_creation.recover(
             self._work.store, self._work.home, shard, handle, self._work.polls.of(shard, now), now
         )
         self._work.polls.looked(shard, handle, now)

@@ -1,23 +1,153 @@
 """Preflight before a batch: one real row of each set of fields that its model there has never answered.
 
-It is a shard of one row with an intent of its own, asked at the provider's synchronous endpoint. Its answer is the
-row's. Batches of the same model wait for it. A refusal of a field, a schema or the model holds them back; any other
-result lets them go.
+It is a shard of one row, asked at the provider's synchronous endpoint: its intent is committed, it is asked, its
+answer kept. Batches of the same model wait for it. A refusal of a field, a schema or the model holds them back; any
+other result lets them go. After a kill between intent and answer, the row may be billed: it is booked as uncertain,
+and goes into a batch.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
+
+import msgspec
 from msgspec import Struct
 
+from orchestrator.backends.direct import result_line
+from orchestrator.core.atomic import durable
+from orchestrator.core.errors import InputError, JobFilesError, NotSent
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.tokens import estimate
-from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.core.wire import BatchStatus, Provenance
+from orchestrator.pipeline.backend_handles import BackendHandle, Models
+from orchestrator.pipeline.collect.lessons import Lessons
+from orchestrator.pipeline.dialects import line_writer
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.policy.preflight import FEW_ROWS
+from orchestrator.pipeline.submit.batch_creation import AdmissionCheck, Waits, intend, write_input
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.preflight import (
+    FEW_ROWS,
+    REFUSED,
+    DirectAnswer,
+    PreflightFinding,
+    body_of,
+    is_about_model,
+    judge,
+)
+from orchestrator.policy.results import CANCELLED, RowRefusal
 from orchestrator.policy.sharding import Range
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+UNKNOWN = "it was sent before a stop; whether it was answered is unknown"
+
+
+class Asked(Struct, frozen=True):
+    """Finding from a row asked first, with the provider's message."""
+
+    finding: PreflightFinding
+    message: str
+
+
+def ask(
+    store: Store,
+    home: Home,
+    job: Job,
+    shard: Shard,
+    handle: BackendHandle,
+    models: Models,
+    admission: AdmissionCheck,
+) -> Asked | Waits:
+    """Ask the row of a pending shard; the shard then has ended, or waits.
+
+    Raises NotSent, after which it is pending again.
+    """
+    model = resolve_model(shard.model, shard.backend, models) or shard.model
+    refused = store.refused_fields.of(shard.backend, model, shard.endpoint, admission.now())
+    writer = line_writer(job, handle.recipient, model, shard.endpoint, refused)
+    path = home.shard_input(shard.id)
+    write_input(store, home, shard, path, writer)
+    line = path.read_bytes()
+    intended = intend(store, home, shard, admission, handle.api.account(), shard.window_seconds)
+    if isinstance(intended, Waits):
+        return intended
+    try:
+        answer = handle.api.ask(writer.endpoint, line)
+    except NotSent as error:
+        store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
+        raise
+    except InputError as error:  # a batch would have no counterpart either, and report it for the row
+        answer = DirectAnswer(None)
+        return _end(store, home, intended, answer, Asked(PreflightFinding.UNCLEAR, error.message), admission.now())
+    is_unlisted = is_about_model(answer) and handle.api.lists_model(model) is False
+    asked = Asked(judge(answer, body_of(line), is_unlisted=is_unlisted), _words(answer))
+    lessons = Lessons(store, home, job, intended, handle, model, admission.now())
+    if asked.finding is PreflightFinding.REFUSED and _is_respelled(store, intended, answer, lessons):
+        asked = Asked(PreflightFinding.UNCLEAR, f"{asked.message}; it is sent again in another spelling")
+    return _end(store, home, intended, answer, asked, admission.now())
+
+
+def _is_respelled(store: Store, shard: Shard, answer: DirectAnswer, lessons: Lessons) -> bool:
+    """True if a refusal taught how to write such requests instead."""
+    (row,) = store.rows.of_shard(shard.id)
+    assert answer.error is not None, "it is refused"
+    error = answer.error
+    refusal = RowRefusal(error.status, error.code, error.kind, error.message, error.param)
+    field = lessons.field_of(row, refusal)
+    return field is not None and lessons.learn(row, refusal, field)
+
+
+def _words(answer: DirectAnswer) -> str:
+    error = answer.error
+    if error is None:
+        return ""
+    return f"{error.message or 'no reason given'}{f' ({error.status})' if error.status else ''}"
+
+
+def _end(store: Store, home: Home, intended: Shard, answer: DirectAnswer, asked: Asked, now: datetime) -> Asked:
+    """Keep the outcome of a row, then end its shard."""
+    (custom_id,) = store.rows.custom_ids(intended.id)
+    if answer.is_answer:
+        _keep(home, intended, "output", result_line(custom_id, answer))
+        facts: dict[str, object] = {"provider_status": BatchStatus.COMPLETED, "provider_completed": 1}
+    else:
+        if answer.may_be_billed:
+            _keep(home, intended, "error", _unanswered_line(custom_id))
+        facts = {"provider_status": BatchStatus.FAILED, "refusal": asked.message}
+    if asked.finding is PreflightFinding.REFUSED and answer.error is not None:
+        facts["refusal_code"] = answer.error.code or REFUSED
+    store.shards.move(intended, ShardState.ENDED, status_at=now, ended_at=now, held=None, **facts)
+    return asked
+
+
+def recover(store: Store, home: Home, shard: Shard, now: datetime) -> Asked:
+    """End a shard found between intent and fact: its answer is here, or the row may have been billed."""
+    if home.results(shard.id, "output").exists():
+        facts = {"provider_status": BatchStatus.COMPLETED, "provider_completed": 1}
+        store.shards.move(shard, ShardState.ENDED, status_at=now, ended_at=now, held=None, **facts)
+        return Asked(PreflightFinding.ANSWERED, "")
+    answer = DirectAnswer(None, may_be_billed=True)
+    return _end(store, home, shard, answer, Asked(PreflightFinding.UNCLEAR, UNKNOWN), now)
+
+
+def _unanswered_line(custom_id: str) -> bytes:
+    """Return a result line which says that the row was sent once, without a known answer."""
+    orch = Provenance("", latency_ms=0, upstream_seconds=0.0, attempts=1, uncertain=1)
+    error = {"code": CANCELLED, "message": UNKNOWN}
+    told = {"custom_id": custom_id, "response": None, "error": error, "orch": orch}
+    return msgspec.json.encode(told) + b"\n"
+
+
+def _keep(home: Home, shard: Shard, kind: str, line: bytes) -> None:
+    path = home.results(shard.id, kind)
+    try:
+        with durable(path) as file:
+            file.write(line)
+    except OSError as error:
+        raise JobFilesError(f"cannot write {path}: {error.strerror}", hint="free disk space") from error
 
 
 class Standing(Struct, frozen=True):

@@ -4,7 +4,6 @@ A request is built once, in the spelling of its task, and keeps that as its iden
 that is written for a route: it renames, transforms or reports what cannot be expressed there.
 """
 
-from orchestrator.policy.dialect.description import describe
 from orchestrator.policy.dialect.draft import Loss
 from orchestrator.policy.dialect.recipient import (
     ANTHROPIC_CHAT,
@@ -15,7 +14,7 @@ from orchestrator.policy.dialect.recipient import (
     priced_as,
     provider_at,
 )
-from orchestrator.policy.dialect.writing import Dialect, dialect_of
+from orchestrator.policy.dialect.writing import Dialect, describe, dialect_of
 
 __all__ = [
     "ANTHROPIC_CHAT",

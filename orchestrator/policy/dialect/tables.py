@@ -7,8 +7,8 @@ recorded. A name like `owner/repo#1` is an issue on GitHub. Rules apply in this 
 from __future__ import annotations
 
 from orchestrator.policy.dialect import openai_rules as openai
-from orchestrator.policy.dialect.anthropic_tables import ANTHROPIC_RULES
-from orchestrator.policy.dialect.roles import system_into_question
+from orchestrator.policy.dialect.anthropic_rules import ANTHROPIC_RULES
+from orchestrator.policy.dialect.draft import system_into_question
 from orchestrator.policy.dialect.rules import (
     CHAT,
     EMBEDDINGS,

@@ -14,11 +14,10 @@ from msgspec import Struct
 from orchestrator.core.refused_fields import SYSTEM
 from orchestrator.core.wire import NO_BODY
 from orchestrator.policy.dialect import structured
-from orchestrator.policy.dialect.draft import Draft, Loss, Messages
+from orchestrator.policy.dialect.draft import Draft, Loss, Messages, system_into_question
+from orchestrator.policy.dialect.openai_rules import to_responses
 from orchestrator.policy.dialect.recipient import OwnRule, Recipient, Structured
-from orchestrator.policy.dialect.responses import to_responses
-from orchestrator.policy.dialect.roles import system_into_question
-from orchestrator.policy.dialect.rules import CHAT, RESPONSES, Bounded, NotAbove, NotTaken, Renamed
+from orchestrator.policy.dialect.rules import CHAT, EMBEDDINGS, RESPONSES, Bounded, NotAbove, NotTaken, Renamed
 from orchestrator.policy.dialect.tables import RULES
 
 _ASKED = ("messages", "input", "prompt")
@@ -263,3 +262,29 @@ def _leave_out_refused(draft: Draft, refused: frozenset[str]) -> None:
             draft.rename(name, "max_tokens")
         else:
             draft.lose(name, f"has refused {name}")
+
+
+_SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+_FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}}
+# One value for each of a task's settings that is not any model's default.
+_SETTINGS: dict[str, Any] = {"temperature": 0.5, "top_p": 0.5, "seed": 7, "stop": ["."], "logprobs": True}
+
+
+def describe(recipient: Recipient, model: str) -> str | None:
+    """Describe in one line how a model differs from a task's spelling; None if it takes all as it is."""
+    dialect = dialect_of(recipient, model, CHAT)
+    said = [] if dialect.endpoint == CHAT else [f"asked at {dialect.endpoint}"]
+    if elsewhere := dialect.losses({}):
+        at_vectors = dialect_of(recipient, model, EMBEDDINGS).losses({"dimensions": 8})
+        sizes = ["takes no dimensions"] if any(loss.field == "dimensions" for loss in at_vectors) else []
+        return "; ".join([elsewhere[0].reason, *sizes])
+    lost = [name for name, value in _SETTINGS.items() if dialect.losses({name: value})]
+    if lost:
+        said.append(f"takes no {', '.join(lost)}")
+    bounds = dialect.body({"max_tokens": 100})
+    said += [f"max_tokens is sent as {name}" for name in bounds if name.startswith("max_") and name != "max_tokens"]
+    asked = dialect.body({"messages": [{"role": "user", "content": ""}], "response_format": _FORMAT})
+    kind = (asked.get("response_format") or (asked.get("text") or {}).get("format") or {}).get("type")
+    if kind != "json_schema":
+        said.append("schemas are sent in the prompt")
+    return "; ".join(said) or None

@@ -5,11 +5,10 @@ Every forecast says where it comes from: `assumed`, `from 312 rows`, or both. Ti
 
 from __future__ import annotations
 
-from orchestrator.policy.forecast.delays import NORMAL, Wait, beyond, longest
 from orchestrator.policy.forecast.lengths import Lengths, output_lengths
-from orchestrator.policy.forecast.paces import Pace, within_hours
+from orchestrator.policy.forecast.observed_nights import Stint
+from orchestrator.policy.forecast.paces import NORMAL, Pace, Wait, beyond, longest, within_hours
 from orchestrator.policy.forecast.speeds import BENCH, STATED, Assumed, Speeds, learn, pace
-from orchestrator.policy.forecast.stints import Stint
 from orchestrator.policy.forecast.turnarounds import SeenBatch, Turnaround, turnaround
 
 __all__ = [

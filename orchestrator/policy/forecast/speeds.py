@@ -16,8 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.core.durations import HOUR, MINUTE
-from orchestrator.policy.forecast.paces import ASSUMED_OUTAGE, LEAST_SPREAD, Pace
-from orchestrator.policy.forecast.stints import (
+from orchestrator.policy.forecast.observed_nights import (
     HALF,
     WELL,
     NightSeen,
@@ -28,6 +27,7 @@ from orchestrator.policy.forecast.stints import (
     night_of,
     quantile,
 )
+from orchestrator.policy.forecast.paces import ASSUMED_OUTAGE, LEAST_SPREAD, Pace
 from orchestrator.policy.forecast.words import source
 
 ENOUGH_NIGHTS = 10

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 
 from orchestrator.core.jsonl import single_line
-from orchestrator.core.spreadsheets import BOM, no_formula
-from orchestrator.pipeline.finish.outputs.chosen import ChosenColumns
+from orchestrator.core.sanitize import BOM, no_formula
 from orchestrator.pipeline.finish.outputs.kinds import Kind, ListOf, Plain, Struct, VectorOf
-from orchestrator.pipeline.finish.outputs.layout import Layout, TableLayout, Tasks
+from orchestrator.pipeline.finish.outputs.layout import ChosenColumns, Layout, TableLayout, Tasks
 from orchestrator.pipeline.finish.outputs.vectors import sized
 from orchestrator.pipeline.finish.outputs.wide import WideLayout
 from orchestrator.settings.job_spec import OutputFormat

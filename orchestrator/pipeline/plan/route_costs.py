@@ -23,15 +23,14 @@ from orchestrator.core.shards import AT_BACKEND
 from orchestrator.core.tokens import BYTES_PER_TOKEN
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.plan.engine_speeds import EngineSpeeds, ModelRows, ObservationMemory, RowTokens
-from orchestrator.pipeline.plan.prices import ByToken, prices_of
+from orchestrator.pipeline.plan.prices import ByToken, Shape, going_on, prices_of
 from orchestrator.pipeline.plan.routes import models_of, objections
-from orchestrator.pipeline.plan.row_costs import Shape, going_on
 from orchestrator.pipeline.plan.token_density import density
 from orchestrator.policy import forecast, quota
 from orchestrator.policy.forecast import Lengths
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import BatchOption, Claim, Cost, CostSteps, Open, Option, SynchronousOption, observed
-from orchestrator.policy.planner.returning_rows import seconds_beside
+from orchestrator.policy.planner.job_orders import seconds_beside
 from orchestrator.policy.planner.stints import Sight, done, unfinished
 from orchestrator.policy.quota import Learned
 from orchestrator.settings.backends import (
