@@ -265,7 +265,7 @@ def rates_words(rates: EngineRates) -> str:
     """Describe the rates that `--apply` stores."""
     answers = "" if rates.decode is None else f" and writes {rates.decode:,.0f} tokens/s of answers"
     start = "" if rates.start_seconds is None else f", starts in {duration(rates.start_seconds)}"
-    best = f"best at {rates.best_limit} rows at once"
+    best = f"best at {number_of(rates.best_limit, 'row')} at once"
     return f"an engine reads {rates.prefill:,.0f} tokens/s of prompts{answers}{start}, {best}"
 
 

@@ -289,11 +289,11 @@ def _price_of_vectors(prices: Prices, model: str) -> str | None:
 
 
 def _words(limits: BatchLimits) -> str:
-    said = [f"{limits.max_rows:,} rows and {limits.max_bytes:,} bytes a batch"]
+    said = [f"{number_of(limits.max_rows, 'row')} and {limits.max_bytes:,} bytes a batch"]
     if limits.max_inputs is not None:
         said.append(f"{limits.max_inputs:,} embedding inputs a batch")
     if limits.batches_per_hour is not None:
-        said.append(f"{limits.batches_per_hour:,} batches an hour")
+        said.append(f"{number_of(limits.batches_per_hour, 'batch')} an hour")
     for model, tokens in (limits.enqueued_tokens or {}).items():
         said.append(f"{tokens:,} tokens of {model or 'a model'} enqueued")
     return ", ".join(said)
@@ -320,7 +320,7 @@ def _examine_engines(name: str, backend: EnginesBackend) -> Iterator[Found]:
 def _examine_ray(name: str, backend: RayBackend) -> Iterator[Found]:
     from orchestrator.ray.process import cluster_status
 
-    engines = f"at most {backend.most_engines} engines"
+    engines = f"at most {number_of(backend.most_engines, 'engine')}"
     yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {engines}", 0
     try:
         found = cluster_status(Path(backend.ray_python).expanduser(), backend.address, os.environ)

@@ -18,6 +18,12 @@ def number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else noun + ('es' if noun.endswith('ch') else 's')}"
 
 
+def number_that(number: int, noun: str, verb: str) -> str:
+    """Format a count with its noun and verb: `1 row waits`, `2 rows wait`. `verb` is the plural."""
+    singular = {"are": "is", "were": "was", "have": "has"}.get(verb, f"{verb}s")
+    return f"{number_of(number, noun)} {singular if number == 1 else verb}"
+
+
 class Counts(Struct, frozen=True):
     """Requests of a job by state, derived from the rows on each call.
 

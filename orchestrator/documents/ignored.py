@@ -119,7 +119,7 @@ _WORDS = {
     "unreadable": "damaged or out of reach",
     "vanished": "gone meanwhile",
     "unsupported": "in a format that is not read",
-    "bad_row": "bad rows",
+    "bad_row": "without a usable row",
     "changing": "being written to",
     "time_limit": "too slow to read",
     "memory_limit": "too large for the memory",

@@ -126,7 +126,10 @@ class _Opened:
     """A source with checked settings. Raises InputError."""
 
     def __init__(self, source: DocumentSource, base: Path, readers: Readers | None) -> None:
-        check_name(source.encoding)
+        by_name = source.encoding if isinstance(source.encoding, dict) else {}
+        self._encodings = [(Globs([pattern], field="encoding"), name) for pattern, name in by_name.items()]
+        for name in [source.encoding] if not isinstance(source.encoding, dict) else by_name.values():
+            check_name(name)
         self.source = source
         self.place = _remote(source, base)
         self.path = _located(source, base) if self.place is None else self.place.path
@@ -174,6 +177,13 @@ class _Opened:
         """Return how a file is read."""
         return kind_of(found.relative, self.plugins, as_rows=self.source.text_column is not None)
 
+    def encoding(self, found: FoundFile) -> str | None:
+        """Return the encodings that the settings name for a file, or None."""
+        stated = self.source.encoding
+        if not isinstance(stated, dict):
+            return stated
+        return next((name for pattern, name in self._encodings if pattern.match(found.relative)), None)
+
     def table(self, found: FoundFile, kind: Kind) -> tables.TableFile:
         """Return a file that holds rows or parts. Raises UsageError if it needs a missing library."""
         name, spec = printable(found.relative), self.source
@@ -186,7 +196,7 @@ class _Opened:
             name=name.rpartition("/")[2],
             text_column=spec.text_column,
             id_column=spec.id_column,
-            encoding=spec.encoding,
+            encoding=self.encoding(found),
             max_bytes=spec.max_bytes,
             within=self.within,
             packing=kind.packing,
@@ -201,7 +211,7 @@ class _Opened:
             relative=relative,
             key=key,
             kind=kind.name,
-            encoding=self.source.encoding,
+            encoding=self.encoding(found),
             max_bytes=self.source.max_bytes,
             within=self.within,
             packing=kind.packing,

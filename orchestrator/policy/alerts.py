@@ -225,7 +225,8 @@ def _quality(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
     if done < ENOUGH or failed <= settings.failed_share * done:
         return
     more = f"; {known:,} more are known from earlier runs" if known else ""
-    message = f"{failed:,} of {done:,} rows have failed ({failed / done:.0%}){more}"
+    have = "has" if failed == 1 else "have"
+    message = f"{failed:,} of {number_of(done, 'row')} {have} failed ({failed / done:.0%}){more}"
     action = f"the job goes on; `orch status {job.id}` says why they failed, `orch cancel` ends it"
     if job.finished_at is not None:
         action = f"`orch status {job.id}` says why they failed, `orch retry` retries them"
@@ -238,7 +239,7 @@ def _cut(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
     if counts.succeeded < ENOUGH or counts.cut <= settings.cut_share * counts.succeeded:
         return
     share = counts.cut / counts.succeeded
-    part = f"{counts.cut:,} of {counts.succeeded:,} answers"
+    part = f"{counts.cut:,} of {number_of(counts.succeeded, 'answer')}"
     message = f"{part} ended at max_tokens ({share:.0%}) and may be incomplete"
     action = "they were accepted, as their task has no schema; raise max_tokens if they must be complete"
     yield Alert(AlertKind.QUALITY, job, "cut", message, action)

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import spread
 
 LEARNED_FOR = timedelta(days=1)
@@ -98,7 +99,7 @@ def hold(
     if learned.hold_until is not None and now < learned.hold_until:
         return f"{learned.reason}; retried after {learned.hold_until:%H:%M} UTC"
     if batches_per_hour is not None and in_flight.batches_last_hour >= batches_per_hour:
-        return f"queued behind quota: hourly limit of {batches_per_hour:,} batches reached"
+        return f"queued behind quota: hourly limit of {number_of(batches_per_hour, 'batch')} reached"
     limit = effective(limit, learned.limit)
     if limit is None or in_flight.tokens + tokens <= limit:
         return None

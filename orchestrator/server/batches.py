@@ -19,6 +19,7 @@ import msgspec
 
 from orchestrator.core import wire
 from orchestrator.core.clock import now as clock_now
+from orchestrator.core.counts import number_of
 from orchestrator.core.wire import Batch, BatchStatus, LineErrors, RequestCounts
 from orchestrator.server.batch_problems import NotAsItWas, Troubles
 from orchestrator.server.dispatch import bodies, results
@@ -260,7 +261,7 @@ class Batches:
             self._fail(run, [wire.LineError("model_not_found", told, "body.model")])
             return None, None
         if (total := run.batch.request_counts.total) not in (0, len(plan)):
-            raise NotAsItWas(f"its input file has changed: it has {len(plan):,} rows, and had {total:,}")
+            raise NotAsItWas(f"its input file has changed: it has {number_of(len(plan), 'row')}, and had {total:,}")
         return plan, path
 
     async def _plan(self, run: ActiveBatch, path: Path, *, accepted: bool) -> InputRows | list[wire.LineError]:

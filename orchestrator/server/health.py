@@ -9,6 +9,7 @@ import shutil
 import time
 from typing import Any
 
+from orchestrator.core.counts import number_that
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.service import Service
 
@@ -98,5 +99,5 @@ def not_ready(service: Service, *, is_known: bool) -> list[str]:
         reasons["the disk is short of room"] = f"the disk has {free:,} bytes free, and {stays:,} must stay free"
     waiting, most = service.batches.unfinished_rows(), service.settings.max_queued_rows
     if waiting >= most:
-        reasons["too many rows wait"] = f"{waiting:,} rows wait, and {most:,} are allowed"
+        reasons["too many rows wait"] = f"{number_that(waiting, 'row', 'wait')}, and {most:,} are allowed"
     return [*(reasons.values() if is_known else reasons)]

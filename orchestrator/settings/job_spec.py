@@ -38,6 +38,9 @@ class Pictures(JobFilePart):
 _Render = Literal["auto", "text", "image", "both", "ocr"]
 
 
+_Encodings = str | tuple[str, ...]
+
+
 class DocumentSource(JobFilePart):
     """An entry of `documents:`: a folder of files, or one file; a table gives a document per row."""
 
@@ -55,9 +58,10 @@ class DocumentSource(JobFilePart):
     exclude: tuple[str, ...] = Field((), description="globs to leave out")
     text_column: str | None = Field(None, description="tables: the column that holds the text")
     id_column: str | None = Field(None, description="column that names a row; default: its number")
-    encoding: str | None = Field(
+    encoding: str | dict[str, str] | None = Field(
         None,
-        description="encoding of text files that are not UTF-8, or several in order; `auto`: the most likely one",
+        description="encoding of text files that are not UTF-8, or several in order; `auto`: the most likely one; "
+        "or by the files' names: {PATTERN: ENCODING}, of which the first that matches counts",
     )
     follow_links: bool = Field(False, description="also links that lead out of the folder; to be trusted by you")
     sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of so many documents")
@@ -72,14 +76,13 @@ class DocumentSource(JobFilePart):
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
-    @field_validator("encoding", mode="before", json_schema_input_type=str | tuple[str, ...] | None)
+    @field_validator("encoding", mode="before", json_schema_input_type=_Encodings | dict[str, _Encodings] | None)
     @classmethod
     def _in_order(cls, value: Any) -> Any:
-        return (
-            ", ".join(value)
-            if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-            else value
-        )
+        if isinstance(value, dict):
+            return {pattern: cls._in_order(one) for pattern, one in value.items()}
+        is_list = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+        return ", ".join(value) if is_list else value
 
     @model_validator(mode="after")
     def _is_one_source(self) -> DocumentSource:

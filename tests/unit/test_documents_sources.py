@@ -51,6 +51,37 @@ def test_absolute_and_home_paths(base: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert keys(Path("/nowhere"), "~/docs/sub") == ["~/docs/sub/b.tar.md"]
 
 
+MIXED = {
+    "utf-8.txt": "Grüße",
+    "utf-16.txt": "Grüße",
+    "dos/cp850.txt": "Grüße",
+    "dos/deep/cp850.txt": "Größe",
+    "old.txt": "naïve",
+}
+
+
+def test_each_file_of_a_mixed_folder_is_read_in_its_own_encoding(tmp_path: Path) -> None:
+    written = {"dos": "cp850", "utf-16.txt": "utf-16", "old.txt": "cp1252"}
+    for name, text in MIXED.items():
+        path = tmp_path / "mixed" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode(written.get(name.partition("/")[0], "utf-8")))
+    for encoding in (
+        {"dos/**/*": "cp850", "**/*": ["shift_jis", "cp1252"]},
+        {"dos/**/*": "cp850", "*.txt": "cp1252"},
+    ):
+        source = DocumentSource.model_validate({"path": "mixed", "encoding": encoding})
+        found = {one.key.removeprefix("mixed/"): one for one in read(source, tmp_path)}
+        assert {key: one.text for key, one in found.items() if isinstance(one, Document)} == MIXED
+
+
+def test_an_encoding_by_name_that_is_none_is_refused(base: Path) -> None:
+    for encoding, field in ({"**/*": "cp0"}, "encoding"), ({"/abs": "cp850"}, "encoding"):
+        with pytest.raises(InputError) as raised:
+            keys(base, "docs", encoding=encoding)
+        assert raised.value.field == field
+
+
 def test_a_file_has_its_fields(base: Path) -> None:
     source = DocumentSource(path="docs", include=("sub/*",))
     (document,) = read(source, base)

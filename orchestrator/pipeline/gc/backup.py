@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Struct, field
 
 from orchestrator.core.atomic import durable
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, StorageError, UsageError
 from orchestrator.core.version import __version__
 from orchestrator.pipeline.gc.disk import DATABASE, SERVERS, files
@@ -156,7 +157,8 @@ def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
             for lines in store.removals.result_files(home):
                 name = here.results(lines.shard, lines.kind).as_posix()
                 if (size := sizes.get(name, 0)) < lines.ends:
-                    yield f"{name}: has {size:,} of {lines.ends:,} bytes that {lines.rows:,} rows point to"
+                    rows = number_of(lines.rows, "row")
+                    yield f"{name}: has {size:,} of {lines.ends:,} bytes, by the places of {rows}"
             for job_id, ends in store.removals.request_files(home):
                 name = here.requests(job_id).as_posix()
                 if (size := sizes.get(name, 0)) < ends:

@@ -106,8 +106,8 @@ class EarlierBatches:
         batch = next((one for one in undecided if one.rows is None or one.rows <= waiting), None)
         if batch is None:
             return None
-        rows = "some" if batch.rows is None else f"{batch.rows:,}"
-        return f"batch {batch.id} of {rows} rows runs at {handle.name}: whose it is shows when it has ended"
+        rows = "some rows" if batch.rows is None else number_of(batch.rows, "row")
+        return f"batch {batch.id} of {rows} runs at {handle.name}: whose it is shows when it has ended"
 
     def is_due(self, handle: BackendHandle) -> bool:
         """True if batches that nothing is known of are to be looked at now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from orchestrator.core.counts import number_that
 from orchestrator.core.durations import duration
 from orchestrator.core.money import amount, money
 from orchestrator.policy.planner.batch_shares import BatchShare, most_rows
@@ -100,7 +101,7 @@ def _against(
     if terms.budget is not None and cost.p95 > terms.budget:
         return f"costs up to {money(cost.p95)}, which is over the budget of {amount(terms.budget)}"
     if isinstance(option, BatchOption) and rows > most_rows(option):
-        return f"{rows:,} rows are too many for its queue, which takes {option.room:,} at once"
+        return f"{number_that(rows, 'row', 'are')} too many for its queue, which takes {option.room:,} at once"
     if chance < terms.target and (p95 is None or p95 > terms.deadline):
         return "might never finish (p95)" if p95 is None else f"would finish by {clock(p95, now)} (p95)"
     if chosen and float(cost.p50) > chosen.expected * 1.05:

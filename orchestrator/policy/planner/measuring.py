@@ -14,6 +14,7 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
+from orchestrator.core.counts import number_that
 from orchestrator.core.durations import MINUTE
 from orchestrator.core.money import up_to
 from orchestrator.policy.forecast import NORMAL
@@ -151,7 +152,7 @@ def _held(
             chance, reroute = found.chance, found.reroute
     if chance < min(terms.target, plain.chance - LESS_SURE):
         return None
-    why = f"{left:,} rows wait until a guessed speed is measured; {chance:.1%} likely to be in time"
+    why = f"{number_that(left, 'row', 'wait')} until a guessed speed is measured; {chance:.1%} likely to be in time"
     at = now + timedelta(seconds=PAUSE)
     return Decision((), tuple(now_sent), why, at, min(plain.chance, chance), plain.expected, reroute, waits=True)
 

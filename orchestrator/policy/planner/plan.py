@@ -9,6 +9,7 @@ from decimal import Decimal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.money import amount
 from orchestrator.policy.planner.capacity import Capacity
 from orchestrator.policy.planner.cheaper_hours import priced, starts
@@ -131,7 +132,7 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
     budget = None if terms.budget is None else _least(work, terms)
     deadline = _earliest(work, terms)
     if chosen is None and terms.budget is None:
-        reason = f"no backend has room for {rows:,} rows"
+        reason = f"no backend has room for {number_of(rows, 'row')}"
     elif chosen is None:
         reason = f"every way to run this costs more than the budget of {amount(terms.budget)}"
     elif budget is not None:

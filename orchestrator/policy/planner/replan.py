@@ -11,6 +11,7 @@ from decimal import Decimal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator.core.counts import number_of, number_that
 from orchestrator.core.durations import duration
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, Sources, arrival, chance_of
@@ -368,10 +369,11 @@ def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity) ->
     if candidate.cancel:
         rows = sum(one.rows for one in job.running if one.batch in candidate.cancel)
         why = "later, the rest might not finish in time" if chosen.holds else "that is likelier than waiting"
-        return f"{rows:,} rows rerouted from {_named(candidate.cancel)}: {why}; {told}"
+        return f"{number_of(rows, 'row')} rerouted from {_named(candidate.cancel)}: {why}; {told}"
     if moves:
         rows, places = sum(one.rows for one in moves), sorted({one.source for one in moves if one.source})
-        return f"{rows:,} rows leave {_named(places)}, which would not finish them in time; {told}"
+        leave, them = number_that(rows, "row", "leave"), "it" if rows == 1 else "them"
+        return f"{leave} {_named(places)}, which would not finish {them} in time; {told}"
     if not chosen.holds:
         return f"nothing is more likely to be in time; {told}"
     if candidate.reroute_after is not None and candidate.batch_shares:

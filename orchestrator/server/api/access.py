@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from starlette.requests import Request
 from starlette.responses import Response
 
+from orchestrator.core.counts import number_of, number_that
 from orchestrator.core.errors import StorageError
 from orchestrator.core.guarded_server import connection_of
 from orchestrator.server.api import http
@@ -57,9 +58,8 @@ class Access:
         """Raise ApiError 429 if the key has as many calls running as it may."""
         most = self._service.settings.max_calls if key.limits.max_calls is None else key.limits.max_calls
         if self._service.calls.out(key.id) >= most:
-            _come_again(
-                f"{most:,} requests with this key are running, which is the most allowed at once.", CALL_SECONDS
-            )
+            running = number_that(most, "request", "are")
+            _come_again(f"{running} running with this key, which is the most allowed at once.", CALL_SECONDS)
 
     def _key(self, headers: list[tuple[bytes, bytes]]) -> Key:
         secret = _secret(headers)
@@ -136,13 +136,15 @@ def require_room(service: Service, request: Request) -> None:
     limits, tenant = limits_of(request), tenant_of(request)
     unfinished = sum(run.tenant == tenant for run in service.batches.runs.values())
     if limits.max_batches is not None and unfinished >= limits.max_batches:
-        _come_again(f"You have {unfinished:,} unfinished batches, and {limits.max_batches:,} are allowed.")
+        _come_again(f"You have {number_of(unfinished, 'unfinished batch')}, and {limits.max_batches:,} are allowed.")
     waiting = service.batches.unfinished_rows(tenant)
     if limits.max_queued_rows is not None and waiting >= limits.max_queued_rows:
-        _come_again(f"{waiting:,} rows of your batches wait, and {limits.max_queued_rows:,} are allowed.")
+        rows, wait = number_of(waiting, "row"), "waits" if waiting == 1 else "wait"
+        _come_again(f"{rows} of your batches {wait}, and {limits.max_queued_rows:,} are allowed.")
     waiting = service.batches.unfinished_rows()
     if waiting >= service.settings.max_queued_rows:
-        _come_again(f"{waiting:,} rows wait at this server, and {service.settings.max_queued_rows:,} are allowed.")
+        wait, most = number_that(waiting, "row", "wait"), service.settings.max_queued_rows
+        _come_again(f"{wait} at this server, and {most:,} are allowed.")
 
 
 def _come_again(reason: str, after: int = RETRY_SECONDS) -> NoReturn:

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.wire import JSON_ERRORS
 
 # With 64 inputs the request's own cost per row is negligible, and the answer stays at some megabytes (64 x 4,096
@@ -166,7 +167,9 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
         fields = _decode.decode(answer)
         items = _decode_items(fields[shape.items])
     except (KeyError, *JSON_ERRORS) as error:
-        raise PackError(f"the answer to {len(rows)} rows cannot be read: {type(error).__name__}") from None
+        raise PackError(
+            f"the answer to {number_of(len(rows), 'row')} cannot be read: {type(error).__name__}"
+        ) from None
     _check(items, sum(len(row.inputs) for row in rows), shape)
     # Neither is worth sending the rows again: they are answered, and may be billed.
     usage, name = (_read(fields.get(key, _NULL)) for key in ("usage", "id"))

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.request_lines import TOO_DEEP, duplicate_error, find_custom_id, id_key, lines
 from orchestrator.core.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
 from orchestrator.server.dispatch.order import RowOrder, Sorter
@@ -148,7 +149,7 @@ class _Survey:
         if not rows:
             return [LineError("empty_file", "The input file is empty.")]
         if rows > self._max_rows:
-            problem = f"The input file has at least {rows:,} rows; at most {self._max_rows:,} are allowed."
+            problem = f"The input file has at least {number_of(rows, 'row')}; at most {self._max_rows:,} are allowed."
             return [LineError("too_many_tasks", problem)]
         return []
 
