@@ -92,6 +92,8 @@ class _Answer(msgspec.Struct, frozen=True):
     completed_at: Any = None
     created: Any = None
     created_at: Any = None
+    finish_reason: Any = None
+    done: Any = None
 
 
 class _Parts(msgspec.Struct, frozen=True):
@@ -109,6 +111,8 @@ class _Parts(msgspec.Struct, frozen=True):
     completed_at: msgspec.Raw = NO_BODY
     created: msgspec.Raw = NO_BODY
     created_at: msgspec.Raw = NO_BODY
+    finish_reason: msgspec.Raw = NO_BODY
+    done: msgspec.Raw = NO_BODY
 
 
 _decode_used = msgspec.json.Decoder(_Used).decode
@@ -339,12 +343,16 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
     tokens = NO_TOKENS if answer.usage is None else _counted(answer.usage)
     has_answer = bool(answer.choices) or answer.status == "completed" or answer.object == "list"
     is_plain = has_answer and answer.error is None and answer.base_resp is None
+    # Cohere's and Ollama's own endpoints put their single choice at the top level.
+    ends = answer.choices
+    if answer.finish_reason is not None:
+        ends = [*(ends or ()), ChoiceEnd(answer.finish_reason)]
     return AnswerHead(
         tokens,
         answer.model if isinstance(answer.model, str) else None,
         _tier(answer),
         None if is_plain else error_of(body, answer.error, answer.base_resp, is_answer=has_answer),
-        why_unfinished(answer.choices, answer.object, answer.status, answer.incomplete_details),
+        why_unfinished(ends, answer.object, answer.status, answer.incomplete_details, answer.done),
         _is_complete(answer),
         None if answer.usage is None else _billed(answer.usage, tokens),
         _time(answer),
@@ -389,6 +397,8 @@ def _read_parts(parts: _Parts) -> _Answer:
         _read(parts.completed_at),
         _read(parts.created),
         _read(parts.created_at),
+        _read(parts.finish_reason),
+        _read(parts.done),
     )
 
 

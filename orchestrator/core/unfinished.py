@@ -16,12 +16,14 @@ FAILED_ENDS = frozenset(
         "abort", "aborted", "error", "insufficient_system_resource", "network_error", "timeout", "time_limit",
         "cancelled", "canceled", "user_cancel", "not_finished", "failed", "failure", "internal_error", "server_error",
         "engine_error", "engine_overloaded", "overloaded", "interrupted", "preempted", "load", "unload",
+        "function_call_filter", "malformed_function_call", "malformed_response",
     }
 )  # fmt: skip
 """Kinds of ends that say that the server stopped before the answer was complete.
 
 vLLM and SGLang: `abort`, `error`. DeepSeek: `insufficient_system_resource`. OpenRouter and Mistral: `error`. Z.ai:
-`network_error`. Cohere: `timeout`, `user_cancel`. TensorRT-LLM: `cancelled`, `not_finished`. Ollama: `load`.
+`network_error`. Cohere: `timeout`, `user_cancel`. TensorRT-LLM: `cancelled`, `not_finished`. Ollama: `load`. Gemini:
+`function_call_filter: MALFORMED_FUNCTION_CALL`.
 """
 _FAILED_STATUSES = frozenset({"failed", "cancelled", "canceled", "in_progress", "queued"})
 """Values of a response's `status` without an answer, or with only part of one."""
@@ -88,18 +90,21 @@ def end_kind(reason: str | None) -> str:
     """Normalise a word for how an answer ended; empty for None.
 
     `FINISH_REASON_MAX_TOKENS` (Vertex), `FinishReason.MAX_TOKENS` (its enum as text) and `max-tokens` are one kind.
+    Words behind a colon only explain it: `content_filter: RECITATION` (Gemini).
     """
     if reason in _USUAL_ENDS:
         return reason
-    kind = (reason or "").strip().lower().rpartition(".")[2]
+    kind = (reason or "").partition(":")[0].strip().lower().rpartition(".")[2]
     return kind.removeprefix("finish_reason_").replace("-", "_").replace(" ", "_")
 
 
-def why_unfinished(choices: list[ChoiceEnd] | None, kind: Any, status: Any, details: Any) -> str | None:
+def why_unfinished(choices: list[ChoiceEnd] | None, kind: Any, status: Any, details: Any, done: Any) -> str | None:
     """Return why a body is not a whole answer, or None if it is.
 
-    `kind` is its `object`, `details` its `incomplete_details`.
+    `kind` is its `object`, `details` its `incomplete_details`. `done` is Ollama's.
     """
+    if done is False:
+        return "the answer is a piece of a stream"
     for choice in choices or ():
         if choice.error:
             return f"the answer has an error: {_words(choice.error)}"

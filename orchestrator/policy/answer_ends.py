@@ -11,7 +11,8 @@ _AT_BOUND = frozenset(
 _WITHHELD = frozenset(
     {
         "content_filter", "content_filtered", "guardrail_intervened", "safety", "image_safety", "recitation",
-        "prohibited_content", "blocklist", "spii", "error_toxic", "sensitive",
+        "prohibited_content", "image_prohibited_content", "image_recitation", "blocklist", "spii", "error_toxic",
+        "sensitive",
     }
 )  # fmt: skip
 """Ends of answers that a provider's filter stopped.

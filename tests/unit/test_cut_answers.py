@@ -80,7 +80,19 @@ def test_a_complete_answer_is_not_counted_whatever_its_words(reason: str, check:
 
 
 @pytest.mark.parametrize(
-    "reason", ["CONTENT_FILTER", "content_filtered", "SAFETY", "FINISH_REASON_RECITATION", "ERROR_TOXIC", "sensitive"]
+    "reason",
+    [
+        "CONTENT_FILTER",
+        "content_filtered",
+        "SAFETY",
+        "FINISH_REASON_RECITATION",
+        "ERROR_TOXIC",
+        "sensitive",
+        "content_filter: PROHIBITED_CONTENT",
+        "content_filter: RECITATION",
+        "IMAGE_PROHIBITED_CONTENT",
+        "IMAGE_RECITATION",
+    ],
 )
 def test_an_answer_that_a_filter_stopped_is_not_a_success_however_it_is_spelled(reason: str) -> None:
     for check in (OutputCheck(None), OutputCheck(SCHEMA)):

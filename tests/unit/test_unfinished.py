@@ -28,12 +28,30 @@ def reason(body: dict[str, Any]) -> str | None:
 
 @pytest.mark.parametrize(
     "end",
-    ["abort", "error", "ABORT", "insufficient_system_resource", "engine_overloaded", {"type": "abort"}, ["error"]],
+    [
+        "abort",
+        "error",
+        "ABORT",
+        "insufficient_system_resource",
+        "engine_overloaded",
+        {"type": "abort"},
+        ["error"],
+        "function_call_filter: MALFORMED_FUNCTION_CALL",
+        "error: upstream went away",
+    ],
 )
 def test_an_end_that_says_that_the_server_stopped_is_not_an_answer(end: Any) -> None:
     why = reason(chat(end))
     assert why is not None
     assert "stopped before the answer was complete" in why
+
+
+@pytest.mark.parametrize("text", [{"message": {"content": [{"type": "text", "text": "half"}]}}, {"response": "half"}])
+@pytest.mark.parametrize("end", [{"finish_reason": "ERROR"}, {"finish_reason": "TIMEOUT"}, {"done": False}])
+def test_the_end_of_a_choice_at_the_top_level_counts_as_well(text: dict[str, Any], end: dict[str, Any]) -> None:
+    """Cohere's and Ollama's own endpoints have no list of choices."""
+    assert reason({"model": "m", **text, **end}) is not None
+    assert reason({"model": "m", **text, "finish_reason": "COMPLETE", "done": True}) is None
 
 
 @pytest.mark.parametrize(
