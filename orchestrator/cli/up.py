@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
 import click
 
-from orchestrator.backends import webhooks
 from orchestrator.cli.active_home import active_home
 from orchestrator.cli.options import Address, actions_option, names_option, web_option
 from orchestrator.cli.output import quiet_option, say
@@ -19,6 +18,7 @@ from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.interrupts import Interrupted
 from orchestrator.core.listening import bound
 from orchestrator.core.money import money
+from orchestrator.daemon import provider_webhooks as webhooks
 from orchestrator.daemon.lock import daemon_lock
 from orchestrator.daemon.loop import Daemon
 from orchestrator.daemon.scheduler import Scheduler

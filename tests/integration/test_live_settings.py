@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import webhooks
 from orchestrator.cli.up import _keep_secrets
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OrchError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import ShardState
+from orchestrator.daemon import provider_webhooks as webhooks
 from orchestrator.pipeline.gc.sweep import Daily
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.settings.config import load

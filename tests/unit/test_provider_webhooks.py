@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.backends.webhooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE, listening, secrets_of
 from orchestrator.cli.up import up
 from orchestrator.core.connections import ClientTimeouts
 from orchestrator.core.errors import BackendError, UsageError
 from orchestrator.core.shards import Shard, ShardState
+from orchestrator.daemon.provider_webhooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE, listening, secrets_of
 from orchestrator.pipeline.collect.track import MOST_PUSHED, PollSchedule
 from orchestrator.server.webhooks import signed_headers, target_of
 from orchestrator.settings.config import Config, load
@@ -262,7 +262,9 @@ def test_the_log_says_why_one_was_refused_once_and_nothing_secret(caplog: pytest
             assert hooks.sent(body, headers | {"webhook-id": "wh_other"}) == 400
             assert hooks.sent(body, {}) == 400
         assert hooks.sent(body, headers) == 200
-    told = [record.getMessage() for record in caplog.records if record.name == "orchestrator.backends.webhooks"]
+    told = [
+        record.getMessage() for record in caplog.records if record.name == "orchestrator.daemon.provider_webhooks"
+    ]
     reasons = (
         "Webhook timestamp is too old",
         "The given webhook signature does not match the expected signature",
