@@ -1,13 +1,14 @@
-"""What to expect of answers, batches and engines: learned from what was seen, on priors where little was. Pure.
+"""Forecasts of answer lengths, batch turnarounds and engine speeds. Pure functions.
 
-Every forecast says where it comes from: `assumed`, `from 312 rows`, or both. Times are seconds, rates rows a second.
+Each combines observations with a prior, whose weight falls as observations grow. Each names its source: `assumed`,
+`from 312 rows`, or both. Times are in seconds, rates in rows a second.
 """
 
 from __future__ import annotations
 
 from orchestrator.policy.forecast.lengths import Lengths, output_lengths
 from orchestrator.policy.forecast.observed_nights import Stint
-from orchestrator.policy.forecast.paces import NORMAL, Pace, Wait, beyond, longest, within_hours
+from orchestrator.policy.forecast.paces import NORMAL, Pace, Wait, exceedance, wait_quantile, within_hours
 from orchestrator.policy.forecast.speeds import BENCH, STATED, Assumed, Speeds, learn, pace
 from orchestrator.policy.forecast.turnarounds import SeenBatch, Turnaround, turnaround
 
@@ -23,11 +24,11 @@ __all__ = [
     "Stint",
     "Turnaround",
     "Wait",
-    "beyond",
+    "exceedance",
     "learn",
-    "longest",
     "output_lengths",
     "pace",
     "turnaround",
+    "wait_quantile",
     "within_hours",
 ]

@@ -1,4 +1,4 @@
-"""Stretches of work as they were seen, and what a night of them shows: its rate while it was well, its outages."""
+"""Stints (stretches of work) and the summary of a night of stints: its rate and its outages."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from msgspec.structs import replace
 
 from orchestrator.core.durations import HOUR, MINUTE
 
-WELL = 0.7
-"""A night's rate is what it reaches in this part of its time, or more: it may have been dead for half of it."""
-HALF = 0.5
-"""Below this part of a night's rate it is out."""
+LEVEL_QUANTILE = 0.7
+"""The level of a night is this quantile of its rates by time. It holds even if the engine was dead for half of it."""
+OUTAGE_LEVEL = 0.5
+"""An engine below this share of the night's level has an outage."""
 _WINDOW, _LONGEST_WINDOW = 5 * MINUTE, 30 * MINUTE
+"""Shortest and longest window, in seconds, over which rates are measured."""
 _WINDOW_ROWS = 10.0
+"""Rows a window should hold, so that a pause differs from chance."""
 
 
 class Stint(Struct, frozen=True):
-    """A stretch of time in which an engine had our rows, and what it did in it.
+    """A stretch of time in which an engine had our rows, and what it did.
 
-    `tokens` is how much work the rows were, 0 where nobody counted; `alike` is the part of it that was of rows like
-    those that are asked about.
+    `tokens` is their weighted work in prompt tokens; 0 if unknown. `alike` is the share of it from the job series
+    that the forecast is for.
     """
 
     begin: datetime
@@ -35,48 +37,52 @@ class Stint(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """How long it was."""
         return (self.end - self.begin).total_seconds()
 
     @property
     def work(self) -> float:
-        """What was done, in tokens where they are counted, else in rows."""
+        """Work done: tokens if counted, otherwise rows."""
         return self.tokens or self.rows
 
     @property
     def rate(self) -> float:
-        """Work a second."""
+        """Work per second."""
         return self.work / self.seconds
 
 
 class NightSeen(Struct, frozen=True):
-    """A night: its rate while it was well, hours in which it was, outages (seconds, whether each ended), and how far
-    the rates of its pieces are from its own."""
+    """A night's mean rate and hours of normal work, its outages, and the spread of its rates.
+
+    `alike` is the share of its work from the job series that the forecast is for. `outages` are (seconds, True if it
+    ended). `deviations` are log ratios of each window's rate to the night's rate.
+    """
 
     rate: float
     hours: float
     alike: float
     outages: tuple[tuple[float, bool], ...]
-    apart: tuple[float, ...]
+    deviations: tuple[float, ...]
 
     @staticmethod
     def of(stints: Sequence[Stint], hours: Sequence[float]) -> NightSeen:
-        """A night of stints, its hours made alike."""
+        """Summarize a night's stints. `hours` are 24 factors (UTC) that remove the hourly profile."""
         rates = [(one.rate / hours[one.begin.hour], one) for one in stints]
-        level = quantile([(rate, one.seconds) for rate, one in rates if rate > 0], WELL)
+        level = quantile([(rate, one.seconds) for rate, one in rates if rate > 0], LEVEL_QUANTILE)
         if not level:
-            return NightSeen(0.0, 0.0, 1.0, _runs(rates, 1.0), ())
-        well = _whole(rates, HALF * level)
-        seconds = sum(one.seconds for _, one in well)
+            return NightSeen(0.0, 0.0, 1.0, _outages(rates, 1.0), ())
+        normal = _undisturbed(rates, OUTAGE_LEVEL * level)
+        seconds = sum(one.seconds for _, one in normal)
         if not seconds:
-            return NightSeen(0.0, 0.0, 1.0, _runs(rates, HALF * level), ())
-        rate = sum(rate * one.seconds for rate, one in well) / seconds
-        alike = sum(one.alike * one.seconds for _, one in well) / seconds
-        return NightSeen(rate, seconds / HOUR, alike, _runs(rates, HALF * level), _apart(well, rate))
+            return NightSeen(0.0, 0.0, 1.0, _outages(rates, OUTAGE_LEVEL * level), ())
+        rate = sum(rate * one.seconds for rate, one in normal) / seconds
+        alike = sum(one.alike * one.seconds for _, one in normal) / seconds
+        return NightSeen(
+            rate, seconds / HOUR, alike, _outages(rates, OUTAGE_LEVEL * level), _log_deviations(normal, rate)
+        )
 
 
-def _whole(rates: Sequence[tuple[float, Stint]], bound: float) -> list[tuple[float, Stint]]:
-    """The pieces in which it worked all the time: what borders on a standstill has part of that in it."""
+def _undisturbed(rates: Sequence[tuple[float, Stint]], bound: float) -> list[tuple[float, Stint]]:
+    """Return the windows of normal work, without neighbours of a standstill, which contain part of it."""
     found = []
     for place, (rate, one) in enumerate(rates):
         beside = (*rates[max(0, place - 1) : place], *rates[place + 1 : place + 2])
@@ -85,8 +91,8 @@ def _whole(rates: Sequence[tuple[float, Stint]], bound: float) -> list[tuple[flo
     return found
 
 
-def _runs(rates: Sequence[tuple[float, Stint]], bound: float) -> tuple[tuple[float, bool], ...]:
-    """How long each outage was, and whether it was seen to end."""
+def _outages(rates: Sequence[tuple[float, Stint]], bound: float) -> tuple[tuple[float, bool], ...]:
+    """Return the length of each outage in seconds, and True if it ended."""
     found: list[tuple[float, bool]] = []
     out = 0.0
     for rate, one in rates:
@@ -100,21 +106,23 @@ def _runs(rates: Sequence[tuple[float, Stint]], bound: float) -> tuple[tuple[flo
     return tuple((seconds, ended) for seconds, ended in found if seconds >= _WINDOW - 1.0)
 
 
-def _apart(well: Sequence[tuple[float, Stint]], rate: float) -> tuple[float, ...]:
-    """How far the rates of its pieces are from that of the night."""
-    pieces = [math.log(each / rate) for each, one in well if one.seconds >= _WINDOW - 1.0]
-    return tuple(pieces) if len(pieces) > 1 else ()
+def _log_deviations(pieces: Sequence[tuple[float, Stint]], rate: float) -> tuple[float, ...]:
+    found = [math.log(each / rate) for each, one in pieces if one.seconds >= _WINDOW - 1.0]
+    return tuple(found) if len(found) > 1 else ()
 
 
-def in_work(stints: Sequence[Stint], a_row: float, *, counted: bool) -> list[Stint]:
-    """Stints with their work in one unit: tokens where they are counted, else rows."""
+def in_common_unit(stints: Sequence[Stint], a_row: float, *, counted: bool) -> list[Stint]:
+    """Convert the work of stints to tokens if `counted`, otherwise to rows.
+
+    `a_row` is the work of a row without a token count.
+    """
     if counted:
         return [one if one.tokens or not one.rows else replace(one, tokens=one.rows * a_row) for one in stints]
     return [replace(one, tokens=0.0) if one.tokens else one for one in stints]
 
 
-def coarse(stints: Sequence[Stint]) -> list[Stint]:
-    """The same in pieces long enough to tell a pause from chance."""
+def in_windows(stints: Sequence[Stint]) -> list[Stint]:
+    """Merge adjacent stints into windows long enough to tell a pause from chance."""
     seconds, rows = sum(one.seconds for one in stints), sum(one.rows for one in stints)
     window = min(_LONGEST_WINDOW, max(_WINDOW, _WINDOW_ROWS * seconds / rows if rows else _WINDOW))
     found: list[Stint] = []
@@ -124,12 +132,12 @@ def coarse(stints: Sequence[Stint]) -> list[Stint]:
         piece.append(one)
         length += one.seconds
         if length >= window - 1.0 or after is None or after.begin - one.end > timedelta(minutes=1):
-            found.append(_joined(piece, length))
+            found.append(_join(piece, length))
             piece, length = [], 0.0
     return found
 
 
-def _joined(piece: Sequence[Stint], seconds: float) -> Stint:
+def _join(piece: Sequence[Stint], seconds: float) -> Stint:
     if len(piece) == 1:
         return piece[0]
     alike = sum(one.alike * one.seconds for one in piece) / seconds
@@ -142,12 +150,12 @@ def median(weighed: Iterable[tuple[float, float]]) -> float:
 
 
 def quantile(weighed: Iterable[tuple[float, float]], part: float) -> float:
-    """The value that this part of the weight does not exceed; 0 of none."""
+    """Return the weighted quantile at `part`, or 0 without values."""
     marks = sorted(weighed)
-    bound, so_far = part * sum(weight for _, weight in marks), 0.0
+    bound, cumulative = part * sum(weight for _, weight in marks), 0.0
     for value, weight in marks:
-        so_far += weight
-        if so_far >= bound:
+        cumulative += weight
+        if cumulative >= bound:
             return value
     return 0.0
 

@@ -1,4 +1,4 @@
-"""How fast an engine, or a provider's synchronous API, answers rows; and how that may change."""
+"""Rate of an engine or a synchronous API, and the distribution of short waits: a cancel, a start, a merge."""
 
 from __future__ import annotations
 
@@ -13,112 +13,120 @@ from msgspec.structs import replace
 from orchestrator.core.durations import DAY, HOUR, MINUTE
 
 NORMAL = NormalDist()
-_PRIOR = 5.0
-"""How many times of one's own weigh as much as what is assumed; which counts the less the more there are."""
+_PRIOR_WEIGHT = 5.0
+"""Weight of the prior without observations. It falls as 1 / (1 + count / 2)."""
 _PRIOR_POINTS = 24
 _PRIOR_SPREAD = 0.6
 _HALF_LIFE = 30.0 * DAY
-_FADE = 0.93
-"""What each newer one leaves of the weight of those before it."""
-_KERNEL = tuple(NORMAL.inv_cdf((part + 0.5) / 9) for part in range(9))
-"""A normal spread of one, in as many marks."""
-_PRIOR_SEEN = 2.0
-"""What the assumed spread weighs beside that of what was seen."""
-_ALONE = 3.0
-"""What took more than so many times as long as any other is believed that far, until it happens again."""
+_DECAY = 0.93
+"""Exponential decay weight: each newer observation multiplies the weight of all older ones by this."""
+_KERNEL_STEPS = tuple(NORMAL.inv_cdf((part + 0.5) / 9) for part in range(9))
+"""Mid-quantiles of a standard normal kernel, in nine equal parts."""
+_SPREAD_PRIOR_WEIGHT = 2.0
+"""Weight of the prior variance beside the observed one, in observations."""
+_OUTLIER_FACTOR = 3.0
+"""A single longest wait is capped at this multiple of the second longest, until another wait confirms it."""
 
 
 class Wait(Struct, frozen=True):
-    """How long something took that began `at`, in seconds."""
+    """A wait of `seconds` that began `at`."""
 
     at: datetime
     seconds: float
 
 
-def longest(
+def wait_quantile(
     seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float = 0.99, smoothed: bool = False
 ) -> float:
-    """What such a wait does not exceed with this chance, in seconds.
+    """Return the quantile at `chance` of such a wait, in seconds.
 
-    A quantile of what was seen, recent ones first, mixed with what is `assumed` to be the longest. A single one that
-    stands out counts only so far, and all of them fade, so nothing is learned for good. Where it is `smoothed`, the
-    longest that was seen is not taken for the longest there is: for waits that differ widely, of which few are seen.
+    The distribution mixes decay-weighted observations with a log-normal prior. `assumed` is the prior's 99 %
+    quantile. A single outlier is capped until a second one confirms it. All observations fade, so none lasts for
+    good. `smoothed` applies a log-normal kernel, so the tail may exceed the longest observation. Use it for few,
+    widely spread waits.
     """
-    known = _weighed(seen, assumed, at)
-    marks = _marks(_smoothed(known) if smoothed else known, assumed, len(known))
+    observed = _weighted_waits(seen, assumed, at)
+    marks = _distribution(_smooth(observed) if smoothed else observed, assumed, len(observed))
     bound = chance * sum(weight for _, weight in marks)
-    so_far = 0.0
+    cumulative = 0.0
     for seconds, weight in marks:
-        so_far += weight
-        if so_far >= bound:
+        cumulative += weight
+        if cumulative >= bound:
             return seconds
     return marks[-1][0]
 
 
-def beyond(seconds: float, seen: Sequence[Wait], *, assumed: float, at: datetime) -> float:
-    """P(such a wait takes longer than this), where the longest that was seen is not the longest there is."""
-    known = _weighed(seen, assumed, at)
-    marks = _marks(_smoothed(known), assumed, len(known))
+def exceedance(seconds: float, seen: Sequence[Wait], *, assumed: float, at: datetime) -> float:
+    """Return P(such a wait exceeds `seconds`), from the kernel-smoothed distribution."""
+    observed = _weighted_waits(seen, assumed, at)
+    marks = _distribution(_smooth(observed), assumed, len(observed))
     return sum(weight for mark, weight in marks if mark > seconds) / sum(weight for _, weight in marks)
 
 
-def _marks(known: Iterable[tuple[float, float]], assumed: float, count: int) -> list[tuple[float, float]]:
-    """How long it may take, each with its weight, the shortest first, where so many were seen."""
-    return sorted([*_prior(assumed, _PRIOR / (1.0 + count / 2.0)), *known])
+def _distribution(points: Iterable[tuple[float, float]], assumed: float, count: int) -> list[tuple[float, float]]:
+    """Return (seconds, weight) points of prior and observations, sorted by seconds."""
+    return sorted([*_prior_points(assumed, _PRIOR_WEIGHT / (1.0 + count / 2.0)), *points])
 
 
-def _smoothed(known: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """The same, each spread out as far as so few tell of those to come."""
-    if not known:
+def _smooth(observed: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield each observation as a log-normal kernel with a bandwidth of spread · n^(-1/5)."""
+    if not observed:
         return
-    whole = sum(weight for _, weight in known)
-    mean = sum(weight * math.log(seconds) for seconds, weight in known) / whole
-    off = sum(weight * (math.log(seconds) - mean) ** 2 for seconds, weight in known)
-    spread = math.sqrt((_PRIOR_SEEN * _PRIOR_SPREAD**2 + off) / (_PRIOR_SEEN + whole)) * len(known) ** -0.2
-    for seconds, weight in known:
-        yield from ((seconds * math.exp(spread * step), weight / len(_KERNEL)) for step in _KERNEL)
+    total = sum(weight for _, weight in observed)
+    mean = sum(weight * math.log(seconds) for seconds, weight in observed) / total
+    squares = sum(weight * (math.log(seconds) - mean) ** 2 for seconds, weight in observed)
+    spread = (
+        math.sqrt((_SPREAD_PRIOR_WEIGHT * _PRIOR_SPREAD**2 + squares) / (_SPREAD_PRIOR_WEIGHT + total))
+        * len(observed) ** -0.2
+    )
+    for seconds, weight in observed:
+        yield from ((seconds * math.exp(spread * step), weight / len(_KERNEL_STEPS)) for step in _KERNEL_STEPS)
 
 
-def _prior(assumed: float, weight: float) -> list[tuple[float, float]]:
-    """A log-normal wait whose longest (99 %) is the one assumed, as marks with their weights."""
+def _prior_points(assumed: float, weight: float) -> list[tuple[float, float]]:
+    """Return (seconds, weight) points of a log-normal distribution whose 99 % quantile is `assumed`."""
     middle = assumed * math.exp(-_PRIOR_SPREAD * NORMAL.inv_cdf(0.99))
     parts = [(part + 0.5) / _PRIOR_POINTS for part in range(_PRIOR_POINTS)]
     marks = [middle * math.exp(_PRIOR_SPREAD * NORMAL.inv_cdf(part)) for part in parts]
     return [(mark, weight / (_PRIOR_POINTS + 1)) for mark in (*marks, assumed)]
 
 
-def _weighed(seen: Sequence[Wait], assumed: float, at: datetime) -> list[tuple[float, float]]:
-    known = sorted((one for one in seen if math.isfinite(one.seconds)), key=lambda one: one.at, reverse=True)
-    if not known:
+def _weighted_waits(seen: Sequence[Wait], assumed: float, at: datetime) -> list[tuple[float, float]]:
+    observed = sorted((one for one in seen if math.isfinite(one.seconds)), key=lambda one: one.at, reverse=True)
+    if not observed:
         return []
-    top = max(known, key=lambda one: one.seconds)
-    most = _ALONE * max((one.seconds for one in known if one is not top), default=assumed / _ALONE)
+    longest = max(observed, key=lambda one: one.seconds)
+    cap = _OUTLIER_FACTOR * max(
+        (one.seconds for one in observed if one is not longest), default=assumed / _OUTLIER_FACTOR
+    )
     found = []
-    for newer, one in enumerate(known):
+    for newer, one in enumerate(observed):
         age = max(0.0, (at - one.at).total_seconds())
-        weight = _FADE**newer * 0.5 ** (age / _HALF_LIFE)
-        found.append((max(1.0, min(one.seconds, max(most, assumed)) if one is top else one.seconds), weight))
+        weight = _DECAY**newer * 0.5 ** (age / _HALF_LIFE)
+        found.append((max(1.0, min(one.seconds, max(cap, assumed)) if one is longest else one.seconds), weight))
     return found
 
 
 LEAST_SPREAD = 0.05
+"""Lower bound of every spread: the standard deviation of a rate's logarithm."""
 ASSUMED_HAZARD = 0.0002
-"""Outages an hour, of what was never seen to have one."""
+"""Outages per hour before any was observed."""
 ASSUMED_OUTAGE = HOUR
-_SETTLED = 10.0 * MINUTE
-_CHANGED = 2.5
-"""A rate this many standard deviations off what is expected is another rate, not luck."""
-_UNSURE = 0.3
-"""The spread of a rate that has changed before our eyes: it may change again."""
+"""Seconds an outage lasts before any was observed."""
+_NOISE_SECONDS = 10.0 * MINUTE
+"""Measuring time that the noise of `Pace.now` refers to. Noise variance falls as 1 / seconds."""
+_CHANGE_SIGMAS = 2.5
+"""A measured rate this many standard deviations off the forecast replaces it: the engine has changed."""
+_CHANGED_SPREAD = 0.3
+"""Spread of a rate that changed tonight, and so may change again."""
 
 
 class Pace(Struct, frozen=True):
-    """What an upstream does: `rate` rows a second (the median), `spread` of its logarithm.
+    """Log-normal rate of an upstream: median `rate` in rows a second, `spread` of its logarithm.
 
-    `ahead` rows of others go first; `start` seconds pass before anything does, where it does not run yet. `hazard` is
-    the number of outages an hour, of about `outage` seconds each. `steps` say by how much it is usually faster or
-    slower later on: (seconds from now, factor). `is_known` tells what was seen from what is assumed. `often` is how
-    many outages an hour were seen: those few may be bad luck, so `hazard` is less.
+    `ahead` rows of other jobs are done first. A stopped engine needs `start` seconds. `hazard` is the expected number
+    of outages an hour, `observed_hazard` the observed one. An outage lasts `outage` seconds on average. `steps` is
+    the hourly profile: (seconds from now, factor on `rate`). `is_known` is True if enough nights were observed.
     """
 
     rate: float
@@ -130,10 +138,10 @@ class Pace(Struct, frozen=True):
     outage: float = ASSUMED_OUTAGE
     steps: tuple[tuple[float, float], ...] = ()
     is_known: bool = False
-    often: float = 0.0
+    observed_hazard: float = 0.0
 
     def full(self, seconds: float) -> float:
-        """Seconds at its present rate that do as much as the next `seconds` do."""
+        """Return the integral of the hourly profile, in seconds at the present rate, over the next `seconds`."""
         if not self.steps:
             return seconds
         total, at, factor = 0.0, 0.0, 1.0
@@ -143,8 +151,8 @@ class Pace(Struct, frozen=True):
             total, at, factor = total + factor * (begin - at), begin, each
         return total + factor * (seconds - at)
 
-    def _until(self, full: float) -> float:
-        """By when it has done as much as in so many seconds at its present rate."""
+    def _invert_full(self, full: float) -> float:
+        """Return the inverse of `full`: the time at which that much work is done."""
         at, factor = 0.0, 1.0
         for begin, each in self.steps:
             part = factor * (begin - at)
@@ -154,18 +162,18 @@ class Pace(Struct, frozen=True):
         return at + full / factor if factor > 0 else math.inf
 
     def seconds_for(self, rows: float, chance: float = 0.5) -> float:
-        """By when so many rows are done, with this chance; infinite where nothing moves."""
+        """Return the quantile at `chance` of the seconds until `rows` rows are done; infinite if the rate is 0."""
         if rows <= 0:
             return 0.0
         if self.rate <= 0:
             return math.inf
         slow = math.exp(NORMAL.inv_cdf(chance) * self.spread)
-        return self._until(self.full(self.start) + slow * (self.ahead + rows) / self.rate)
+        return self._invert_full(self.full(self.start) + slow * (self.ahead + rows) / self.rate)
 
     def within(self, openings: tuple[tuple[float, float], ...]) -> Pace:
-        """The same where nothing is done outside some hours: `openings` are (seconds from now, 1 or 0) in turn.
+        """Restrict the rate to opening hours: `openings` alternates (seconds from now, 1 for open or 0 for closed).
 
-        What has not started yet starts once they open.
+        An engine that is not running starts at the next opening.
         """
         if not openings:
             return self
@@ -173,40 +181,40 @@ class Pace(Struct, frozen=True):
         turns = ((0.0, float(is_open)), *openings)
         base = ((0.0, 1.0), *self.steps)
         times = sorted({at for at, _ in (*turns, *base)})
-        steps = tuple((at, _at(turns, at) * _at(base, at)) for at in times)
+        steps = tuple((at, _factor_at(turns, at) * _factor_at(base, at)) for at in times)
         start = self.start if is_open else openings[0][0] + self.start
         return replace(self, steps=steps, start=start)
 
     def now(self, rate: float, seconds: float, *, noise: float = LEAST_SPREAD, drift: float = LEAST_SPREAD) -> Pace:
-        """The same on the day: it did `rate` over the last `seconds`, which says more than other days do.
+        """Update the forecast with tonight's rate, measured over the last `seconds`.
 
-        `noise` is how far a rate that is measured over ten minutes may be off, `drift` how far it moves from hour to
-        hour (spreads of the logarithm).
+        This is the normal posterior of the logarithm, with the forecast as its prior. `noise` is half the spread of a
+        rate measured over ten minutes. `drift` is the spread of the change within a night. A rate far off the
+        forecast replaces it.
         """
         if rate <= 0 or self.rate <= 0:
             return replace(self, rate=max(0.0, rate), source="measured as zero" if rate <= 0 else "measured")
         usual = max(self.spread, LEAST_SPREAD) ** 2
-        today = drift**2 + (2 * noise) ** 2 * _SETTLED / max(seconds, 1.0)
-        off = math.log(rate / self.rate)
-        if abs(off) > _CHANGED * math.sqrt(usual + today):
-            return replace(self, rate=rate, spread=max(_UNSURE, math.sqrt(today)), source="measured")
-        mean = math.log(self.rate) + off * usual / (usual + today)
-        left = usual * today / (usual + today)
-        spread = max(LEAST_SPREAD, math.sqrt(left + drift**2))
+        today = drift**2 + (2 * noise) ** 2 * _NOISE_SECONDS / max(seconds, 1.0)
+        deviation = math.log(rate / self.rate)
+        if abs(deviation) > _CHANGE_SIGMAS * math.sqrt(usual + today):
+            return replace(self, rate=rate, spread=max(_CHANGED_SPREAD, math.sqrt(today)), source="measured")
+        mean = math.log(self.rate) + deviation * usual / (usual + today)
+        posterior = usual * today / (usual + today)
+        spread = max(LEAST_SPREAD, math.sqrt(posterior + drift**2))
         return replace(self, rate=math.exp(mean), spread=min(spread, max(self.spread, drift)), source="measured")
 
 
 def within_hours(pace: Pace, usual: Pace, openings: tuple[tuple[float, float], ...], start: float) -> Pace:
-    """What an engine does that has hours and starts in `start` seconds: `pace` is today's, `usual` other nights'.
+    """Return the pace of an engine with opening hours and a start of `start` seconds.
 
-    That it does nothing outside its hours says nothing of its speed, and that rows waited for them nothing of how
-    long it takes to start.
+    `pace` is tonight's forecast, `usual` the forecast from earlier nights. Outside opening hours, tonight's
+    standstill says nothing about speed, so `usual` counts.
     """
     if openings and openings[0][1]:
         return replace(usual, ahead=pace.ahead, start=start).within(openings)
     return replace(pace, start=min(pace.start, start)).within(openings)
 
 
-def _at(steps: tuple[tuple[float, float], ...], seconds: float) -> float:
-    """The factor that holds at a time."""
+def _factor_at(steps: tuple[tuple[float, float], ...], seconds: float) -> float:
     return next(factor for begin, factor in reversed(steps) if begin <= seconds)

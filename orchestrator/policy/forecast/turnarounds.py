@@ -1,4 +1,4 @@
-"""How long hosted batches take."""
+"""Survival curve of hosted batches: a Kaplan-Meier estimate mixed with a prior."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec import Struct
 from orchestrator.core.durations import DAY, HOUR, MINUTE
 from orchestrator.policy.forecast.words import source
 
-# Conservative: OpenRouter published a median of 7 minutes and 90 % within the hour; users tell of 8 to 24 hours.
+# Conservative: OpenRouter published a median of 7 minutes and 90 % within the hour; users report 8 to 24 hours.
 _PRIOR = (
     (5 * MINUTE, 0.05),
     (10 * MINUTE, 0.15),
@@ -29,10 +29,11 @@ _PRIOR = (
     (4 * DAY, 1.0),
 )
 PRIOR_NIGHTS = 6.0
-"""How many nights of one's own weigh as much as what is assumed."""
-TONIGHT = 4.0
-"""What the night itself has shown so far, in a batch that is done or still runs, to all that other nights did."""
+"""Weight of the prior curve, in nights of own history."""
+TONIGHT_WEIGHT = 4.0
+"""Weight of the current night, as a multiple of all other nights and the prior together."""
 ENOUGH_NIGHTS = 30
+"""Nights after which the prior is no longer mentioned."""
 
 _FIRST, _RATIO = float(MINUTE), 1.1
 _LOG_RATIO = math.log(_RATIO)
@@ -40,7 +41,7 @@ _GRID = tuple(_FIRST * _RATIO**step for step in range(math.ceil(math.log(4 * DAY
 
 
 def _prior(seconds: float) -> float:
-    """P(a batch is done by then), as assumed; straight between the marks on a logarithmic scale."""
+    """Return the prior P(a batch is done within `seconds`), interpolated on a logarithmic time scale."""
     before, share = _FIRST, 0.0
     for mark, at_mark in _PRIOR:
         if seconds < mark:
@@ -53,9 +54,9 @@ _PRIOR_LEFT = tuple(1.0 - _prior(mark) for mark in _GRID)
 
 
 class SeenBatch(Struct, frozen=True):
-    """A batch as it was seen: `seconds` from its submission `at` to its end, or so far where it has not `ended`.
+    """An observed batch: `seconds` from its submission `at` to its end, or to now if it runs.
 
-    One that expired, or that was cancelled before its end, has not ended by itself: it tells that it takes longer.
+    `ended` is False for a censored observation: the batch still runs, expired, or was cancelled.
     """
 
     at: datetime
@@ -65,9 +66,9 @@ class SeenBatch(Struct, frozen=True):
 
 
 class Turnaround(Struct, frozen=True):
-    """How long a batch takes: `left[i]` is P(it runs longer than the i-th mark of a fixed logarithmic grid).
+    """Survival function of a batch's run time, on a fixed logarithmic grid: `left[i]` is P(longer than mark i).
 
-    `is_known` tells what was seen from what is mostly assumed.
+    `is_known` is True if enough nights were observed.
     """
 
     left: tuple[float, ...]
@@ -75,7 +76,7 @@ class Turnaround(Struct, frozen=True):
     is_known: bool = False
 
     def longer(self, seconds: float) -> float:
-        """P(a batch runs longer than this)."""
+        """Return the survival function: P(a batch runs longer than `seconds`)."""
         if seconds <= _FIRST:
             return 1.0 - (1.0 - self.left[0]) * max(0.0, seconds) / _FIRST
         place = math.log(seconds / _FIRST) / _LOG_RATIO
@@ -86,15 +87,18 @@ class Turnaround(Struct, frozen=True):
         return low + (high - low) * (place - step)
 
     def by(self, seconds: float, after: float = 0.0) -> float:
-        """P(a batch is done within `seconds` of its submission), given that it was not `after` so many."""
+        """Return P(a batch is done within `seconds` of its submission | it still ran `after` seconds)."""
         if seconds <= after:
             return 0.0
         running = self.longer(after) if after > 0 else 1.0
-        # What has outlived all that is known of says nothing about its end.
+        # Past the end of the curve, its remaining time is unknown.
         return 1.0 - self.longer(seconds) / running if running > 0 else 0.0
 
     def within(self, chance: float, after: float = 0.0) -> float:
-        """The seconds from submission by which a batch is done with this chance; infinite where none is known."""
+        """Return the quantile at `chance` of seconds from submission, given that the batch still ran `after` seconds.
+
+        It is infinite if the curve does not reach `chance`.
+        """
         bound = (1.0 - chance) * (self.longer(after) if after > 0 else 1.0)
         if self.left[-1] > bound:
             return math.inf
@@ -102,7 +106,10 @@ class Turnaround(Struct, frozen=True):
         return max(after, _GRID[step])
 
     def late(self, seconds: float, after: float = 0.0, most: float = DAY) -> float:
-        """Expected seconds by which a batch ends later than `seconds`, at most `most` after its submission."""
+        """Return the expected seconds by which a batch that still ran `after` seconds exceeds `seconds`.
+
+        A batch counts as ended `most` seconds after its submission.
+        """
         running = self.longer(after) if after > 0 else 1.0
         start, total = max(seconds, after), max(0.0, after - seconds)
         marks = [start, *(mark for mark in _GRID if start < mark < most), most]
@@ -112,21 +119,21 @@ class Turnaround(Struct, frozen=True):
 
 
 def turnaround(seen: Sequence[SeenBatch], *, rows: int, at: datetime) -> Turnaround:
-    """What to expect of a batch of so many rows that is sent `at`, by batches of the same backend and model.
+    """Return the survival function of a batch of `rows` rows sent `at`, from batches of the same backend and model.
 
-    Batches of like size and hour, and recent ones, weigh more. Those of one night are slow together: the slowest that
-    was sent in an hour stands for all of that hour, and a night weighs one at most, but that of `at` more than all
-    others. This is a Kaplan-Meier estimate with `PRIOR_NIGHTS` assumed nights mixed in, so what still runs counts for
-    as long as it has run.
+    The estimate is Kaplan-Meier, with `PRIOR_NIGHTS` prior nights mixed in. Running batches are censored
+    observations. Recent batches and batches of similar size and hour weigh more. Batches of one night are correlated.
+    So the slowest of each hour stands for that hour, and a night weighs at most 1. The night of `at` weighs more than
+    all others together.
     """
     ends, risks = [0.0] * len(_GRID), [0.0] * len(_GRID)
-    for weight, one in _weighed(seen, rows, at):
+    for weight, one in _weighted_batches(seen, rows, at):
         step = bisect_left(_GRID, one.seconds)
         if one.ended and step < len(_GRID):
             ends[step] += weight
             risks[step] += weight
         elif step:
-            risks[step - 1] += weight  # it outlived the mark before; of the one after nothing is known
+            risks[step - 1] += weight  # censored: at risk up to the mark before
     at_risk, left, before, curve = sum(risks), 1.0, 1.0, []
     for prior, ended, gone in zip(_PRIOR_LEFT, ends, risks, strict=True):
         running = PRIOR_NIGHTS * before + at_risk
@@ -140,11 +147,8 @@ def turnaround(seen: Sequence[SeenBatch], *, rows: int, at: datetime) -> Turnaro
 _HALF_LIFE = 30.0 * DAY
 
 
-def _weighed(seen: Sequence[SeenBatch], rows: int, at: datetime) -> list[tuple[float, SeenBatch]]:
-    """The slowest batch of each hour with what it weighs; the hours of a night weigh one together, or less.
-
-    Those of the very night weigh more than all others.
-    """
+def _weighted_batches(seen: Sequence[SeenBatch], rows: int, at: datetime) -> list[tuple[float, SeenBatch]]:
+    """Return the slowest batch of each hour with its weight. The hours of a night weigh at most 1 together."""
     nights: dict[date, dict[datetime, list[SeenBatch]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
         nights[_night(one.at)][one.at.replace(minute=0, second=0, microsecond=0)].append(one)
@@ -152,14 +156,14 @@ def _weighed(seen: Sequence[SeenBatch], rows: int, at: datetime) -> list[tuple[f
     for night, hours in nights.items():
         slowest = [max(batches, key=lambda one: (one.seconds, not one.ended)) for batches in hours.values()]
         likeness = [_likeness(one, rows, at) for one in slowest]
-        whole = max(1.0, sum(likeness))
-        weighed = [(weight / whole, one) for weight, one in zip(likeness, slowest, strict=True)]
+        total = max(1.0, sum(likeness))
+        weighted = [(weight / total, one) for weight, one in zip(likeness, slowest, strict=True)]
         if night == _night(at):
-            tonight = weighed
+            tonight = weighted
         else:
-            found += weighed
+            found += weighted
     others = PRIOR_NIGHTS + sum(weight for weight, _ in found)
-    return found + [(weight * TONIGHT * others, one) for weight, one in tonight]
+    return found + [(weight * TONIGHT_WEIGHT * others, one) for weight, one in tonight]
 
 
 def _night(at: datetime) -> date:
@@ -167,8 +171,8 @@ def _night(at: datetime) -> date:
 
 
 def _likeness(one: SeenBatch, rows: int, at: datetime) -> float:
-    """Half for ten times the size, half for six hours of the day away, half for a month ago."""
+    """Return a batch's weight: halved per factor 10 in size, per 6 hours of time of day, and per 30 days of age."""
     size = abs(math.log10(max(1, one.rows) / max(1, rows)))
-    apart = abs((one.at - at).total_seconds())
-    hour = min(apart % DAY, DAY - apart % DAY) / (6 * HOUR)
-    return float(0.5 ** (size + hour + apart / _HALF_LIFE))
+    age = abs((one.at - at).total_seconds())
+    hour = min(age % DAY, DAY - age % DAY) / (6 * HOUR)
+    return float(0.5 ** (size + hour + age / _HALF_LIFE))

@@ -1,11 +1,11 @@
-"""Where a forecast comes from, in words."""
+"""Wording of a forecast's source."""
 
 from __future__ import annotations
 
 
 def source(count: int, what: str, enough: int) -> str:
-    """`assumed`, `from 312 rows`, or both."""
+    """Return `assumed` without observations, `from 312 rows` once there are `enough`, and both in between."""
     if not count:
         return "assumed"
-    told = f"from {count:,} {what if count > 1 else what[:-1]}"
-    return told if count >= enough else f"{told}, else assumed"
+    observed = f"from {count:,} {what if count > 1 else what[:-1]}"
+    return observed if count >= enough else f"{observed}, else assumed"

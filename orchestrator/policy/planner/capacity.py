@@ -51,7 +51,9 @@ class OptionCapacity(Struct, frozen=True):
     @property
     def lasts(self) -> float:
         """Seconds for which it surely (95 %) has no outage that is long enough for its rows to be moved."""
-        outages = max(self.hazard, self.option.pace.often / HOUR) * math.exp(-DETECTED / self.option.pace.outage)
+        outages = max(self.hazard, self.option.pace.observed_hazard / HOUR) * math.exp(
+            -DETECTED / self.option.pace.outage
+        )
         return _SELDOM / outages if outages > 0.0 else math.inf
 
     def between(self, a: float, b: float, rate: float, *, warm: bool = False) -> float:

@@ -81,7 +81,7 @@ def _of_pace(option: SynchronousOption) -> Figures:
     yield f"the start of {name}", pace.start, ANY
     yield f"what is ahead at {name}", pace.ahead, ANY
     yield f"the hazard of {name}", pace.hazard, FINITE
-    yield f"how often {name} fails", pace.often, FINITE
+    yield f"how often {name} fails", pace.observed_hazard, FINITE
     if not pace.outage > 0.0:
         raise ValueError(f"the outage of {name} is {pace.outage}, which is no length of time")
     for begin, factor in pace.steps:

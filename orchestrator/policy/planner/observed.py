@@ -100,20 +100,24 @@ def leaving(shards: Sequence[Shard], now: datetime) -> float:
 
 def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSUMED_CANCEL) -> float:
     """From the decision to take a batch back until its rows are free, as it is at the longest (95 %)."""
-    return forecast.longest(_cancels(shards), assumed=assumed, at=now, chance=LIKELY, smoothed=True)
+    return forecast.wait_quantile(_cancels(shards), assumed=assumed, at=now, chance=LIKELY, smoothed=True)
 
 
 def usual_cancel(shards: Sequence[Shard], now: datetime) -> float:
     """What half of all cancels of a hosted batch do not exceed."""
     if silence(shards, now):
         return LET_GO
-    return forecast.longest(_cancels(shards), assumed=ASSUMED_CANCEL, at=now, chance=0.5, smoothed=True)
+    return forecast.wait_quantile(_cancels(shards), assumed=ASSUMED_CANCEL, at=now, chance=0.5, smoothed=True)
 
 
 def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
     """P(it takes far longer than so many seconds)."""
     seen = _cancels(shards)
-    return SLIPS + NEVER_SEEN / (1 + len(seen)) + forecast.beyond(FAR * seconds, seen, assumed=ASSUMED_CANCEL, at=now)
+    return (
+        SLIPS
+        + NEVER_SEEN / (1 + len(seen))
+        + forecast.exceedance(FAR * seconds, seen, assumed=ASSUMED_CANCEL, at=now)
+    )
 
 
 def _cancels(shards: Sequence[Shard]) -> list[Wait]:
@@ -172,7 +176,7 @@ def claims(
 def finish_seconds(jobs: Iterable[tuple[int, datetime, datetime]], rows: int, now: datetime) -> float:
     """From the last answer to the finished job, at the longest. `jobs` before it: (rows, last batch ended, ended)."""
     waits = [Wait(last, (end - last).total_seconds() / _finish(many)) for many, last, end in jobs if end >= last]
-    return _finish(rows) * forecast.longest(waits, assumed=1.0, at=now, chance=SURE)
+    return _finish(rows) * forecast.wait_quantile(waits, assumed=1.0, at=now, chance=SURE)
 
 
 def _finish(rows: int) -> float:
@@ -182,7 +186,7 @@ def _finish(rows: int) -> float:
 def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -> float:
     """From the time that rows are sent until the first is done, where nothing else was there: the engine loads."""
     waits = [Wait(sent, (first - sent).total_seconds()) for sent, first in starts_of(sight) if first is not None]
-    return forecast.longest(waits, assumed=assumed, at=now, chance=LIKELY)
+    return forecast.wait_quantile(waits, assumed=assumed, at=now, chance=LIKELY)
 
 
 # --- paces
