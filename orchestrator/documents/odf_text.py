@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.lists import Level, Lists
+from orchestrator.documents.odf_objects import embedded_object
 from orchestrator.documents.office import Losses, TextLimit, damaged, encrypted
 from orchestrator.documents.office_package import Package, parse
 from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.types import ExtractionError
+from orchestrator.documents.word_fields import SYMBOLS
 
 _SPACE = re.compile(r"[ \t\r\n]+")
 _MOST_REPEATED = 100
@@ -23,6 +25,9 @@ _CLASS = f"{_PRESENTATION}class"
 _SKIPPED = frozenset(
     "tracked-changes forms sequence-decls scripts font-face-decls meta date creator binary-data".split()
 )
+_BOXES = {int(code, 16): sign for code, sign in SYMBOLS.items()}
+_SAME_FORMULA = "http://www.w3.org/1998/Math/MathML}annotation"
+"""The formula once more, in another language than MathML."""
 _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 
 
@@ -30,11 +35,13 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     """Return the text, one paragraph or table row a line. Raises ExtractionError."""
     del encoding  # XML declares its own encoding
     try:
-        text = _Text(TextLimit(most))
+        limit = TextLimit(most)
         if data.lstrip()[:1] == b"<":  # flat: the whole document is one XML file
+            text = _Text(limit)
             parse((data,), text.start, text.end, text.characters)
             return _told(text)
         package = Package(data)
+        text = _Text(limit, package)
         if package.holds("META-INF/manifest.xml") and b"encryption-data" in package.whole("META-INF/manifest.xml"):
             raise encrypted()
         if package.holds("styles.xml"):
@@ -49,7 +56,10 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 def _told(text: _Text) -> tuple[str, dict[str, object]]:
-    return clean("\n".join(line.rstrip() for line in text.done())).strip(), {**text.losses.notes()}
+    whole = clean("\n".join(line.rstrip() for line in text.done())).strip()
+    if any(chr(code) in whole for code in _BOXES):
+        whole = whole.translate(_BOXES)
+    return whole, {**text.losses.notes()}
 
 
 class _Text:
@@ -58,12 +68,14 @@ class _Text:
     The content of a cell, a note or a comment is collected in its own lines, which are placed when it ends.
     """
 
-    def __init__(self, limit: TextLimit) -> None:
+    def __init__(self, limit: TextLimit, package: Package | None = None) -> None:
         self.losses = Losses()
         self._limit = limit
+        self._package = package
         self._lists = Lists()
         self._lines: list[list[str]] = [[]]  # of the document, and of each open cell, note and comment
         self._paragraphs: list[tuple[str, list[str]]] = []  # each with its mark and its pieces
+        self._charts: list[str] = []  # lines of charts in the open paragraph
         self._rows: list[list[str]] = []
         self._open_lists: list[str] = []  # the style of each
         self._item_begins = False
@@ -95,7 +107,7 @@ class _Text:
             self._is_master, self._is_footer = False, True
             self._lines.append([])
             return
-        is_left_out = name in _SKIPPED or (self._is_master and name not in _MASTER_TEXTS)
+        is_left_out = name in _SKIPPED or tag == _SAME_FORMULA or (self._is_master and name not in _MASTER_TEXTS)
         if self._skipped or is_left_out or (self._is_footer and tag.startswith(_PRESENTATION)):  # each slide's own
             self._skipped += 1
             return
@@ -130,8 +142,8 @@ class _Text:
             case "image":
                 self.losses["picture"] += 1
             case "object" | "object-ole":
-                self.losses["embedded file"] += 1
                 self.losses["picture"] -= 1  # what shows it
+                self._read_object(about.get("href", ""))
             case "table-row":
                 self._rows.append([])
             case "table-cell" | "covered-table-cell":
@@ -145,6 +157,25 @@ class _Text:
                 self._begin_slide(about)
             case "notes" if len(self._lines) == 1:
                 self._lines[-1].append("Notes:")
+
+    def _read_object(self, reference: str) -> None:
+        if not reference:
+            return  # a flat file holds it here, and its elements follow
+        found = embedded_object(self._package, reference, self._limit) if self._package else None
+        if found is None:
+            self.losses["embedded file"] += 1
+        elif found.formula and self._paragraphs:
+            self._add(found.formula)
+        else:
+            self._charts += (*found.lines, *filter(None, (found.formula,)))
+            self._emit_charts()
+
+    def _emit_charts(self) -> None:
+        """Write charts once the paragraph that holds them is over."""
+        if not self._paragraphs:
+            charts, self._charts = self._charts, []
+            for line in charts:
+                self._emit(line)
 
     def _begin_slide(self, about: dict[str, str]) -> None:
         self._break = "\f" if self._lines[-1] else ""
@@ -173,6 +204,7 @@ class _Text:
                 mark, pieces = self._paragraphs.pop()
                 if (text := "".join(pieces).strip()) or not mark:
                     self._emit(mark + text)
+                self._emit_charts()
             case "list":
                 self._open_lists.pop()
             case "list-item":

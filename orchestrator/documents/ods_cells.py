@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, field
 
-from orchestrator.documents.office import Losses, encrypted
+from orchestrator.documents.odf_objects import embedded_object
+from orchestrator.documents.office import Losses, TextLimit, encrypted
 from orchestrator.documents.office_package import Package, parse
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.workbook_repair import MOST_CELLS, letters_of
@@ -22,18 +23,24 @@ _CREATOR = "http://purl.org/dc/elements/1.1/}creator"
 _TYPES = (f"{_OFFICE}value-type", "urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0}value-type")
 _VALUES = tuple(f"{_OFFICE}{name}" for name in ("value", "string-value", "date-value", "time-value", "boolean-value"))
 _MOST_ROWS, _MOST_COLUMNS, _MOST_SPACES = 1_048_576, 16_384, 1_000
+_MOST_TEXT = 50_000_000
+_REFERENCE = "http://www.w3.org/1999/xlink}href"
 _MANIFEST = "META-INF/manifest.xml"
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?")
 _DURATION = re.compile(r"PT(\d+)H(\d\d?)M(\d\d?)(?:\.(\d+))?S")
 
 
 class OdsSheet(Struct):
-    """A sheet; its rows end with their last cell that is not empty. `beside` are lines for what is not in cells."""
+    """A sheet; its rows end with their last cell that is not empty.
+
+    `beside` are lines for what is not in cells, and `embedded` counts the objects without any.
+    """
 
     name: str
     is_hidden: bool
     rows: list[list[str]] = field(default_factory=list)
     beside: list[str] = field(default_factory=list)
+    embedded: int = 0
 
 
 def holds_sheets(data: bytes, package: Package | None) -> bool:
@@ -51,7 +58,7 @@ def ods_sheets(data: bytes, package: Package | None, shown: Callable[[float], st
         if package.holds(_MANIFEST) and b"encryption-data" in package.whole(_MANIFEST):
             raise encrypted()
         pieces = package.pieces("content.xml")
-    book = _Book(shown)
+    book = _Book(shown, package)
     parse(pieces, book.start, book.end, book.characters)
     return book.sheets
 
@@ -60,7 +67,7 @@ class OdsParts:
     """What is beside the cells of each sheet."""
 
     def __init__(self, sheets: Sequence[OdsSheet]) -> None:
-        self.losses = Losses()
+        self.losses = Losses({"embedded file": sum(sheet.embedded for sheet in sheets)})
         self._beside = {sheet.name: sheet.beside for sheet in sheets}
 
     def lines(self, sheet: str) -> list[str]:
@@ -71,9 +78,11 @@ class OdsParts:
 class _Book:
     """Takes the events of an XML parser."""
 
-    def __init__(self, shown: Callable[[float], str]) -> None:
+    def __init__(self, shown: Callable[[float], str], package: Package | None) -> None:
         self.sheets: list[OdsSheet] = []
         self._shown = shown
+        self._package = package
+        self._limit = TextLimit(_MOST_TEXT)
         self._hidden: set[str] = set()
         self._style = ""
         self._depth = 0  # of tables
@@ -99,6 +108,7 @@ class _Book:
             f"{_TEXT}line-break": self._spaces,
             f"{_OFFICE}annotation": self._begin_comment,
             _CREATOR: self._begin_author,
+            f"{_SHAPES}object": self._read_object,
             **dict.fromkeys((f"{_SHAPES}text-box", f"{_SHAPES}custom-shape"), self._begin_shape),
         }
         self._ends = {
@@ -231,6 +241,16 @@ class _Book:
             row = (len(self.sheets[-1].rows) if self.sheets else 0) + self._blank + 1
             column = len(self._row) + self._empty + 1
             self._comments.append(f"[comment {letters_of(column).decode()}{row}]: {author}{text}")
+
+    def _read_object(self, attributes: dict[str, str]) -> None:
+        reference = attributes.get(_REFERENCE)
+        if not self.sheets or self._package is None or reference is None:
+            return
+        found = embedded_object(self._package, reference, self._limit)
+        if found is None:
+            self.sheets[-1].embedded += 1
+        else:
+            self.sheets[-1].beside += (*found.lines, *filter(None, (found.formula,)))
 
     def _begin_shape(self, attributes: dict[str, str]) -> None:
         del attributes

@@ -30,7 +30,7 @@ _ODF = (
             ("presentation", "presentation"),
         )
     )
-    + ' xmlns:dc="http://purl.org/dc/elements/1.1/"'
+    + ' xmlns:dc="http://purl.org/dc/elements/1.1/" xmlns:xlink="http://www.w3.org/1999/xlink"'
 )
 
 
@@ -67,8 +67,8 @@ def workbook(sheets: dict[str, list[list[Any]]]) -> bytes:
     return out.getvalue()
 
 
-def open_document(body: str, *, kind: str = "text", styles: str = "") -> bytes:
-    """An OpenDocument file of this body; `styles` are automatic styles."""
+def open_document(body: str, *, kind: str = "text", styles: str = "", objects: dict[str, str] | None = None) -> bytes:
+    """An OpenDocument file of this body; `styles` are automatic styles, `objects` its embedded parts by name."""
     content = (
         f"<office:document-content {_ODF}><office:automatic-styles>{styles}</office:automatic-styles>"
         f"<office:body><office:{kind}>{body}</office:{kind}></office:body></office:document-content>"
@@ -79,7 +79,47 @@ def open_document(body: str, *, kind: str = "text", styles: str = "") -> bytes:
         f'<m:file-entry m:full-path="/" m:media-type="{mimetype}"/></m:manifest>'
     )
     entries = {"mimetype": mimetype, "META-INF/manifest.xml": manifest, "content.xml": content}
-    return zipped(entries)
+    return zipped(entries | {f"{name}/content.xml": part for name, part in (objects or {}).items()})
+
+
+def flat_open_document(body: str) -> bytes:
+    """An OpenDocument text of this body as one XML file."""
+    inner = f"<office:body><office:text>{body}</office:text></office:body>"
+    return f"<office:document {_ODF}>{inner}</office:document>".encode()
+
+
+def open_chart(*rows: tuple[str, ...], title: str = "") -> str:
+    """A chart as LibreOffice embeds it, with its data in a table of its own."""
+    cells = "".join(
+        "<table:table-row>"
+        + "".join(f"<table:table-cell><text:p>{value}</text:p></table:table-cell>" for value in row)
+        + "</table:table-row>"
+        for row in rows
+    )
+    heading = f"<chart:title><text:p>{title}</text:p></chart:title>" if title else ""
+    return (
+        f'<office:document-content {_ODF} xmlns:chart="urn:oasis:names:tc:opendocument:xmlns:chart:1.0">'
+        f"<office:body><office:chart><chart:chart>{heading}<chart:plot-area/>"
+        f'<table:table table:name="local-table">{cells}</table:table></chart:chart></office:chart></office:body>'
+        "</office:document-content>"
+    )
+
+
+def open_formula(mathml: str) -> str:
+    """A formula as LibreOffice embeds it: MathML, and the same in its own language."""
+    annotation = '<annotation encoding="StarMath 5.0">its own words</annotation>'
+    return (
+        '<math xmlns="http://www.w3.org/1998/Math/MathML">'
+        f"<semantics><mrow>{mathml}</mrow>{annotation}</semantics></math>"
+    )
+
+
+def framed(name: str) -> str:
+    """An embedded object, with the picture that shows it."""
+    return (
+        f'<draw:frame><draw:object xlink:href="./{name}"/><draw:image xlink:href="./ObjectReplacements/{name}"/>'
+        "</draw:frame>"
+    )
 
 
 def letter() -> bytes:

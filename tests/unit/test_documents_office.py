@@ -241,3 +241,68 @@ def test_a_slide_shows_no_placeholders_of_its_master(tmp_path: Path) -> None:
     page = f"<draw:page><text:p>Only this<presentation:footer/></text:p><text:p>and that</text:p>{notes}</draw:page>"
     data = office.open_document(handout + master + handout + page, kind="presentation")
     assert told(found_in(tmp_path, {"a.odp": data})) == {"a.odp": "Only this\nand that"}
+
+
+SALES = office.open_chart(("", "2025"), ("North", "12.5"), ("South", "7"), title="Sales")
+
+
+@pytest.mark.parametrize(
+    ("body", "objects", "text", "notes"),
+    [
+        (f"<text:p>See {office.framed('Object 1')}below</text:p><text:p>End</text:p>", {"Object 1": SALES},
+         f"See below\n{TABLE}\nEnd", ""),
+        (office.framed("Object 1"), {"Object 1": SALES}, TABLE, ""),
+        (f"<text:p>a{office.framed('Object 1')}b</text:p>", {"Object 1": office.open_chart(("", "")) }, "ab",
+         "1 embedded file"),
+        (f"<text:p>a{office.framed('Object 2')}b</text:p>", {}, "ab", "1 embedded file"),
+        (f"<text:p>a{office.framed('Object 1')}b</text:p>", {"Object 1": "<math><mfrac>"}, "ab", "1 embedded file"),
+        (f"<text:p>a{office.framed('../content')}b</text:p>", {}, "ab", "1 embedded file"),
+        ("<text:p>\uf0fe yes \uf0a8 no</text:p>", {}, "☒ yes ☐ no", ""),
+    ],
+    ids=["chart in a line", "chart on a page", "empty chart", "no object", "damaged", "no part of it", "boxes"],
+)  # fmt: skip
+def test_objects_that_an_open_document_embeds(
+    tmp_path: Path, body: str, objects: dict[str, str], text: str, notes: str
+) -> None:
+    data = office.open_document(body, objects=objects)
+    [one] = found_in(tmp_path, {"a.odt": data}).values()
+    assert isinstance(one, Document)
+    assert (one.text, one.notes) == (text, notes)
+
+
+@pytest.mark.parametrize(
+    ("mathml", "text"),
+    [
+        ("<mi>x</mi><mo>=</mo><mn>550</mn>", "x=550"),
+        ("<mfrac><mn>1</mn>\n<mrow><mn>2</mn><mi>a</mi></mrow></mfrac>", "1/(2a)"),
+        ("<msup><mi>m</mi><mn>2</mn></msup><msub><mi>v</mi><mn>10</mn></msub>", "m^2v_(10)"),
+        ("<msubsup><mi>x</mi><mi>i</mi><mn>2</mn></msubsup>", "x_i^2"),
+        ("<munderover><mo>∑</mo><mrow><mi>i</mi><mo>=</mo><mn>1</mn></mrow><mi>n</mi></munderover>", "∑_(i=1)^n"),
+        ("<msqrt><mi>x</mi><mo>+</mo><mn>1</mn></msqrt><mroot><mi>y</mi><mn>3</mn></mroot>", "root (x+1)root 3(y)"),
+        ("<mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr><mtr><mtd><mn>3</mn></mtd></mtr></mtable>",
+         "1, 2; 3"),
+    ],
+)  # fmt: skip
+def test_formulas_of_an_open_document_are_a_line_of_text(tmp_path: Path, mathml: str, text: str) -> None:
+    body = f"<text:p>At {office.framed('Object 1')} units</text:p>"
+    data = office.open_document(body, objects={"Object 1": office.open_formula(mathml)})
+    assert told(found_in(tmp_path, {"a.odt": data})) == {"a.odt": f"At {text} units"}
+
+
+def test_objects_of_a_flat_open_document_stand_where_they_are(tmp_path: Path) -> None:
+    formula = office.open_formula("<mi>x</mi><mo>=</mo><mn>550</mn>")
+    inner = f"<draw:frame><draw:object>{formula}</draw:object><draw:image/></draw:frame>"
+    data = office.flat_open_document(f"<text:p>At {inner} units</text:p>")
+    [one] = found_in(tmp_path, {"a.fodt": data}).values()
+    assert isinstance(one, Document)
+    assert (one.text, one.notes) == ("At x=550 units", "")
+
+
+def test_charts_of_an_open_spreadsheet_stand_behind_its_rows(tmp_path: Path) -> None:
+    table = "<table:table table:name='S'><table:table-row><table:table-cell><text:p>x</text:p></table:table-cell>"
+    shapes = f"<table:shapes>{office.framed('Object 1')}{office.framed('Object 2')}</table:shapes>"
+    body = f"{table}</table:table-row>{shapes}</table:table>"
+    data = office.open_document(body, kind="spreadsheet", objects={"Object 1": SALES})
+    [one] = found_in(tmp_path, {"a.ods": data}).values()
+    assert isinstance(one, Document)
+    assert (one.text, one.notes) == (f"## S\nx\n{TABLE}", "1 embedded file")
