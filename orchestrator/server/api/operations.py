@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -35,7 +36,8 @@ class Operations:
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["model"]
-        found = self._models().get(name)
+        models = self._models()
+        found = models.get(name) or self._under_any_name(name, models)
         if found is None:
             raise ApiError(404, f"The model '{name}' does not exist.", param="model", code="model_not_found")
         return as_json(found)
@@ -52,6 +54,12 @@ class Operations:
             for name, served in self._service.aliases.names(upstream.models).items():
                 models.setdefault(name, {**models[served], "id": name, "root": served})
         return models
+
+    def _under_any_name(self, name: str, models: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+        """Return the model that an unlisted name stands for, with the alias `*`; None if it stands for none."""
+        meant = (self._service.aliases.model_of(name, upstream.models) for upstream in self._service.upstreams)
+        served = next((model for model in meant if model in models), None)
+        return None if served is None else {**models[served], "id": name, "root": served}
 
     async def health(self, request: Request) -> Response:
         return as_json(health(self._service, is_known=is_known(request)))
