@@ -300,8 +300,8 @@ def _words(limits: BatchLimits) -> str:
 
 
 def _examine_engines(name: str, backend: EnginesBackend) -> Iterator[Found]:
-    from orchestrator.server.engines.fleet import find_python, find_weights
     from orchestrator.server.engines.gpus import find_gpus
+    from orchestrator.server.engines.launch import find_python, find_weights
 
     hours = f", {backend.hours}" if backend.hours else ""
     price = f"{per_hour(backend.cost_per_hour)} of a GPU"

@@ -192,7 +192,7 @@ def serve(
             )
             fleet = stack.enter_context(RayEngines(wanted, root, tell))
         elif model is not None:
-            from orchestrator.server.engines.fleet import Wish
+            from orchestrator.server.engines.launch import Wish
 
             wish = Wish(model, gpus, tensor_parallel or 1, vllm_python, vllm_options)
             supervisor = stack.enter_context(_engines(wish, root, lambda: stop.asked, tell))
@@ -295,7 +295,7 @@ def _require_keys(root: Path, where: Where, settings: Settings, folder: Path | N
 
 @contextmanager
 def _engines(wish: Any, root: Path, is_over: Callable[[], bool], tell: Tell) -> Iterator[Supervisor]:
-    from orchestrator.server.engines.fleet import plan_fleet
+    from orchestrator.server.engines.launch import plan_engines
     from orchestrator.server.engines.supervisor import Supervisor
     from orchestrator.server.listen import outlived
     from orchestrator.server.open_files import allow_many_files
@@ -313,7 +313,7 @@ def _engines(wish: Any, root: Path, is_over: Callable[[], bool], tell: Tell) -> 
     allow_many_files()
     # The guard of each engine holds the lock until the engine's last process and its memory are gone.
     with outlived(root, "engines.lock", pause) as held:
-        fleet = plan_fleet(wish, root, os.environ)
+        fleet = plan_engines(wish, root, os.environ)
         for note in fleet.notes:
             tell(note)
         for engine in fleet.engines:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
 from orchestrator.daemon.drivers import driver_for
-from orchestrator.daemon.fleets import FleetController
+from orchestrator.daemon.fleet_controller import FleetController
 from orchestrator.ray.process import require_ray
 from orchestrator.server.engine_control import SteeredServer
 from orchestrator.server.engines.options import check_options, value_of

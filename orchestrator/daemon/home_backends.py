@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
 from msgspec import Struct
@@ -13,9 +14,10 @@ from msgspec.structs import replace
 
 from orchestrator.backends.open import key_of, limits_of
 from orchestrator.backends.profiles import PROFILES
+from orchestrator.core.clock import now
+from orchestrator.core.engines import start_seconds
 from orchestrator.core.errors import BackendError
 from orchestrator.daemon.health import ServerHealth
-from orchestrator.daemon.home_fleets import HomeFleets
 from orchestrator.daemon.replica.home_replica import HomeReplica
 from orchestrator.daemon.replica.paid_calls import behind_replica
 from orchestrator.pipeline.backend_handles import BackendHandle
@@ -40,8 +42,10 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
-    from orchestrator.daemon.fleets import FleetController
+    from orchestrator.daemon.fleet_controller import FleetController
 
+REMEMBERED = timedelta(days=30)
+"""Age of starts that still predict the duration of the next start."""
 SHORT_DRAIN = 10.0
 """Seconds to wait for rows in flight at our own upstreams before their server restarts: running them again costs only
 time. A provider's rows are billed, and get as long as one may take.
@@ -79,7 +83,8 @@ class HomeBackends(BackendSet):
         dispatch: bool,
     ) -> None:
         super().__init__(store, Home(config.home), config, budgets)
-        self.fleets = HomeFleets(self.home, store, tell)
+        self._tell = tell
+        self._fleets: list[FleetController] = []
         self.servers_health = ServerHealth(self.home)
         self._replica = replica
         self._dispatch = dispatch
@@ -127,8 +132,8 @@ class HomeBackends(BackendSet):
         measured_settings = replace(runs_under, measured_limits=limits)
         fleet = None
         if isinstance(settings, EnginesBackend | RayBackend) and self._dispatch:
-            fleet = self.fleets.make(name, settings)
-            self._stack.callback(self.fleets.note_holds)
+            fleet = self._fleet(name, settings)
+            self._stack.callback(self.note_holds)
             self._stack.callback(fleet.close)
         server = self._stack.enter_context(ServerThread(self.home.server(name), measured_settings, self._may_send))
         handle = self._open_handle(name, settings)
@@ -136,6 +141,36 @@ class HomeBackends(BackendSet):
             fleet.begin(server)
             self._stack.callback(fleet.end)
         return Opened(handle, settings, server, runs_under, fleet)
+
+    def _fleet(self, name: str, settings: EnginesBackend | RayBackend) -> FleetController:
+        """Create the fleet of a backend, without starting anything. The first fleet imports what engines need."""
+        from orchestrator.daemon.drivers import driver_for
+        from orchestrator.daemon.fleet_controller import FleetController
+
+        folder = self.home.server(name)
+        driver = driver_for(name, settings, folder, self._tell)
+        starts = start_seconds(self.store.engine_holds.since(now() - REMEMBERED), name)
+        fleet = FleetController(name, settings, driver, folder, tell=self._tell, now=now, starts=starts)
+        self._fleets.append(fleet)
+        return fleet
+
+    def wished(self) -> Iterator[str]:
+        """Yield the backends whose engines are wanted even without rows."""
+        for name, settings in self.config.backends.items():
+            if isinstance(settings, RayBackend) and any(model.engines[0] for model in settings.models.values()):
+                yield name
+            elif isinstance(settings, FleetBackend):
+                from orchestrator.daemon.wanted_engines import read_wishes
+
+                since = now() - timedelta(seconds=settings.idle)
+                found = read_wishes(self.home.server(name)).values()
+                if any(one.wish == "start" and one.at > since for one in found):
+                    yield name
+
+    def note_holds(self) -> None:
+        """Record the GPUs that engines hold: their hours cost money, busy or idle."""
+        for fleet in self._fleets:
+            self.store.engine_holds.keep(fleet.holds(self.home.identity()))
 
     def _open_handle(self, name: str, settings: Backend) -> BackendHandle:
         handle = open_handle(name, settings, self.config, socket_path(self.home.server(name)))

@@ -330,9 +330,9 @@ class Daemon:
             return
         self._health_at = time.monotonic()
         with self.notices.apart("engines"):
-            for name in self._backends.fleets.wished(self._config):
+            for name in self._backends.wished():
                 self.open(name)
-            self._backends.fleets.note_holds()
+            self._backends.note_holds()
         self.problem = next((problem.text for problem in self._problems.values()), None)
         if self._replica is not None and (failing := self._replica.failing) is not None:
             self.problem = failing

@@ -15,7 +15,7 @@ from msgspec import Struct
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.ray.process import require_ray
 from orchestrator.server.engines.errors import EngineUnavailable
-from orchestrator.server.engines.fleet import for_engines
+from orchestrator.server.engines.launch import for_engines
 from orchestrator.server.engines.process import log_tail
 
 RECORD = "ray-node.json"

@@ -14,7 +14,7 @@ from typing import IO, Any
 import msgspec
 
 from orchestrator.server.engines.errors import EngineUnavailable
-from orchestrator.server.engines.fleet import for_engines
+from orchestrator.server.engines.launch import for_engines
 from orchestrator.server.engines.steps import LEASH, leashed
 
 log = logging.getLogger(__name__)

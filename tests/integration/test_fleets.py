@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.daemon import fleets
+from orchestrator.daemon import fleet_controller
 from orchestrator.daemon.drivers import driver_for
-from orchestrator.daemon.fleets import FleetController
+from orchestrator.daemon.fleet_controller import FleetController
 from orchestrator.daemon.wanted_engines import Wished, write_wishes
 from orchestrator.policy import degradation
 from orchestrator.policy.fleet import EngineWish
@@ -78,8 +78,8 @@ def settings_of(tmp_path: Path, *upstream: str, **given: Any) -> EnginesBackend:
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(local_driver, "AGAIN_SECONDS", 0.2)
-    monkeypatch.setattr(fleets, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(fleets, "GATHER_SECONDS", 0.3)
+    monkeypatch.setattr(fleet_controller, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(fleet_controller, "GATHER_SECONDS", 0.3)
 
     @contextmanager
     def run(settings: EnginesBackend, night: Night) -> Iterator[Running]:

@@ -19,9 +19,9 @@ from urllib.request import urlopen
 import pytest
 
 from orchestrator.core.errors import BackendError
-from orchestrator.daemon import fleets
+from orchestrator.daemon import fleet_controller
 from orchestrator.daemon.drivers import driver_for
-from orchestrator.daemon.fleets import FleetController
+from orchestrator.daemon.fleet_controller import FleetController
 from orchestrator.daemon.health import last_to_fail
 from orchestrator.ray import driver as ray_driver
 from orchestrator.ray.process import require_ray
@@ -54,8 +54,8 @@ class Running:
 
 @pytest.fixture
 def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    monkeypatch.setattr(fleets, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(fleets, "GATHER_SECONDS", 0.1)
+    monkeypatch.setattr(fleet_controller, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(fleet_controller, "GATHER_SECONDS", 0.1)
     monkeypatch.setattr(ray_driver, "FIRST_PAUSE", 0.05)
     monkeypatch.setenv("ORCH_SECRET", "x")
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from orchestrator.daemon.drivers import driver_for
-from orchestrator.daemon.fleets import FleetController
+from orchestrator.daemon.fleet_controller import FleetController
 from orchestrator.server.engines import EngineDir, EngineUnavailable, require_installed
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings

@@ -12,7 +12,7 @@ CLUSTER = "RayBackend(kind='ray', ray_python='/none', models={'m': {'model': '/m
 PROGRAM = """
 import pathlib, sys
 import orchestrator.cli.check, orchestrator.cli.cluster, orchestrator.cli.serve, orchestrator.documents.readers
-import orchestrator.daemon.fleets, orchestrator.daemon.home_fleets, orchestrator.daemon.loop
+import orchestrator.daemon.fleet_controller, orchestrator.daemon.home_backends, orchestrator.daemon.loop
 from orchestrator.daemon.drivers import driver_for
 from orchestrator.settings.backends import EnginesBackend, RayBackend
 driver_for('b', %s, pathlib.Path('.'), print)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import InputError, RefusedError, UsageError
 from orchestrator.server.engines import EngineUnavailable
 from orchestrator.server.engines.fits import GIB, can_judge, judge, utilization_of, weights_bytes
-from orchestrator.server.engines.fleet import FIRST_PORT, LAST_PORT, Wish, engine_ports, plan_fleet
 from orchestrator.server.engines.gpus import MIB, Gpu, find_gpus, group, parse
+from orchestrator.server.engines.launch import FIRST_PORT, LAST_PORT, Wish, engine_ports, plan_engines
 from orchestrator.server.engines.options import check_options, value_of
 from tests.support.fakevllm import fake_nvidia_smi, fake_vllm, model_folder
 
@@ -177,7 +177,7 @@ def plan(tmp_path: Path, *lines: str, options: tuple[str, ...] = (), **wish: obj
     """Name, options and GPUs of each engine."""
     environ = {"PATH": fake_nvidia_smi(tmp_path, *lines), "OPENAI_API_KEY": "secret"}
     given: dict[str, object] = {"model": str(tmp_path / "model"), "python": fake_vllm(tmp_path), **wish}
-    fleet = plan_fleet(Wish(options=options, **given), tmp_path / "serve", environ)  # type: ignore[arg-type]
+    fleet = plan_engines(Wish(options=options, **given), tmp_path / "serve", environ)  # type: ignore[arg-type]
     assert all("OPENAI_API_KEY" not in engine.launch.env for engine in fleet.engines)
     return [
         (engine.name, " ".join(engine.launch.command), engine.launch.env.get("CUDA_VISIBLE_DEVICES", ""))
@@ -228,10 +228,10 @@ def test_where_there_is_no_vllm(tmp_path: Path) -> None:
     model_folder(tmp_path / "model")
     environ = {"PATH": "/usr/bin:/bin", "ORCH_ENGINE_DIR": str(tmp_path / "engine")}
     with pytest.raises(EngineUnavailable, match="there is no vLLM") as caught:
-        plan_fleet(Wish(str(tmp_path / "model")), tmp_path, environ)
+        plan_engines(Wish(str(tmp_path / "model")), tmp_path, environ)
     assert "pip install vllm" in str(caught.value)
     with pytest.raises(EngineUnavailable, match="has no vLLM"):
-        plan_fleet(Wish(str(tmp_path / "model"), python=Path("/usr/bin/false")), tmp_path, environ)
+        plan_engines(Wish(str(tmp_path / "model"), python=Path("/usr/bin/false")), tmp_path, environ)
 
 
 def test_ports_are_the_same_each_time(tmp_path: Path) -> None:

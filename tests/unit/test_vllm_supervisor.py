@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from orchestrator.server.engines import EngineUnavailable
-from orchestrator.server.engines.fleet import Planned, Wish, plan_fleet
+from orchestrator.server.engines.launch import Planned, Wish, plan_engines
 from orchestrator.server.engines.process import log_cause
 from orchestrator.server.engines.supervisor import RestartPolicy, Supervisor
 from tests.support.fakevllm import fake_nvidia_smi, fake_vllm, model_folder, refuse, starts
@@ -34,7 +34,7 @@ def planned(folder: Path, gpus: int = 0) -> tuple[Planned, ...]:
     path = fake_nvidia_smi(folder, *(f"{index}, 80000, 79000" for index in indexes))
     environ = {**os.environ, "PATH": path, "CUDA_VISIBLE_DEVICES": ",".join(indexes)}
     wish = Wish(str(folder / "model"), python=fake_vllm(folder))
-    return plan_fleet(wish, folder / "serve", environ).engines
+    return plan_engines(wish, folder / "serve", environ).engines
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.server.engines import fits, sleeping
 from orchestrator.server.engines.driver import EngineReport, Slots
-from orchestrator.server.engines.fleet import (
+from orchestrator.server.engines.gpus import Gpu, Group, find_gpus
+from orchestrator.server.engines.launch import (
     Planned,
     Wish,
     engine_ports,
@@ -22,7 +23,6 @@ from orchestrator.server.engines.fleet import (
     planned,
     slug,
 )
-from orchestrator.server.engines.gpus import Gpu, Group, find_gpus
 from orchestrator.server.engines.local_engine import LocalEngine
 from orchestrator.server.engines.options import check_options, value_of
 from orchestrator.server.engines.supervisor import RestartPolicy

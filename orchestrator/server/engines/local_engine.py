@@ -1,4 +1,4 @@
-"""One engine of a fleet on this machine: its supervisor, its sleep, and its end."""
+"""One engine of a fleet on this machine: kept running, put to sleep, ended."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from orchestrator.core.engines import EngineState
 from orchestrator.server.engines import sleeping
 from orchestrator.server.engines.driver import EngineReport, Slots
 from orchestrator.server.engines.errors import EngineUnavailable
-from orchestrator.server.engines.fleet import Planned
 from orchestrator.server.engines.host_memory import tree_bytes
-from orchestrator.server.engines.supervisor import RestartPolicy, State, Supervisor
+from orchestrator.server.engines.launch import Planned
+from orchestrator.server.engines.supervisor import RestartPolicy, State, SupervisedEngine
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +50,10 @@ class LocalEngine:
         self._patience = patience
         self._held = held
         self._before = 0
-        """Starts under earlier supervisors."""
+        """Starts of earlier runs."""
         self._known: str | None = None
         self._phase: EngineState | None = None
-        """The state during an action or sleep; None: use the supervisor's state."""
+        """The state during an action or sleep; None: use the engine's own."""
         self._since = time.monotonic()
         self._asleep_start = 0
         self._problem: str | None = None
@@ -62,28 +62,28 @@ class LocalEngine:
         self._memory_at = float("-inf")
         self._work: threading.Thread | None = None
         self.is_gone = False
-        self._supervisor = self._supervised()
-        self._supervisor.__enter__()
+        self._engine = self._begun()
 
-    def _supervised(self) -> Supervisor:
-        return Supervisor((self._planned,), tell=self._tell, patience=self._patience, held=self._held)
+    def _begun(self) -> SupervisedEngine:
+        engine = SupervisedEngine(self._planned, self._patience, self._tell, self._held)
+        engine.begin()
+        return engine
 
     def report(self) -> EngineReport:
         """Return the current state."""
-        (told,) = self._supervisor.report()
-        state = self._phase or _STATES[State(told["state"])]
-        if self._phase is EngineState.ASLEEP and told["starts"] != self._asleep_start:
-            # It died while asleep, and its supervisor restarted it: awake, it holds memory that it must not have.
+        engine = self._engine
+        state = self._phase or _STATES[engine.state]
+        if self._phase is EngineState.ASLEEP and engine.starts != self._asleep_start:
+            # It died while asleep, and it was restarted: awake, it holds memory that it must not have.
             self._do(EngineState.DRAINING, self._end)
             state = EngineState.DRAINING
         if state is EngineState.WARM and self._sleeps and self._known is None:
             self._do(EngineState.STARTING, self._learn)
             state = EngineState.STARTING
-        seconds = told["seconds"] if self._phase is None else time.monotonic() - self._since
+        seconds = engine.seconds if self._phase is None else time.monotonic() - self._since
         return EngineReport(
-            self._planned.name, self.model, self.slots, told["url"], state, seconds,
-            self._before + told["starts"], self._problem or told["problem"], self._memory_now(),
-            self._host_memory,
+            engine.name, self.model, self.slots, engine.url, state, seconds, self._before + engine.starts,
+            self._problem or engine.problem, self._memory_now(), self._host_memory,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -122,16 +122,15 @@ class LocalEngine:
             self._phase, self._since = phase, time.monotonic()
 
     def _end(self) -> None:
-        self._supervisor.__exit__(None, None, None)
+        self._engine.stop()
         self.is_gone = True
 
     def _restart(self, why: str) -> None:
         self._tell(f"{self.model} on {self._planned.name}: {why}; started again")
         self._problem = why
-        self._supervisor.__exit__(None, None, None)
-        self._before += self._supervisor.report()[0]["starts"]
-        self._supervisor = self._supervised()
-        self._supervisor.__enter__()
+        self._engine.stop()
+        self._before += self._engine.starts
+        self._engine = self._begun()
         self._enter(None)
 
     def _learn(self) -> None:
@@ -147,7 +146,7 @@ class LocalEngine:
         try:
             if self._known is None:
                 raise EngineUnavailable(self._problem or "it does not sleep", hint=None)
-            self._asleep_start = self._supervisor.report()[0]["starts"]
+            self._asleep_start = self._engine.starts
             sleeping.fall_asleep(self._planned.launch.port)
             after = self._measure(self.slots)
             if before is not None and after is not None and after > (1 - sleeping.FREED_SHARE) * before:
@@ -178,7 +177,8 @@ class LocalEngine:
         if time.monotonic() - self._memory_at >= MEMORY_SECONDS:
             self._memory_at = time.monotonic()
             try:
-                self._host_memory = sum(tree_bytes(pid) for pid in self._supervisor.pids)
+                pid = self._engine.process.pid
+                self._host_memory = 0 if pid is None else tree_bytes(pid)
                 self._memory = self._measure(self.slots)
             except EngineUnavailable as error:
                 log.warning("%s", error)

@@ -21,7 +21,7 @@ from typing import Any, Self
 from msgspec import Struct
 
 from orchestrator.server.engines.errors import EngineUnavailable
-from orchestrator.server.engines.fleet import Planned
+from orchestrator.server.engines.launch import Planned
 from orchestrator.server.engines.process import VllmProcess
 
 TAIL_SHOWN = 70
@@ -77,7 +77,7 @@ class _Record(Struct):
         self.deaths += 1
 
 
-class _Engine:
+class SupervisedEngine:
     """One engine and the thread that supervises it."""
 
     def __init__(
@@ -198,7 +198,7 @@ class Supervisor:
         patience: RestartPolicy | None = None,
         held: Sequence[int] = (),
     ) -> None:
-        self._engines = [_Engine(planned, patience or RestartPolicy(), tell, held) for planned in engines]
+        self._engines = [SupervisedEngine(planned, patience or RestartPolicy(), tell, held) for planned in engines]
         self._tell = tell
 
     def __enter__(self) -> Self:
@@ -255,11 +255,6 @@ class Supervisor:
             if engine.state is State.STARTING:
                 last = _LOG_PREFIX.sub("", engine.process.last_line)[:TAIL_SHOWN]
                 self._tell(f"engine on {engine.name}: {seconds:.0f} s" + (f"; {last}" if last else ""))
-
-    @property
-    def pids(self) -> list[int]:
-        """The top processes of the running engines."""
-        return [pid for engine in self._engines if (pid := engine.process.pid) is not None]
 
     def report(self) -> list[dict[str, Any]]:
         """Return the current state of each engine, for machines."""

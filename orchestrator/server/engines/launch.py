@@ -51,14 +51,14 @@ class Planned(Struct, frozen=True):
     log: Path
 
 
-class Fleet(Struct, frozen=True):
+class EnginePlan(Struct, frozen=True):
     """The engines to start, and notes for the user."""
 
     engines: tuple[Planned, ...]
     notes: tuple[str, ...]
 
 
-def plan_fleet(wish: Wish, root: Path, environ: Mapping[str, str]) -> Fleet:
+def plan_engines(wish: Wish, root: Path, environ: Mapping[str, str]) -> EnginePlan:
     """Plan all engines without starting any.
 
     `root` is the server's folder: logs go there, and the ports derive from it, so that a restarted server finds its
@@ -83,7 +83,7 @@ def plan_fleet(wish: Wish, root: Path, environ: Mapping[str, str]) -> Fleet:
         planned(wish, gpus, port, root / "engines" / f"{slug(gpus)}.log", python, environment)
         for gpus, port in zip(groups, ports, strict=True)
     ]
-    return Fleet(tuple(engines), notes)
+    return EnginePlan(tuple(engines), notes)
 
 
 def planned(wish: Wish, gpus: Group, port: int, log: Path, python: Path, environment: Mapping[str, str]) -> Planned:
