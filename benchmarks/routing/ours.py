@@ -37,7 +37,7 @@ from orchestrator.policy.planner import (
     probed,
     replan,
 )
-from orchestrator.policy.planner.job_orders import lying, returning, seconds_beside, to_reroute
+from orchestrator.policy.planner.job_orders import locate_rows, returning, seconds_beside, to_reroute
 from orchestrator.policy.planner.stints import Sight
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -224,7 +224,7 @@ class _Books:
         cancel = {one.backend: one.cancel_seconds for one in self.options}
         mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
         rows: dict[str, int] = {shard.id: shard.rows for shard in mine if shard.collected_at is None}
-        return lying(
+        return locate_rows(
             sorted(mine, key=lambda one: one.number), rows, self._paced, cancel, self.now,
             waiting=self.view.waiting, rerouted=self.view.rerouted, later=self.later, claims=self.claims,
         )  # fmt: skip

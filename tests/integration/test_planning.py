@@ -66,7 +66,7 @@ def test_a_backend_that_left_orch_toml_keeps_its_rows_and_nothing_else_stops(des
     left = "azure" if shard.backend == "openai" else "openai"
     desk.backend(left)
     planning = view(desk, job)
-    assert planning.lying.running == ()
+    assert planning.open_rows.running == ()
     outlook = planning.outlook()
     assert outlook is not None
     assert planning.orders().sends == ()
@@ -136,7 +136,7 @@ def test_rows_that_have_nowhere_else_to_go_are_not_taken_back(desk: Desk) -> Non
     desk.store.shards.move(desk.store.shards.get(shard.id), ShardState.SUBMITTED, submitted_at=now(), batch_id="b")
     desk.provider.clock.advance(19.9 * HOUR)
     planning = view(desk, job)
-    assert planning.lying.running == ()
+    assert planning.open_rows.running == ()
     assert planning.orders().reroutes == ()
 
 

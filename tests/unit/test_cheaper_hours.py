@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from benchmarks.routing.judged import JUDGED
 from benchmarks.routing.table import run
 from orchestrator.policy.planner import Open, Option, Running, SynchronousOption, Terms, plan, replan
-from orchestrator.policy.planner.cheaper_hours import priced
+from orchestrator.policy.planner.cheaper_hours import price_over_time
 from tests.unit.test_planner import BATCH, GPU, HOUR, NOW, cost, synchronous, terms
 
 DEAR = synchronous("api", "0.001", 4.0)
@@ -69,11 +69,11 @@ def test_rows_beside_a_batch_wait_too() -> None:
 
 def test_a_price_that_changes_while_rows_run_is_that_of_both_hours() -> None:
     half = by_the_hour((0.25, "0.002"), option=synchronous("api", "0.001", 1.0, spread=0.05))
-    [found] = priced([half], 1_800)
+    [found] = price_over_time([half], 1_800)
     assert isinstance(found, SynchronousOption)
     assert float(found.cost.p50) == pytest.approx(0.0015, rel=0.01)
     assert found.cost.p95 > cost("0.0015").p95, "the slower it is, the more rows are dear"
-    assert priced([half, GPU], 600)[1] is GPU
+    assert price_over_time([half, GPU], 600)[1] is GPU
 
 
 def test_nights_of_an_api_with_cheap_hours() -> None:

@@ -15,7 +15,7 @@ from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Assumed
 from orchestrator.policy.planner import observed
 from orchestrator.policy.planner.stints import Sight, stints_of
-from orchestrator.policy.planner.token_weights import alone
+from orchestrator.policy.planner.token_weights import exclusive_work
 from tests.unit.test_planner import batch
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
@@ -78,7 +78,7 @@ def test_half_of_all_cancels_take_no_longer_than_usual() -> None:
     assert observed.usual_cancel(seen, NOW) < 15 * 60 < observed.cancel_seconds(seen, NOW)
     assert observed.usual_cancel([], NOW) < observed.cancel_seconds([], NOW)
     silent = shard(seen_at=NOW - timedelta(hours=2))
-    assert observed.usual_cancel([*seen, silent], NOW) == observed.LET_GO
+    assert observed.usual_cancel([*seen, silent], NOW) == observed.SILENT_CANCEL
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_the_pause_between_two_waves_is_neither_an_outage_nor_a_slow_hour(pause:
     assert set(speeds.hours) == {1.0}
     found = observed.pace(sight, observed.Asker(JobId("mine"), "s"), Assumed(1.0, 0.35), 0.0, NOW, speeds)
     assert found.rate == pytest.approx(2.0, rel=0.05)
-    [fed] = {round(one.seconds) for one in alone(sight)}
+    [fed] = {round(one.seconds) for one in exclusive_work(sight)}
     assert fed <= 58 * 60, "and its seconds are no work of it"
 
 

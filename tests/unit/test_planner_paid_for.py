@@ -12,7 +12,7 @@ from orchestrator.core.model import JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.planner import Decision, Open, Option, Running, SynchronousOption, replan
-from orchestrator.policy.planner.job_orders import lying
+from orchestrator.policy.planner.job_orders import locate_rows
 from tests.unit.test_planner import BATCH, HOUR, MINUTE, NOW, known, synchronous, terms
 
 REALTIME = synchronous("realtime", "0.001", 8.0)
@@ -65,7 +65,7 @@ def shard(completed: int, state: ShardState = ShardState.SUBMITTED, **more: obje
 
 
 def lies(one: Shard, rows: int = 100) -> Open:
-    return lying([one], {one.id: rows}, (), {}, NOW, waiting=0, rerouted=0)
+    return locate_rows([one], {one.id: rows}, (), {}, NOW, waiting=0, rerouted=0)
 
 
 def test_a_batch_that_counts_all_rows_as_done_is_not_over_yet() -> None:
@@ -88,5 +88,5 @@ def test_what_is_here_is_not_waited_for(one: Shard) -> None:
 
 def test_a_synchronous_option_needs_no_file() -> None:
     one = shard(100)
-    assert lying([one], {one.id: 100}, ("openai",), {}, NOW, waiting=0, rerouted=0).synchronous == ()
+    assert locate_rows([one], {one.id: 100}, ("openai",), {}, NOW, waiting=0, rerouted=0).synchronous == ()
     assert isinstance(REALTIME, SynchronousOption)

@@ -22,7 +22,7 @@ from orchestrator.policy.planner import (
     probed,
     replan,
 )
-from orchestrator.policy.planner.measuring import LESS_SURE
+from orchestrator.policy.planner.measuring import MAX_CHANCE_LOSS
 from tests.unit.test_planner import BATCH, GPU, HOUR, NOW, REALTIME, batch, synchronous, terms
 from tests.unit.test_planner_properties import BUDGETS, HOURS, OPTIONS, ROWS
 
@@ -151,7 +151,7 @@ def test_whatever_is_probed_costs_no_more_than_its_share_and_no_deadline(
         return
     probe, decision = at
     if probe is None:  # nothing is probed, but rows wait for one that is a guess
-        assert decision.chance >= min(asked.target, plain.chance - LESS_SURE) - 1e-9
+        assert decision.chance >= min(asked.target, plain.chance - MAX_CHANCE_LOSS) - 1e-9
         return
     option = next(one for one in options if one.backend == probe.backend)
     assert 20 <= probe.rows <= rows * 0.05

@@ -13,7 +13,7 @@ from orchestrator.core.model import JobId, ProgressSample
 from orchestrator.policy.forecast import Assumed
 from orchestrator.policy.planner import observed
 from orchestrator.policy.planner.stints import OUTPUT_WEIGHT, Sight, work_of
-from orchestrator.policy.planner.token_weights import alone, output_weight
+from orchestrator.policy.planner.token_weights import exclusive_work, output_weight
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 CLASSIFY, EXTRACT = (2_000, 5), (2_000, 400)
@@ -73,7 +73,7 @@ def test_jobs_that_are_alike_teach_nothing_and_what_was_measured_stays() -> None
 def test_what_two_jobs_did_at_once_is_nobodys_speed() -> None:
     one = night("one", ago(1), CLASSIFY, 30.0)
     other = night("other", ago(1) + timedelta(minutes=30), EXTRACT, 30.0)
-    shared = alone(seen(one, other))
+    shared = exclusive_work(seen(one, other))
     assert sum(part.seconds for part in shared) == pytest.approx(2 * 29 * 60, abs=180)
 
 

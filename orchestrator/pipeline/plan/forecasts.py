@@ -24,7 +24,7 @@ QUICK = 2.0
 
 def turnarounds(planning: Planning, shards: Sequence[Shard], now: datetime) -> list[Forecast]:
     """Return how long each shard takes. An option works on all of a job's rows at a time, also returning rows."""
-    job = planning.lying
+    job = planning.open_rows
     together: dict[str, int] = dict(job.synchronous)
     for shard in shards:
         together[shard.backend] = together.get(shard.backend, 0) + shard.rows

@@ -37,7 +37,7 @@ from orchestrator.policy.planner import (
     SynchronousOption,
     Terms,
 )
-from orchestrator.policy.planner.job_orders import lying, to_reroute
+from orchestrator.policy.planner.job_orders import locate_rows, to_reroute
 from orchestrator.policy.preflight import FEW_ROWS
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend, OwnServer, TimedBackend
 from orchestrator.settings.config import Config
@@ -231,17 +231,17 @@ class Planning:
 
     def _orders(self, kept: list[Sending]) -> Orders:
         if not self._usable:
-            if self.lying.waiting:
+            if self.open_rows.waiting:
                 raise RefusedError(f"job {self._job.id} cannot go on: {self._why_not()}")
             return Orders((), tuple(kept), "nothing waits", self._now + LOOK)
         if len(self._usable) == 1 and not self._has_to_leave and not self._has_hours:
             # Nothing to choose: quotas, budgets and the deadline hold what must be held.
-            only, free = self._usable[0].backend, self.lying.waiting
+            only, free = self._usable[0].backend, self.open_rows.waiting
             reason = eligibility_of(self._config, self._job).reason(only)
             order = [Sending(free, only, (), reason)] if free else []
             back = [Sending(self._waiting(avoid), only, avoid, reason) for avoid in self._rerouted]
             return Orders((), (*kept, *back, *order), reason, self._now + LOOK)
-        probe, found = self._probed(self.lying, self._binding) or (None, self._decision())
+        probe, found = self._probed(self.open_rows, self._binding) or (None, self._decision())
         sends = self._sends(found, probe)
         return Orders(to_reroute(found, self.shards), (*kept, *sends), found.reason, found.next_look)
 
@@ -254,7 +254,7 @@ class Planning:
     def _has_to_leave(self) -> bool:
         """True if rows are at a synchronous backend that may no longer have them."""
         usable = {option.backend for option in self._usable}
-        return any(backend not in usable for backend, _ in self.lying.synchronous)
+        return any(backend not in usable for backend, _ in self.open_rows.synchronous)
 
     def _probed(self, rows: Open, terms: Terms) -> tuple[Probe | None, Decision] | None:
         """Return the few rows that measure a backend, and the decision on the others; None without a probe."""
@@ -271,7 +271,7 @@ class Planning:
         then go to the cheapest backend, one by one, as far as both allow.
         """
         reason = self._reason(found.reason)
-        free, back = self.lying.waiting, {avoid: self._waiting(avoid) for avoid in self._rerouted}
+        free, back = self.open_rows.waiting, {avoid: self._waiting(avoid) for avoid in self._rerouted}
         sends = []
         for send in found.sends:
             if send.source is not None:
@@ -310,16 +310,16 @@ class Planning:
         """
         if not self._usable:
             return First(self.orders(), ())
-        rows = max(1, self.lying.waiting)
+        rows = max(1, self.open_rows.waiting)
         handles = [one for one in self._usable if isinstance(one, SynchronousOption)]
         best = min(handles or self._usable, key=lambda one: (seconds_of(one, rows, 0.95), one.cost.p50))
         back = self._now + timedelta(seconds=seconds_of(best, rows, 0.95))
-        if by is not None and back > by and self.lying.waiting:
+        if by is not None and back > by and self.open_rows.waiting:
             return f"{best.backend} may take until {back:%H:%M} UTC for them, and the others need the time"
         reason = f"the canary goes first; {best.backend} is the fastest"
         sends = [order for avoid in self._refused_by for order in self._kept(avoid)]
-        if self.lying.waiting:
-            sends.append(Sending(self.lying.waiting, best.backend, (), reason))
+        if self.open_rows.waiting:
+            sends.append(Sending(self.open_rows.waiting, best.backend, (), reason))
         foreseen: tuple[Forecast, ...] = ()
         # No forecast for rows paid by the hour, as a few cost more each, nor if only some are sent again.
         if not self.shards and not isinstance(self._config.backends[best.backend], TimedBackend):
@@ -329,7 +329,7 @@ class Planning:
         return First(Orders((), tuple(replace(one, canary=True) for one in sends), reason, look), foreseen)
 
     def _decision(self) -> Decision:
-        return planner.replan(self.lying, self.options, self._binding, self._now)
+        return planner.replan(self.open_rows, self.options, self._binding, self._now)
 
     @cached_property
     def _rerouted_from(self) -> set[str]:
@@ -369,7 +369,7 @@ class Planning:
         return sum(work.rows for work in self.work if work.shard_id is None and work.avoid == avoid)
 
     @cached_property
-    def lying(self) -> Open:
+    def open_rows(self) -> Open:
         """Places of the job's open rows, without rows that a backend has refused."""
         rerouted = sum(self._waiting(avoid) for avoid in self._rerouted)
         shards, by_shard = {shard.id: shard for shard in self.shards}, dict[str, int]()
@@ -380,7 +380,7 @@ class Planning:
         # Batches at a backend that orch.toml no longer has can be neither polled nor rerouted.
         synchronous = {name for name in self._config.backends if self._is_paced(name)}
         found = self._prospects
-        return lying(
+        return locate_rows(
             there, by_shard, synchronous, found.cancels, self._now,
             waiting=self._waiting(()), rerouted=rerouted, later=found.later, claims=found.claims,
             later_cost=found.later_cost,

@@ -1,8 +1,8 @@
-"""By when, for how much, where: the plan of a job, and how it is made again while rows are open. Pure.
+"""Planner of a job's routes: cost, time and chance, at submission and while rows are open. Pure.
 
-plan(rows, options, terms, now) -> Plan              at submission
-probed(open, options, terms, now, ...) -> Probe      then, where a route was long unused
-replan(open, options, terms, now) -> Decision        at each look, while rows are open
+- `plan(rows, options, terms, now) -> Plan` at submission
+- `probed(open, options, terms, now, …) -> (Probe | None, Decision) | None` then, for a route of unknown speed
+- `replan(open, options, terms, now) -> Decision` while rows are open
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A batch share: rows in batches of one backend, which are done at a time of their own."""
+"""Rows in batches of one backend, with P(done) over time."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from msgspec import Struct
 
 from orchestrator.policy.planner.types import BatchOption
 
-_MOST_WAVES = 24
-"""More times than that no quota is filled for one job."""
+_MAX_WAVES = 24
+"""Most times that one job may fill a quota."""
 
 
 class BatchShare(Struct, frozen=True):
-    """Rows in batches of one backend; those that were sent have run for `age` seconds.
+    """Rows in batches of one backend. Batches that were sent have run for `age` seconds.
 
-    `kept` is the share of them that is expected to be done where they are rerouted when half of all batches are.
-    Those that are `owed` are paid for whatever happens: they are done, or a silent provider goes on with them.
+    `kept` is the expected share of unfinished rows that a cancelled batch has done, if it is cancelled at the median
+    turnaround. `owed` rows are paid for even after a cancel: they are done, or their provider is silent.
     """
 
     option: BatchOption
@@ -28,79 +28,81 @@ class BatchShare(Struct, frozen=True):
 
     @property
     def price(self) -> float:
-        """Dollars a row."""
+        """Dollars per row."""
         return float(self.option.cost.p50)
 
     @property
     def free_after(self) -> float:
-        """Seconds until rows are free to go elsewhere, once that is decided."""
+        """Seconds from a cancel until its rows are free (95 %)."""
         return self.option.cancel_seconds
 
     @property
     def usually_free_after(self) -> float:
-        """The same as it is in half of all cases."""
+        """Median seconds from a cancel until its rows are free."""
         usual = self.option.cancel_usual
         return self.free_after if usual is None else min(usual, self.free_after)
 
     def answers(self, seconds: float) -> float:
-        """P(the provider answers by then): one that was silent for some time may be for as long again."""
+        """Return P(the provider answers within `seconds`): t / (t + s), if it has been silent for s seconds."""
         if self.option.silent <= 0:
             return 1.0
         return max(0.0, seconds) / (max(0.0, seconds) + self.option.silent)
 
     def by(self, seconds: float) -> float:
-        """P(all of them are done so many seconds from now, and told).
+        """Return P(all rows are done and their results known within `seconds` from now).
 
-        Shards of a night are slow together, so they are done when one of them is; what does not fit the quota goes
-        in waves, each as slow as the first.
+        Batches of one night are fully correlated, so all are done when one is. Rows beyond the quota go in
+        consecutive waves, each as slow as the first.
         """
         each = min((seconds + self.age) / self.waves, self.option.window)
         return self.option.turnaround.by(each, self.age) * self.answers(seconds)
 
-    def lost(self, seconds: float) -> float:
-        """The share of the rows that is expected to be left when they are rerouted so many seconds from now."""
+    def unfinished(self, seconds: float) -> float:
+        """Return the expected share of rows that remain if the batches are cancelled `seconds` from now."""
         waves, option = self.waves, self.option
         kept = self.kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if self.kept else 0.0
         if waves == 1:
             return (1.0 - self.by(seconds)) * (1.0 - kept)
-        left, lost = self.rows, 0.0
+        left, unfinished = self.rows, 0.0
         for wave in range(1, waves + 1):
             rows = min(left, option.room or left)
             each = min((seconds + self.age) / wave, option.window)
-            lost += rows * (1.0 - option.turnaround.by(each, self.age))
+            unfinished += rows * (1.0 - option.turnaround.by(each, self.age))
             left -= rows
-        return lost / self.rows * (1.0 - kept)
+        return unfinished / self.rows * (1.0 - kept)
 
-    def paid(self, lost: float) -> float:
-        """The share of the rows to be paid for there, if the share `lost` of them is left when they are rerouted."""
-        return 1.0 - lost * (1.0 - self.owed / self.rows)
+    def paid(self, unfinished: float) -> float:
+        """Return the share of rows that is billed, if the share `unfinished` remains after a cancel."""
+        return 1.0 - unfinished * (1.0 - self.owed / self.rows)
 
     def within(self, chance: float) -> float:
-        """Seconds from now by which they are done with this chance; infinite where they expire before."""
+        """Return the quantile at `chance` of the seconds until all rows are done; infinite if they expire first."""
         each = self.option.turnaround.within(chance, self.age)
         return each * self.waves - self.age if each <= self.option.window else float("inf")
 
     @property
     def waves(self) -> int:
-        """How many times the quota is filled, others' batches that are there among them."""
+        """Number of times the quota is filled, counting the batches of other jobs there."""
         room = self.option.room
         if room is None:
             return 1
         behind = 0 if self.age else self.option.behind
-        return max(1, min(_MOST_WAVES, -(-(self.rows + behind) // max(1, room))))
+        return max(1, min(_MAX_WAVES, -(-(self.rows + behind) // max(1, room))))
 
 
 def done_by(batch_shares: Sequence[BatchShare], seconds: float) -> float:
-    """P(all batches are done by then): of one backend all at once, of several each by itself."""
-    worst: dict[str, float] = {}
+    """Return P(all batches are done within `seconds`): correlated within a backend, independent between backends."""
+    chances: dict[str, float] = {}
     for batch_share in batch_shares:
-        worst[batch_share.option.backend] = min(worst.get(batch_share.option.backend, 1.0), batch_share.by(seconds))
+        chances[batch_share.option.backend] = min(
+            chances.get(batch_share.option.backend, 1.0), batch_share.by(seconds)
+        )
     chance = 1.0
-    for each in worst.values():
+    for each in chances.values():
         chance *= each
     return chance
 
 
 def most_rows(option: BatchOption) -> float:
-    """How many rows a plan may give to a batch option: what fits its queue, one batch after another."""
-    return math.inf if option.room is None else option.room * _MOST_WAVES
+    """Return the most rows that a plan may give to a batch option, in consecutive waves."""
+    return math.inf if option.room is None else option.room * _MAX_WAVES

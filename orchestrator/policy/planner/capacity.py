@@ -1,8 +1,8 @@
-"""How much synchronous options get done by when, for how much, and how surely. Seconds from now; pure arithmetic.
+"""Capacity of synchronous options: rows done by a time, their cost and their risk. Times are seconds from now.
 
-An engine's pace is not known beforehand. `sure` figures take every pace at its low quantile at once: engines that are
-slow together are the safe assumption, and a sum of them stays monotone in time and in the number of routes. Beside
-that, one engine at a time may fail altogether (`risk`): what it has then is done by the others, or it is a risk.
+Paces are uncertain. `sure` figures take every pace at its low quantile at once. That is safe if engines are slow
+together, and sums stay monotone in time and in the number of routes. In addition, one engine at a time may fail
+(`risk`): the other options do its rows, or they are at risk.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from orchestrator.core.durations import HOUR
 from orchestrator.policy.forecast import NORMAL
 from orchestrator.policy.planner.types import Claim, SynchronousOption
 
-UNKNOWN = 1 / 3
-"""The part of what may fail by the target that known paces may use up; the rest is left for what is not known."""
-DETECTED = 600.0
-"""Seconds until an engine that stands still is known to, and its rows are elsewhere."""
-TURN = 60.0
-"""Seconds for a look or two, until it shows that an option does not do the last of its rows."""
+KNOWN_RISK_SHARE = 1 / 3
+"""Share of the allowed P(failure) that forecasts may use. The rest covers model error."""
+DETECTION_SECONDS = 600.0
+"""Seconds until a standstill is detected and the engine's rows are elsewhere."""
+REPLAN_SECONDS = 60.0
+"""Seconds until a replanning or two show that an option will not finish its last rows."""
 NEGLIGIBLE = 1e-5
-MOST_OUTAGES = 16
-"""An engine with more outages than that until the deadline is taken not to make it."""
-_SELDOM = -math.log(0.95)
-"""So few outages are to be expected of what has none with 95 %."""
-_HALF_ROOT = math.sqrt(0.5)
-_ROUNDED = 1e-17
-"""A smaller part of a sum of floats does not change it."""
+"""Smaller probabilities count as 0."""
+MAX_OUTAGES = 16
+"""An engine with more outages before the deadline counts as missing it."""
+_EXPECTED_OUTAGES = -math.log(0.95)
+"""Expected number of outages at which P(no outage) is 95 %."""
+_SQRT_HALF = math.sqrt(0.5)
+_FLOAT_EPSILON = 1e-17
+"""A term below this share of a sum leaves the float unchanged."""
 Rows = tuple[int, ...]
-"""Rows by synchronous option, in the order of the capacity."""
+"""Rows per synchronous option, in the order of the capacity."""
 
 
 class OptionCapacity(Struct, frozen=True):
-    """A synchronous option in floats; `low` is its pace at the low quantile, `hazard` its outages a second."""
+    """A synchronous option in floats. `low` is the low quantile of its rate, `hazard` its outages per second."""
 
     option: SynchronousOption
     price: float
@@ -46,37 +47,37 @@ class OptionCapacity(Struct, frozen=True):
     start: float
     hazard: float
     is_even: bool
-    """Its pace is the same at all hours, and no rows of others go first."""
+    """True if its pace is the same at all hours and no rows of other jobs go first."""
 
     @property
-    def lasts(self) -> float:
-        """Seconds for which it surely (95 %) has no outage that is long enough for its rows to be moved."""
+    def outage_free_seconds(self) -> float:
+        """Seconds for which, with 95 % probability, no outage is long enough for its rows to be moved."""
         outages = max(self.hazard, self.option.pace.observed_hazard / HOUR) * math.exp(
-            -DETECTED / self.option.pace.outage
+            -DETECTION_SECONDS / self.option.pace.outage
         )
-        return _SELDOM / outages if outages > 0.0 else math.inf
+        return _EXPECTED_OUTAGES / outages if outages > 0.0 else math.inf
 
-    def between(self, a: float, b: float, rate: float, *, warm: bool = False) -> float:
-        """Rows done from `a` to `b` at this rate, where ours come at `a`: it starts, and others go first.
+    def between(self, at: float, end: float, rate: float, *, warm: bool = False) -> float:
+        """Return the rows done from `at` to `end` at this rate, if ours arrive at `at`.
 
-        One that is `warm` has had rows from now on.
+        A stopped option has to start, and rows of other jobs go first. A `warm` option has had rows since now.
         """
-        begin = (a if a >= self.start else self.start) if warm else a + self.start
-        if b <= begin or rate <= 0.0:
+        begin = (at if at >= self.start else self.start) if warm else at + self.start
+        if end <= begin or rate <= 0.0:
             return 0.0
         if self.is_even:
-            return rate * (b - begin)
+            return rate * (end - begin)
         full = self.option.pace.full
-        ahead = self.ahead - rate * full(a) if self.ahead else 0.0
-        rows = rate * (full(b) - full(begin)) - (ahead if ahead > 0.0 else 0.0)
+        ahead = self.ahead - rate * full(at) if self.ahead else 0.0
+        rows = rate * (full(end) - full(begin)) - (ahead if ahead > 0.0 else 0.0)
         return rows if rows > 0.0 else 0.0
 
 
 class Capacity(Struct, frozen=True):
-    """The synchronous options of one planning, the cheapest first, and the `horizon`: the seconds until the deadline.
+    """The synchronous options, cheapest first, until the `horizon`: the seconds until rows must be answered.
 
-    `lows` are their paces at the low quantile. `claims` are what other jobs may come to need of them, `finishes` is
-    P(the job ends in time once its rows are answered by then).
+    `lows` are the low quantiles of their rates. `claims` are the possible needs of other jobs. `finishes` is P(the
+    job finishes in time | its rows are answered by the horizon).
     """
 
     sync_options: tuple[OptionCapacity, ...]
@@ -86,8 +87,8 @@ class Capacity(Struct, frozen=True):
     claims: tuple[Claim, ...] = ()
     finishes: float = 1.0
 
-    def leave(self, held: Sequence[int]) -> float:
-        """Seconds until rows that leave an option are free."""
+    def release_seconds(self, held: Sequence[int]) -> float:
+        """Return the seconds until rows taken back from options are free."""
         return max(
             (sync.option.cancel_seconds for sync, rows in zip(self.sync_options, held, strict=True) if rows),
             default=0.0,
@@ -97,139 +98,150 @@ class Capacity(Struct, frozen=True):
         self,
         burden: float,
         held: Sequence[int],
-        a: float,
+        at: float,
         fallback: int,
         *,
         tail: float = 0.0,
         cause: Collection[str] = (),
     ) -> bool:
-        """Whether `burden` rows that come at `a` and what is left of those `held` are surely done by the deadline.
+        """Return True if all rows are surely done by the deadline: those `held`, and `burden` rows arriving at `at`.
 
-        Only the first `fallback` options take what comes; what is held elsewhere is done there or not at all. `tail`
-        is the P(failure) of what comes before; what others claim for the same `cause` comes for certain.
+        Only the first `fallback` options take arriving or leftover rows. `tail` is the P(failure) of earlier steps.
+        Claims with the same `cause` count as certain.
         """
-        burden, a = burden + self._certain(cause), max(a, self.leave(held))
-        if self._room_left(self.lows, burden, held, a, fallback) < 0:
+        burden, at = burden + self._certain_claims(cause), max(at, self.release_seconds(held))
+        if self._spare_rows(self.lows, burden, held, at, fallback) < 0:
             return False
-        risk = tail + (1.0 - self.finishes) + self.risk(burden, held, a, fallback, cause)
+        risk = tail + (1.0 - self.finishes) + self.risk(burden, held, at, fallback, cause)
         if risk <= NEGLIGIBLE:
             return True
-        left = (1.0 - self.target - risk) * UNKNOWN
+        left = (1.0 - self.target - risk) * KNOWN_RISK_SHARE
         if left <= 1e-9:
             return False
         z = -NORMAL.inv_cdf(left)
         rates = [sync.rate * math.exp(-z * sync.option.pace.spread) for sync in self.sync_options]
-        return self._room_left(rates, burden, held, a, fallback) >= 0
+        return self._spare_rows(rates, burden, held, at, fallback) >= 0
 
     def chance(
-        self, burden: float, held: Sequence[int], a: float, fallback: int, *, cause: Collection[str] = ()
+        self, burden: float, held: Sequence[int], at: float, fallback: int, *, cause: Collection[str] = ()
     ) -> float:
-        """P(that)."""
+        """Return P(all rows are done by the deadline). See `fits`."""
         if burden <= 0 and not any(held):
             return 1.0
-        burden, a = burden + self._certain(cause), max(a, self.leave(held))
-        likely = self._paced(burden, held, a, fallback) - self.risk(burden, held, a, fallback, cause)
+        burden, at = burden + self._certain_claims(cause), max(at, self.release_seconds(held))
+        likely = self._chance_of_paces(burden, held, at, fallback) - self.risk(burden, held, at, fallback, cause)
         return max(0.0, likely) * self.finishes
 
-    def _paced(self, burden: float, held: Sequence[int], a: float, fallback: int) -> float:
-        """P(paces are enough): the quantile at which it just fits, less what is not known of quantiles."""
+    def _chance_of_paces(self, burden: float, held: Sequence[int], at: float, fallback: int) -> float:
+        """Return P(the paces suffice): bisect for the quantile at which all rows just fit, then widen the tail."""
         bottom, top = -4.0, 4.0
         for _ in range(14):
             middle = (bottom + top) / 2
             rates = [sync.rate * math.exp(-middle * sync.option.pace.spread) for sync in self.sync_options]
-            if self._room_left(rates, burden, held, a, fallback) >= 0:
+            if self._spare_rows(rates, burden, held, at, fallback) >= 0:
                 bottom = middle
             else:
                 top = middle
-        return 1.0 - _fattened(_below(-bottom)) if bottom > -4.0 else 0.0
+        return 1.0 - _widen_tail(_normal_cdf(-bottom)) if bottom > -4.0 else 0.0
 
-    def _certain(self, cause: Collection[str]) -> float:
-        """Rows of others that come for certain: for the same cause, or since the option that has them is too slow."""
+    def _certain_claims(self, cause: Collection[str]) -> float:
+        """Return the rows of other jobs that surely arrive: the cause is the same, or their option is too slow."""
         total = 0.0
         for claim in self.claims:
             if claim.source in cause:
                 total += claim.rows
-            elif (sync := self._sync(claim.source)) is not None:
+            elif (sync := self._option_of(claim.source)) is not None:
                 does = sync.low * sync.option.pace.full(max(0.0, self.horizon - sync.start))
                 total += max(0.0, claim.rows - does)
         return total
 
-    def _sync(self, backend: str) -> OptionCapacity | None:
+    def _option_of(self, backend: str) -> OptionCapacity | None:
         return next((sync for sync in self.sync_options if sync.option.backend == backend), None)
 
-    def risk(self, burden: float, held: Sequence[int], a: float, fallback: int, cause: Collection[str] = ()) -> float:
-        """P(an engine fails, or others need it, and the rest of the fallback cannot make up for it)."""
+    def risk(
+        self, burden: float, held: Sequence[int], at: float, fallback: int, cause: Collection[str] = ()
+    ) -> float:
+        """Return P(an engine fails or other jobs claim capacity, and the rest of the fallback is too slow)."""
         lows, found = self.lows, 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
             if sync.hazard <= 0.0 or sync.rate <= 0.0 or not (rows or (burden > 0 and place < fallback)):
                 continue
-            begin = 0.0 if rows else a - min(a, sync.option.pace.outage)
-            ends = min(self.horizon, self._ends(burden, held, a, fallback, place))
+            begin = 0.0 if rows else at - min(at, sync.option.pace.outage)
+            ends = min(self.horizon, self._usual_end(burden, held, at, fallback, place))
             exposed = max(0.0, ends - begin)
             if sync.hazard * exposed <= NEGLIGIBLE:
                 continue
-            if place and not rows and self._room_left(lows, burden, held, a, place) >= 0:
-                continue  # the cheaper ones do all of it
-            if place < fallback and self._secured(lows, burden, held, a, fallback, place):
-                exposed = min(exposed, max(0.0, ends + DETECTED - self.horizon))
-            found += _outlasts(max(0.0, self.horizon - ends), sync.hazard * exposed, sync.option.pace.outage)
+            if place and not rows and self._spare_rows(lows, burden, held, at, place) >= 0:
+                continue  # cheaper options do all of it
+            if place < fallback and self._others_suffice(lows, burden, held, at, fallback, place):
+                exposed = min(exposed, max(0.0, ends + DETECTION_SECONDS - self.horizon))
+            found += _outages_exceed(max(0.0, self.horizon - ends), sync.hazard * exposed, sync.option.pace.outage)
         for claim in self.claims:
-            if claim.source in cause or claim.chance <= NEGLIGIBLE or self._sync(claim.source):
+            if claim.source in cause or claim.chance <= NEGLIGIBLE or self._option_of(claim.source):
                 continue
-            if self._room_left(lows, burden + claim.rows, held, a, fallback) < 0:
+            if self._spare_rows(lows, burden + claim.rows, held, at, fallback) < 0:
                 found += claim.chance
         return min(1.0, found)
 
-    def _ends(self, burden: float, held: Sequence[int], a: float, fallback: int, place: int) -> float:
-        """When an option is usually done with what it has and, in the fallback, with its share of the rest."""
+    def _usual_end(self, burden: float, held: Sequence[int], at: float, fallback: int, place: int) -> float:
+        """Return when an option usually ends its own rows and, within the fallback, its share of `burden`."""
         sync = self.sync_options[place]
         if sync.rate <= 0:
             return math.inf
         own = sync.option.pace.seconds_for(held[place]) if held[place] else 0.0
         if burden <= 0 or place >= fallback:
             return own
-        whole = sum([each.rate for each in self.sync_options[:fallback]])
-        return max(own, a + sync.start + (sync.ahead / sync.rate) + burden / whole)
+        total_rate = sum([each.rate for each in self.sync_options[:fallback]])
+        return max(own, at + sync.start + (sync.ahead / sync.rate) + burden / total_rate)
 
-    def _secured(
-        self, rates: Sequence[float], burden: float, held: Sequence[int], a: float, fallback: int, place: int
+    def _others_suffice(
+        self, rates: Sequence[float], burden: float, held: Sequence[int], at: float, fallback: int, place: int
     ) -> bool:
-        """Whether the others do all of it, were one option gone from now on, with what others have there."""
-        gone, kept, option = list(rates), list(held), self.sync_options[place].option
-        gone[place], kept[place] = 0.0, 0
+        """Return True if the other options do all rows when this one fails now, including the claims it serves."""
+        rates, others_held, option = list(rates), list(held), self.sync_options[place].option
+        rates[place], others_held[place] = 0.0, 0
         more = held[place] + sum([claim.rows for claim in self.claims if claim.source == option.backend])
-        return self._room_left(gone, burden + more, kept, max(a, DETECTED + option.cancel_seconds), fallback) >= 0
+        at = max(at, DETECTION_SECONDS + option.cancel_seconds)
+        return self._spare_rows(rates, burden + more, others_held, at, fallback) >= 0
 
-    def _room_left(
-        self, rates: Sequence[float], burden: float, held: Sequence[int], a: float, fallback: int
+    def _spare_rows(
+        self, rates: Sequence[float], burden: float, held: Sequence[int], at: float, fallback: int
     ) -> float:
+        """Return the rows that fit beyond all demand; negative if demand exceeds capacity."""
         room, horizon = -burden, self.horizon
-        until = min(a, horizon)  # what is done behind the deadline does not count
+        until = min(at, horizon)  # work after the deadline does not count
         for place, (sync, rows, rate) in enumerate(zip(self.sync_options, held, rates, strict=True)):
-            if place >= fallback:  # it does its own rows and no others, and nobody does them for it
+            if place >= fallback:  # outside the fallback: it does its own rows only, and no option takes them over
                 own = sync.between(0.0, horizon, rate) - rows
                 if own < 0:
                     return own
                 continue
             if rows and (rest := rows - sync.between(0.0, until, rate)) > 0.0:
                 room -= rest
-            room += sync.between(a, horizon, rate, warm=rows > 0)
+            room += sync.between(at, horizon, rate, warm=rows > 0)
         return room
 
-    def room(self, held: Sequence[int], a: float, fallback: int, *, sure: bool, lasts: bool = False) -> list[float]:
-        """Rows that each option of the fallback can take from `a` on, beside those held; only for as long as it
-        surely `lasts`, if that is asked for."""
+    def room(
+        self, held: Sequence[int], at: float, fallback: int, *, sure: bool, outage_free: bool = False
+    ) -> list[float]:
+        """Return the rows that each option of the fallback can take from `at`, beside those held.
+
+        If `outage_free`, count only the time in which it surely has no outage.
+        """
         found = []
         for place, (sync, rows) in enumerate(zip(self.sync_options[:fallback], held, strict=False)):
             rate, until = sync.low if sure else sync.rate, self.until(place, fallback)
-            until = min(until, sync.lasts) if lasts else until
-            rest = max(0.0, rows - sync.between(0.0, min(a, until), rate)) if rows else 0.0
-            found.append(max(0.0, sync.between(a, until, rate, warm=rows > 0) - rest))
+            until = min(until, sync.outage_free_seconds) if outage_free else until
+            rest = max(0.0, rows - sync.between(0.0, min(at, until), rate)) if rows else 0.0
+            found.append(max(0.0, sync.between(at, until, rate, warm=rows > 0) - rest))
         return found
 
     def until(self, place: int, fallback: int) -> float:
-        """Until when an option of the fallback may get rows: one that others can take over from is to be done a
-        little before the deadline, while there is time for that; one that fails often, while that is noticed."""
+        """Return until when an option of the fallback may get rows, in seconds.
+
+        If other options could take over, it ends early enough to move what remains. An option that fails often ends
+        early enough to detect an outage.
+        """
         if (
             fallback < 2
             or place >= fallback
@@ -237,80 +249,85 @@ class Capacity(Struct, frozen=True):
         ):
             return self.horizon
         sync = self.sync_options[place]
-        fails = sync.hazard * DETECTED > (1.0 - self.target) * UNKNOWN
-        return max(0.0, self.horizon - (DETECTED if fails else TURN) - sync.option.cancel_seconds)
+        fails = sync.hazard * DETECTION_SECONDS > (1.0 - self.target) * KNOWN_RISK_SHARE
+        return max(0.0, self.horizon - (DETECTION_SECONDS if fails else REPLAN_SECONDS) - sync.option.cancel_seconds)
 
     def fill(self, rows: int, room: Sequence[float]) -> Rows:
-        """Rows by option, the cheapest first; what fits nowhere is shared by pace, so that it ends soonest."""
+        """Distribute rows to options, cheapest first.
+
+        Rows beyond all room are shared in proportion to rate, so that they end soonest.
+        """
         left, taken = rows, [0] * len(self.sync_options)
         for place, free in enumerate(room):
             taken[place] = min(left, math.floor(free))
             left -= taken[place]
         if left:
             rates = [sync.rate for sync in self.sync_options[: len(room)]]
-            whole = sum(rates)
+            total_rate = sum(rates)
             fastest = max(range(len(rates)), key=rates.__getitem__)
-            shares = [int(left * rate / whole) if whole else 0 for rate in rates]
+            shares = [int(left * rate / total_rate) if total_rate else 0 for rate in rates]
             for place, share in enumerate(shares):
                 taken[place] += share
             taken[fastest] += left - sum(shares)
         return tuple(taken)
 
     def at_most(self, rows: Sequence[int]) -> Decimal:
-        """What rows by option do not exceed (95 %)."""
+        """Return the 95 % quantile of the cost of rows by option."""
         return sum(
             (sync.option.cost.p95 * many for sync, many in zip(self.sync_options, rows, strict=True) if many),
             Decimal(0),
         )
 
-    def price(self, held: Sequence[int], comes: Sequence[tuple[float, float]], fallback: int) -> float:
-        """What is expected to be paid: for what options hold, and for rows that come, as (when, how many).
+    def price(self, held: Sequence[int], arrivals: Sequence[tuple[float, float]], fallback: int) -> float:
+        """Return the expected dollars for held rows and for `arrivals`, as (seconds from now, rows).
 
-        What an option is expected not to do in time goes on to the next, so more time is never dearer.
+        Rows that an option is not expected to finish in time go to the next one. So more time never costs more.
         """
         usual = [sync.between(0.0, self.horizon, sync.rate) for sync in self.sync_options]
-        total, has = 0.0, [float(rows) for rows in held]
+        total, load = 0.0, [float(rows) for rows in held]
         left_over = 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
-            short = shortfall(rows, usual[place], sync.option.pace.spread) if rows and place < fallback else 0.0
-            total += sync.price * (rows - short)
-            left_over += short
-        for when, more in ((0.0, left_over), *comes):
-            total += self._poured(more, has, when, fallback)
+            unfinished = shortfall(rows, usual[place], sync.option.pace.spread) if rows and place < fallback else 0.0
+            total += sync.price * (rows - unfinished)
+            left_over += unfinished
+        for when, more in ((0.0, left_over), *arrivals):
+            total += self._assign(more, load, when, fallback)
         return total
 
-    def _poured(self, rows: float, has: list[float], when: float, fallback: int) -> float:
-        """Dollars for rows that come then, the cheapest option first; what options have grows by them."""
+    def _assign(self, rows: float, load: list[float], when: float, fallback: int) -> float:
+        """Assign arriving rows to options, cheapest first, and return their dollars. Adds the rows to `load`."""
         total = 0.0
         for place in range(fallback):
             if rows <= 0:
                 break
             sync = self.sync_options[place]
-            rest = max(0.0, has[place] - sync.between(0.0, min(when, self.horizon), sync.rate))
-            free = sync.between(when, self.horizon, sync.rate, warm=has[place] > 0) - rest
-            short = shortfall(rows, max(0.0, free), sync.option.pace.spread) if place < fallback - 1 else 0.0
-            total += sync.price * (rows - short)
-            has[place] += rows - short
-            rows = short
+            rest = max(0.0, load[place] - sync.between(0.0, min(when, self.horizon), sync.rate))
+            free = sync.between(when, self.horizon, sync.rate, warm=load[place] > 0) - rest
+            unfinished = shortfall(rows, max(0.0, free), sync.option.pace.spread) if place < fallback - 1 else 0.0
+            total += sync.price * (rows - unfinished)
+            load[place] += rows - unfinished
+            rows = unfinished
         return total
 
     def slowest(self, held: Sequence[int]) -> float:
-        """The seconds until the last option is done with what it holds; infinite where one does not move."""
+        """Return the seconds until the last option finishes what it holds; infinite if an option stands still."""
         return max(
             (sync.option.pace.seconds_for(rows) for sync, rows in zip(self.sync_options, held, strict=True)),
             default=0.0,
         )
 
     def slack(self, burden: float, held: Sequence[int], free_in: float, fallback: int) -> float:
-        """For how many seconds nothing need be moved between options, to about a tenth."""
+        """Return the seconds for which no row has to move between options, within about 20 %."""
         wait = 0.0
         step = 60.0
-        while step < self.horizon and self.fits(burden, held, max(free_in, step + self.leave(held)), fallback):
+        while step < self.horizon and self.fits(
+            burden, held, max(free_in, step + self.release_seconds(held)), fallback
+        ):
             wait, step = step, step * 1.2
         return wait
 
-    def seconds(self, burden: float, held: Sequence[int], a: float, fallback: int) -> tuple[float, float]:
-        """When all of it is done at the usual pace, and the spread of that; infinite where nothing moves."""
+    def seconds(self, burden: float, held: Sequence[int], at: float, fallback: int) -> tuple[float, float]:
+        """Return the median seconds until all rows are done, and the spread; infinite if no option moves."""
         rest, rate, spread, start, alone = burden, 0.0, 0.0, 0.0, 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
             if place >= fallback and not rows:
@@ -319,11 +336,11 @@ class Capacity(Struct, frozen=True):
             if place >= fallback:
                 alone = max(alone, sync.option.pace.seconds_for(rows))
                 continue
-            rest += max(0.0, rows - sync.between(0.0, a, sync.rate)) + max(0.0, sync.ahead - sync.rate * a)
+            rest += max(0.0, rows - sync.between(0.0, at, sync.rate)) + max(0.0, sync.ahead - sync.rate * at)
             rate, start = rate + sync.rate, max(start, sync.start)
         if burden <= 0 and not any(held[:fallback]):
             return alone, spread
-        return max(alone, a + start + rest / rate if rate > 0 else math.inf), spread
+        return max(alone, at + start + rest / rate if rate > 0 else math.inf), spread
 
 
 def capacity(
@@ -333,8 +350,8 @@ def capacity(
     claims: tuple[Claim, ...] = (),
     finishes: float = 1.0,
 ) -> Capacity:
-    """The capacity of synchronous options, the cheapest first; of equal ones the faster, then the first by name."""
-    z = NORMAL.inv_cdf(min(max(1.0 - (1.0 - target) * UNKNOWN, 1e-9), 1 - 1e-9))
+    """Return the capacity of options: cheapest first, then fastest, then as given."""
+    z = NORMAL.inv_cdf(min(max(1.0 - (1.0 - target) * KNOWN_RISK_SHARE, 1e-9), 1 - 1e-9))
     sync_options = []
     for option in sorted(synchronous, key=lambda one: (one.cost.p50, -one.pace.rate)):
         pace = option.pace
@@ -355,43 +372,45 @@ def capacity(
     return Capacity(tuple(sync_options), horizon, target, lows, claims, finishes)
 
 
-def _outlasts(spare: float, outages: float, length: float) -> float:
-    """P(outages together take more than the `spare` seconds), where so many are to be expected, each of which lasts
-    for `length` on the mean: a compound Poisson sum."""
+def _outages_exceed(spare: float, outages: float, length: float) -> float:
+    """Return P(outages take more than `spare` seconds in total): the tail of a compound Poisson sum.
+
+    `outages` is the expected number. Lengths are exponential with mean `length`.
+    """
     stretch, found = spare / length, 0.0
     many = in_time = math.exp(-outages)
     ends, term = 0.0, math.exp(-stretch)
-    for count in range(1, MOST_OUTAGES):
-        # P(so many of them outlast it) is that of fewer ends than that in the time.
+    for count in range(1, MAX_OUTAGES):
+        # P(the sum of `count` exponential lengths > spare) = P(Poisson(spare / length) < count).
         ends, term = ends + term, term * stretch / count
         many *= outages / count
         in_time += many
         found += many * ends
-        if many < _ROUNDED * found:
+        if many < _FLOAT_EPSILON * found:
             break
     return min(1.0, found + max(0.0, 1.0 - in_time))
 
 
-def _fattened(tail: float) -> float:
-    """P(failure) where the forecast says `tail`: what is rare is about three times as frequent as it is told."""
-    return tail * (1.0 + (1.0 / UNKNOWN - 1.0) * (1.0 - tail) ** 4)
+def _widen_tail(tail: float) -> float:
+    """Return the P(failure) for a forecast of `tail`. Rare failures are about three times as frequent as forecast."""
+    return tail * (1.0 + (1.0 / KNOWN_RISK_SHARE - 1.0) * (1.0 - tail) ** 4)
 
 
 def excess(median: float, spread: float, mark: float) -> float:
-    """The expected part beyond the mark of a log-normal quantity."""
+    """Return E[max(X - mark, 0)] of a log-normal X, the Black-Scholes call formula."""
     if mark <= 0 or median <= 0 or spread <= 0 or math.isinf(median):
         return max(0.0, median - mark)
     d = math.log(median / mark) / spread
-    return max(0.0, median * math.exp(spread * spread / 2) * _below(d + spread) - mark * _below(d))
+    return max(0.0, median * math.exp(spread * spread / 2) * _normal_cdf(d + spread) - mark * _normal_cdf(d))
 
 
-def _below(quantile: float) -> float:
-    """P(a standard normal quantity is less), as `NORMAL.cdf` says it in thrice the time."""
-    return 0.5 * math.erfc(-quantile * _HALF_ROOT)
+def _normal_cdf(quantile: float) -> float:
+    """Return the standard normal distribution function, three times as fast as `NORMAL.cdf`."""
+    return 0.5 * math.erfc(-quantile * _SQRT_HALF)
 
 
 def shortfall(rows: float, median: float, spread: float) -> float:
-    """How many of these rows are expected not to be done, where the number done is log-normal."""
+    """Return the expected number of rows not done: E[max(rows - X, 0)] of a log-normal X."""
     if median <= 0:
         return rows
     return max(0.0, rows - median * math.exp(spread * spread / 2) + excess(median, spread, rows))

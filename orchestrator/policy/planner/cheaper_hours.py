@@ -1,7 +1,6 @@
-"""Prices that depend on the hour: what rows cost over the time that they take, and when waiting pays. Pure.
+"""Prices that depend on the hour: the mean price over a run, and later starts. Pure.
 
-Options are shown to the planner as they are at the time at which rows would be sent, so a later start is planned
-like one of now.
+A later start is planned like a start now, with the options as they will be at that time.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from orchestrator.policy.forecast import NORMAL, Pace
 from orchestrator.policy.planner.planning_problem import objection
 from orchestrator.policy.planner.types import Cost, CostSteps, Option, SynchronousOption, Terms
 
-HIGH = 0.95
+HIGH_QUANTILE = 0.95
+"""A slow run, whose price may be higher, has this quantile of time."""
 
 
 def starts(options: Sequence[Option], terms: Terms, now: datetime) -> Iterator[tuple[datetime, tuple[Option, ...]]]:
-    """Times before the deadline at which a price falls, with the options as they are then."""
+    """Yield each time before the deadline at which a price falls, with the options as they are then."""
     falls = set()
     for option in options:
         if isinstance(option, SynchronousOption) and objection(option, terms) is None:
@@ -33,26 +33,26 @@ def starts(options: Sequence[Option], terms: Terms, now: datetime) -> Iterator[t
     for seconds in sorted(falls):
         start = now + timedelta(seconds=seconds)
         if start < terms.deadline:
-            yield start, tuple(_then(option, seconds) for option in options)
+            yield start, tuple(_option_at(option, seconds) for option in options)
 
 
-def _then(option: Option, seconds: float) -> Option:
-    """An option as it will be in so many seconds."""
+def _option_at(option: Option, seconds: float) -> Option:
+    """Return an option as it will be in `seconds` seconds."""
     if not isinstance(option, SynchronousOption):
         return option
-    cost, steps = _shifted(option.cost, option.cost_steps, seconds)
-    return replace(option, cost=cost, cost_steps=steps, pace=_pace_then(option.pace, seconds))
+    cost, steps = _shift_costs(option.cost, option.cost_steps, seconds)
+    return replace(option, cost=cost, cost_steps=steps, pace=_shift_pace(option.pace, seconds))
 
 
-def _shifted(cost: Cost, steps: CostSteps, seconds: float) -> tuple[Cost, CostSteps]:
+def _shift_costs(cost: Cost, steps: CostSteps, seconds: float) -> tuple[Cost, CostSteps]:
     for begin, each in steps:
         if begin <= seconds:
             cost = each
     return cost, tuple((begin - seconds, each) for begin, each in steps if begin > seconds)
 
 
-def _pace_then(pace: Pace, seconds: float) -> Pace:
-    """The pace from then on. It is taken to start as slowly, and to have as much ahead, as now."""
+def _shift_pace(pace: Pace, seconds: float) -> Pace:
+    """Return the pace from then on. Start time and rows ahead are assumed unchanged."""
     if not pace.steps:
         return pace
     factor = next((each for begin, each in reversed(pace.steps) if begin <= seconds), 1.0)
@@ -60,32 +60,32 @@ def _pace_then(pace: Pace, seconds: float) -> Pace:
     return replace(pace, steps=((0.0, factor), *after))
 
 
-def priced(options: Sequence[Option], rows: int) -> tuple[Option, ...]:
-    """The options with what a row costs over the hours in which they do so many rows."""
-    return tuple(_priced(option, rows) for option in options)
+def price_over_time(options: Sequence[Option], rows: int) -> tuple[Option, ...]:
+    """Return the options with the mean price of a row over the hours that `rows` rows take."""
+    return tuple(_price_option(option, rows) for option in options)
 
 
-def _priced(option: Option, rows: int) -> Option:
+def _price_option(option: Option, rows: int) -> Option:
     if not isinstance(option, SynchronousOption) or not option.cost_steps or not rows:
         return option
-    slow = math.exp(-NORMAL.inv_cdf(HIGH) * option.pace.spread)
-    shares = [_shares(option, rows, times) for times in (1.0, slow)]
+    slow = math.exp(-NORMAL.inv_cdf(HIGH_QUANTILE) * option.pace.spread)
+    shares = [_shares_by_step(option, rows, speed) for speed in (1.0, slow)]
     costs = [option.cost, *(cost for _, cost in option.cost_steps)]
-    p50 = _mean([cost.p50 for cost in costs], shares[0])
-    p95 = max(_mean([cost.p95 for cost in costs], each) for each in shares)
+    p50 = _weighted_price([cost.p50 for cost in costs], shares[0])
+    p95 = max(_weighted_price([cost.p95 for cost in costs], each) for each in shares)
     return replace(option, cost=Cost(p50, max(p50, p95)))
 
 
-def _mean(prices: Sequence[Decimal], shares: Sequence[float]) -> Decimal:
+def _weighted_price(prices: Sequence[Decimal], shares: Sequence[float]) -> Decimal:
     return sum((price * Decimal(repr(share)) for price, share in zip(prices, shares, strict=True)), Decimal(0))
 
 
-def _shares(option: SynchronousOption, rows: int, times: float) -> list[float]:
-    """The parts of the rows that are done before each step of the price and after the last."""
+def _shares_by_step(option: SynchronousOption, rows: int, speed: float) -> list[float]:
+    """Return the shares of the rows done before each price step, and after the last."""
     pace, done, found = option.pace, 0.0, []
     for begin, _ in option.cost_steps:
         full = max(0.0, pace.full(begin) - pace.full(pace.start))
-        by = min(1.0, max(0.0, (pace.rate * times * full - pace.ahead) / rows))
+        by = min(1.0, max(0.0, (pace.rate * speed * full - pace.ahead) / rows))
         found.append(by - done)
         done = by
     return [*found, 1.0 - done]

@@ -1,4 +1,4 @@
-"""Figures that are none (NaN, negative rows, an outage of no length) are refused before anything is planned."""
+"""Validation of the planner's inputs: rejects NaN, negative rows, and outages without length."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import pairwise
 
 from orchestrator.policy.planner.types import BatchOption, Claim, Open, Option, SynchronousOption, Terms
 
-WIDEST = 30.0
-"""A spread of the logarithm that is wider says nothing (a rate that may be 10^13 times as high), and overflows."""
+MAX_SPREAD = 30.0
+"""Widest spread of a logarithm. Wider ones mean nothing (a factor of 10^13) and overflow."""
 
 
 def check(options: Sequence[Option], terms: Terms, now: datetime, job: Open) -> None:
-    """Raises ValueError naming the figure."""
+    """Raise ValueError, naming the figure, if an input is invalid."""
     running = [one.rows for one in job.running]
     there = [rows for _, rows in job.synchronous]
     claimed = [claim.rows for claim in job.claims]
@@ -25,20 +25,24 @@ def check(options: Sequence[Option], terms: Terms, now: datetime, job: Open) -> 
     for what, at in (("now", now), ("deadline", terms.deadline), ("coming_at", job.coming_at), *sent):
         if at is not None and at.utcoffset() is None:
             raise ValueError(f"{what} is {at}, a time without a zone")
-    found = (_of(option) for option in options)
-    for name, figure, most in (*_of_terms(terms), *_of_claims(job.claims), *(each for one in found for each in one)):
-        if not 0.0 <= figure <= most:
+    found = (_option_figures(option) for option in options)
+    for name, figure, maximum in (
+        *_terms_figures(terms),
+        *_claim_figures(job.claims),
+        *(each for one in found for each in one),
+    ):
+        if not 0.0 <= figure <= maximum:
             raise ValueError(f"{name} is {figure}")
     if not 0.0 < terms.target < 1.0:
         raise ValueError(f"target is {terms.target}, not between 0 and 1")
 
 
 Figures = Iterator[tuple[str, float, float]]
-"""A figure's name, its value, and the most that it may be."""
+"""Name, value and maximum of each figure."""
 FINITE, ANY = 1.7e308, math.inf
 
 
-def _of_terms(terms: Terms) -> Figures:
+def _terms_figures(terms: Terms) -> Figures:
     yield "margin", terms.margin, FINITE
     if terms.budget is not None:
         yield "budget", float(terms.budget), ANY
@@ -46,19 +50,19 @@ def _of_terms(terms: Terms) -> Figures:
         yield "late_cost", float(terms.late_cost), FINITE
 
 
-def _of_claims(claims: Sequence[Claim]) -> Figures:
+def _claim_figures(claims: Sequence[Claim]) -> Figures:
     return ((f"the chance of the claim of {claim.source}", claim.chance, 1.0) for claim in claims)
 
 
-def _of(option: Option) -> Figures:
+def _option_figures(option: Option) -> Figures:
     name = option.backend
     yield f"the cost of {name}", float(option.cost.p50), FINITE
     yield f"the cost of {name}", float(option.cost.p95), FINITE
     yield f"cancel_seconds of {name}", option.cancel_seconds, ANY
-    yield from _of_batch(option) if isinstance(option, BatchOption) else _of_pace(option)
+    yield from _batch_figures(option) if isinstance(option, BatchOption) else _pace_figures(option)
 
 
-def _of_batch(option: BatchOption) -> Figures:
+def _batch_figures(option: BatchOption) -> Figures:
     name = option.backend
     if option.cancel_usual is not None:
         yield f"cancel_usual of {name}", option.cancel_usual, ANY
@@ -70,14 +74,14 @@ def _of_batch(option: BatchOption) -> Figures:
     yield f"what is behind at {name}", float(option.behind), FINITE
 
 
-def _of_pace(option: SynchronousOption) -> Figures:
+def _pace_figures(option: SynchronousOption) -> Figures:
     name, pace = option.backend, option.pace
     for begin, cost in option.cost_steps:
         yield f"the begin of a price of {name}", begin, ANY
         yield f"a later cost of {name}", float(cost.p50), FINITE
         yield f"a later cost of {name}", float(cost.p95), FINITE
     yield f"the rate of {name}", pace.rate, FINITE
-    yield f"the spread of {name}", pace.spread, WIDEST
+    yield f"the spread of {name}", pace.spread, MAX_SPREAD
     yield f"the start of {name}", pace.start, ANY
     yield f"what is ahead at {name}", pace.ahead, ANY
     yield f"the hazard of {name}", pace.hazard, FINITE

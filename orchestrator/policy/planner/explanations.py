@@ -1,4 +1,4 @@
-"""The routes of a plan and what speaks against the other backends, for people."""
+"""Explanations of a plan for people: its routes, and why other backends get no rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.policy.planner.types import BatchOption, Cost, Option, Refusal
 
 
 def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> list[Route]:
-    """The backends that take rows."""
+    """Return the backends that take rows."""
     found = []
     for batch_share in candidate.batch_shares:
         why = (
@@ -60,7 +60,7 @@ def _figures(
 def refusals_of(
     rows: int, options: Sequence[Option], terms: Terms, now: datetime, chosen: Chosen | None, ours: Capacity
 ) -> tuple[Refusal, ...]:
-    """Every backend that takes no rows, and why."""
+    """Return each backend that takes no rows, with the reason."""
     candidate = chosen.candidate if chosen else None
     taken = {batch_share.option.backend for batch_share in candidate.batch_shares} if candidate else set()
     horizon = ours.horizon
@@ -73,17 +73,17 @@ def refusals_of(
     for option in options:
         if option.backend in taken:
             continue
-        against = objection(option, terms)
-        if against is not None:
-            found.append(Refusal(option.backend, against))
+        reason = objection(option, terms)
+        if reason is not None:
+            found.append(Refusal(option.backend, reason))
             continue
         cost, p50, p95, chance = _figures(option, rows, horizon, now)
-        why = _against(option, rows, cost, p95, chance, terms, now, chosen, kept=option.backend in to)
+        why = _refusal_reason(option, rows, cost, p95, chance, terms, now, chosen, is_fallback=option.backend in to)
         found.append(Refusal(option.backend, why, cost, p50, p95, chance))
     return tuple(found)
 
 
-def _against(
+def _refusal_reason(
     option: Option,
     rows: int,
     cost: Cost,
@@ -93,10 +93,10 @@ def _against(
     now: datetime,
     chosen: Chosen | None,
     *,
-    kept: bool,
+    is_fallback: bool,
 ) -> str:
     dearer = f"{float(cost.p50) / chosen.expected:.1f}x dearer" if chosen and chosen.expected > 0 else "dearer"
-    if kept:
+    if is_fallback:
         return f"reserved for a reroute; {dearer} for all rows"
     if terms.budget is not None and cost.p95 > terms.budget:
         return f"costs up to {money(cost.p95)}, which is over the budget of {amount(terms.budget)}"
@@ -110,6 +110,6 @@ def _against(
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """As the user's clocks show it."""
+    """Format a time in the local time zone, with its date if it is 24 hours away or more."""
     local = at.astimezone()
     return f"{local:%H:%M}" if at - now < timedelta(hours=24) else f"{local:%Y-%m-%d %H:%M}"

@@ -1,8 +1,8 @@
-"""A route whose price is a guess is measured: a few rows that must be asked anyway go there first. Pure.
+"""Probes of routes with a guessed price: a few rows that must be asked anyway go there first. Pure.
 
-An engine that is paid by the hour is as dear as it is slow. By a careful guess of its speed it may look dearer than
-all else, and would never get a row that shows that it is not. While it works on the first ones, rows wait that would
-cost more elsewhere, as long as that risks nothing.
+An engine paid by the hour costs more the slower it is. With a careful guess of its speed it may look dearer than
+every other route, and never get a row. While it answers the first rows, rows that would cost more elsewhere wait, as
+long as the target is kept.
 """
 
 from __future__ import annotations
@@ -32,30 +32,34 @@ from orchestrator.policy.planner.types import (
     Terms,
 )
 
-GUESSED = 0.5
-"""A rate is a guess where it may be as far off as this (a spread of the logarithm)."""
-FAST, FASTER = 0.2, 0.05
-"""P(it is as fast as it is thought of here): to count the rows that show it, and to say what it may save."""
+GUESS_SPREAD = 0.5
+"""A rate counts as a guess if the spread of its logarithm is at least this."""
+SIZE_CHANCE, SAVING_CHANCE = 0.2, 0.05
+"""P(the engine is at least as fast as assumed): to size the probe, and to estimate its saving."""
 NIGHTS = 10
-"""A speed that was measured is of use on so many nights like this one. What it may save on all of them, times
-`FASTER`, has to be more than the rows cost."""
-LEAST_ROWS = 20
-"""Fewer rows say nothing of a speed."""
-MOST_ROWS = 0.05
-"""The part of a job's rows that may be a probe, whatever it costs."""
-WORK = 0.5 * MINUTE
-"""The rows keep it busy for about so many seconds if it is that fast."""
-PAUSE, AHEAD = 0.5 * MINUTE, 3.0 * MINUTE
-"""Seconds until the next look, and for how many more to wait must risk nothing."""
-LESS_SURE = 0.002
-"""What rows that wait may take of the chance where it is below the target; above it, what is above."""
+"""Number of similar nights that profit from a measured speed.
+
+A probe pays if `NIGHTS` x `SAVING_CHANCE` x saving exceeds its cost.
+"""
+MIN_ROWS = 20
+"""Fewest rows that measure a speed."""
+MAX_SHARE = 0.05
+"""Largest share of a job's rows in a probe."""
+PROBE_SECONDS = 0.5 * MINUTE
+"""Seconds for which the probe keeps a fast engine busy."""
+REPLAN_SECONDS, WAIT_SECONDS = 0.5 * MINUTE, 3.0 * MINUTE
+"""Seconds until the next replanning, and the further wait that must not endanger the target."""
+MAX_CHANCE_LOSS = 0.002
+"""Largest loss of chance by waiting, if the chance is below the target."""
 
 
-def measured(
+def measure(
     job: Open, options: Sequence[Option], terms: Terms, now: datetime
 ) -> tuple[Probe | None, Decision] | None:
-    """Rows that measure a route, as a job begins, and what the others do meanwhile; None where that does not pay, or
-    the target would not be kept."""
+    """Return a probe for a new job, and the decision for its other rows.
+
+    Return None if no probe pays, or the target would not be kept.
+    """
     if not job.waiting or not any(_is_guess(one) for one in options):
         return None
     plain = replan(job, options, terms, now)
@@ -63,46 +67,52 @@ def measured(
         return None
     taken = {send.backend for send in plain.sends}
     for option in _unknown_prices(options, terms):
-        rows, fast = _rows(option, job.waiting), _fast(option, FASTER)
+        rows, fast = _probe_rows(option, job.waiting), _fast_variant(option, SAVING_CHANCE)
         if option.backend in taken or not rows:
             continue
         better = replan(job, [fast if one is option else one for one in options], terms, now)
         fee = rows * max(Decimal(0), option.cost.p50 - plain.expected / job.waiting)
-        if (plain.expected - better.expected) * Decimal(repr(NIGHTS * FASTER)) <= fee:
+        if (plain.expected - better.expected) * Decimal(repr(NIGHTS * SAVING_CHANCE)) <= fee:
             continue
         most = option.cost.p95 * rows
         left = terms if terms.budget is None else replace(terms, budget=max(Decimal(0), terms.budget - most))
-        found = _held(job, Send(rows, option.backend), options, left, now, plain)
+        found = _hold_back(job, Send(rows, option.backend), options, left, now, plain)
         if found is not None:
             why = f"a probe: its speed was never measured, and it is cheap if fast; costs at most {up_to(most)}"
             return Probe(option.backend, rows, most, why), found
-    held = _held(job, None, options, terms, now, plain)
+    held = _hold_back(job, None, options, terms, now, plain)
     return None if held is None else (None, held)
 
 
-def waiting(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision | None:
-    """What to do while a route is measured: dearer rows wait on; None where none is, or that would risk something."""
+def keep_waiting(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision | None:
+    """Return the decision while a route is measured: dearer rows keep waiting.
+
+    Return None if no row waits, or if waiting would endanger the deadline.
+    """
     there = {backend for backend, rows in job.synchronous if rows}
     guesses = {one.backend for one in options if _is_guess(one, starts=True)} & there
     if not guesses or not job.waiting or job.rerouted or job.coming:
         return None
     plain = replan(job, options, terms, now)
     if any(send.source in guesses for send in plain.sends):
-        # The rows that measure it stay until they have.
-        apart = tuple((backend, rows) for backend, rows in job.synchronous if backend not in guesses)
-        plain = replan(replace(job, synchronous=apart), options, terms, now)
-    return _held(job, None, options, terms, now, plain)
+        # The rows of a probe stay until they have measured it.
+        others = tuple((backend, rows) for backend, rows in job.synchronous if backend not in guesses)
+        plain = replan(replace(job, synchronous=others), options, terms, now)
+    return _hold_back(job, None, options, terms, now, plain)
 
 
 def _is_guess(option: Option, *, starts: bool = False) -> bool:
-    """Whether its rate is a guess; also of one that has rows and stands still, where it may be that it `starts`."""
-    if not isinstance(option, SynchronousOption) or option.pace.spread < GUESSED:
+    """Return True if the rate of an option is a guess.
+
+    `starts` includes hourly-paid options that have rows but no rate, because they may still be starting.
+    """
+    if not isinstance(option, SynchronousOption) or option.pace.spread < GUESS_SPREAD:
         return False
     return option.pace.rate > 0 or (starts and option.timed)
 
 
 def _unknown_prices(options: Sequence[Option], terms: Terms, *, starts: bool = False) -> list[SynchronousOption]:
-    """Routes that are paid by the hour and whose rate is a guess, those first that cost least if they are fast."""
+    """Return hourly-paid routes with a guessed rate, cheapest first if they are fast."""
     found = [
         one
         for one in options
@@ -111,33 +121,35 @@ def _unknown_prices(options: Sequence[Option], terms: Terms, *, starts: bool = F
         and _is_guess(one, starts=starts)
         and objection(one, terms) is None
     ]
-    return sorted(found, key=lambda one: _fast(one, FASTER).cost.p50)
+    return sorted(found, key=lambda one: _fast_variant(one, SAVING_CHANCE).cost.p50)
 
 
-def _fast(option: SynchronousOption, chance: float) -> SynchronousOption:
-    """The same as fast as it is with this chance, and as cheap as that makes it."""
+def _fast_variant(option: SynchronousOption, chance: float) -> SynchronousOption:
+    """Return an option at the rate that it reaches with this probability, and at the price of that rate."""
     times = math.exp(NORMAL.inv_cdf(1.0 - chance) * option.pace.spread)
     each = option.cost.p50 / Decimal(repr(times))
-    pace = replace(option.pace, rate=option.pace.rate * times, spread=GUESSED / 2)
+    pace = replace(option.pace, rate=option.pace.rate * times, spread=GUESS_SPREAD / 2)
     return replace(option, cost=Cost(each, each), pace=pace)
 
 
-def _rows(option: SynchronousOption, waiting: int) -> int:
-    """How many rows show how fast it is; 0 where those are too many of the job."""
-    rows = max(LEAST_ROWS, int(_fast(option, FAST).pace.rate * WORK))
-    most = int(waiting * MOST_ROWS)
-    return min(rows, most) if most >= LEAST_ROWS else 0
+def _probe_rows(option: SynchronousOption, waiting: int) -> int:
+    """Return the number of rows to measure a speed; 0 if that is too large a share of the job."""
+    rows = max(MIN_ROWS, int(_fast_variant(option, SIZE_CHANCE).pace.rate * PROBE_SECONDS))
+    most = int(waiting * MAX_SHARE)
+    return min(rows, most) if most >= MIN_ROWS else 0
 
 
-def _held(
+def _hold_back(
     job: Open, probe: Send | None, options: Sequence[Option], terms: Terms, now: datetime, plain: Decision
 ) -> Decision | None:
-    """A look while routes are measured: of what `plain` does, rows wait that would cost more than elsewhere, all but
-    a few that measure where they would go. None where nothing waits, or the deadline would be kept less surely."""
+    """Return the `plain` decision, except that rows wait if they would cost more than elsewhere.
+
+    A few rows still go to each guessed route. Return None if no row waits, or if waiting endangers the deadline.
+    """
     if terms.late_cost is not None or plain.cancel or any(send.source is not None for send in plain.sends):
         return None
     by_name = {one.backend: one for one in options}
-    now_sent = _at_once(job, probe, plain, by_name, terms)
+    now_sent = _sends_now(job, probe, plain, by_name, terms)
     left = job.waiting - sum(send.rows for send in now_sent)
     if left <= 0:
         return None
@@ -145,25 +157,29 @@ def _held(
     at_work = {name for name, rows in job.synchronous if rows}
     guesses = {one.backend for one in _unknown_prices(options, terms, starts=True)} & at_work
     chance, reroute = 0.0, None
-    for lost, gone in ((False, probed), (True, probed | guesses)):
-        late, then = _later(job, now_sent, lost, gone, left, by_name, now)
-        found = replan(late, [one for one in options if one.backend not in gone], terms, then)
+    for all_lost, failed in ((False, probed), (True, probed | guesses)):
+        late, then = _state_after_wait(job, now_sent, all_lost, failed, left, by_name, now)
+        found = replan(late, [one for one in options if one.backend not in failed], terms, then)
         if found.chance > chance:
             chance, reroute = found.chance, found.reroute
-    if chance < min(terms.target, plain.chance - LESS_SURE):
+    if chance < min(terms.target, plain.chance - MAX_CHANCE_LOSS):
         return None
     why = f"{number_that(left, 'row', 'wait')} until a guessed speed is measured; {chance:.1%} likely to be in time"
-    at = now + timedelta(seconds=PAUSE)
+    at = now + timedelta(seconds=REPLAN_SECONDS)
     return Decision((), tuple(now_sent), why, at, min(plain.chance, chance), plain.expected, reroute, waits=True)
 
 
-def _at_once(job: Open, probe: Send | None, plain: Decision, by_name: dict[str, Option], terms: Terms) -> list[Send]:
-    """The probe, and what of `plain` does not wait: rows where they are as cheap as anywhere, and a few for each
-    route that is dearer and a guess as well."""
+def _sends_now(
+    job: Open, probe: Send | None, plain: Decision, by_name: dict[str, Option], terms: Terms
+) -> list[Send]:
+    """Return the probe and the sends of `plain` that do not wait.
+
+    Rows do not wait for a route that is as cheap as any. A guessed dearer route gets a few rows.
+    """
     there = {name for name, rows in job.synchronous if rows}
     at_work = there | ({probe.backend} if probe else set())
     guesses = [
-        _fast(one, FASTER)
+        _fast_variant(one, SAVING_CHANCE)
         for one in _unknown_prices(list(by_name.values()), terms, starts=True)
         if one.backend in at_work
     ]
@@ -174,36 +190,38 @@ def _at_once(job: Open, probe: Send | None, plain: Decision, by_name: dict[str, 
         if option.cost.p50 <= cheap:
             found.append(send)
         elif _is_guess(option) and send.backend not in there:
-            found.append(replace(send, rows=min(send.rows, LEAST_ROWS)))
+            found.append(replace(send, rows=min(send.rows, MIN_ROWS)))
     return found
 
 
-def _later(
+def _state_after_wait(
     job: Open,
     sent: Sequence[Send],
-    lost: bool,
-    gone: frozenset[str],
+    all_lost: bool,
+    failed: frozenset[str],
     left: int,
     by_name: dict[str, Option],
     now: datetime,
 ) -> tuple[Open, datetime]:
-    """Where the rows are after a while in which the others waited, and those at routes that are `gone` came back
-    undone; all that was sent as well, where that is `lost`. And when that is."""
+    """Return the job after the wait, and the time then, if rows at `failed` routes came back undone.
+
+    If `all_lost`, rows sent now came back undone, too.
+    """
     synchronous, sent_now = dict(job.synchronous), []
     leaves = 0.0
-    for name in gone & synchronous.keys():
+    for name in failed & synchronous.keys():
         left += synchronous.pop(name)
         leaves = max(leaves, by_name[name].cancel_seconds)
     for send in sent:
         option = by_name[send.backend]
-        if lost or send.backend in gone:
+        if all_lost or send.backend in failed:
             left += send.rows
             leaves = max(leaves, option.cancel_seconds)
         elif isinstance(option, SynchronousOption):
             synchronous[send.backend] = synchronous.get(send.backend, 0) + send.rows
         else:
             sent_now.append(Running("unsent", send.backend, send.rows, now))
-    then = now + timedelta(seconds=AHEAD + leaves)
-    # Batches that run are taken to be as young then as now, and so to have less time.
+    then = now + timedelta(seconds=WAIT_SECONDS + leaves)
+    # Keep the age of running batches: they then have less time, which is safe.
     running = [replace(one, submitted_at=one.submitted_at + (then - now)) for one in (*job.running, *sent_now)]
     return replace(job, waiting=left, running=tuple(running), synchronous=tuple(synchronous.items())), then

@@ -1,6 +1,6 @@
-"""What was seen of backends, as the planner's options see it: shards and progress in, forecasts out. Pure.
+"""Observations of backends as the planner's inputs: shards and progress in, forecasts out. Pure.
 
-All of it is derived from the times that shards carry, so it holds after a crash and for every process alike.
+Everything is derived from times stored with shards, so it survives a crash and is equal in all processes.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from orchestrator.policy.planner.stints import OUTPUT_WEIGHT, Sight, starts_of, 
 from orchestrator.policy.planner.types import SLIPS, BatchOption, Claim
 
 ASSUMED_CANCEL, OWN_CANCEL = 600.0, 60.0
-"""Seconds until the rows of a cancelled batch are free, at a provider and at our own server."""
+"""Assumed seconds until rows of a cancelled batch are free: at a provider, and at our own server."""
 ASSUMED_START, QUICK_START = 60.0, 10.0
-"""Seconds until the first row, of an engine and of an API that always runs."""
+"""Assumed seconds until the first row: of an engine that starts, and of an API that always runs."""
 ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
-"""Seconds from the end of the last batch until a job is finished, as assumed, and rows that take a second more."""
+"""Assumed seconds from the end of the last batch to the finished job; and the rows that add one second."""
 SILENT_AFTER = 15 * MINUTE
-"""A provider that has not answered for so long is silent: batches are polled more often than that."""
-LET_GO = 2 * MINUTE
-"""Seconds until rows are free that are at a silent provider: nobody waits for more than its last word."""
+"""A provider without an answer for this long is silent. Batches are polled more often."""
+SILENT_CANCEL = 2 * MINUTE
+"""Seconds until rows at a silent provider are free: orch does not wait for its answer."""
 TODAY = timedelta(hours=12)
-"""What is longer ago is another night."""
-NEVER_SEEN = 0.05
-"""P(a cancel takes far longer than planned) at a provider where none was seen; with each that was, the less."""
-SURE, LIKELY = 0.99, 0.95
-"""What a finish, and a cancel or a start, do not exceed as they are planned."""
-FAR = 1.5
-"""What takes so many times as long as planned comes too late."""
+"""Observations older than this belong to another night."""
+UNSEEN_SLIP = 0.05
+"""P(a cancel takes far longer than planned) before any cancel was observed. It falls as 1 / (1 + count)."""
+FINISH_QUANTILE, WAIT_QUANTILE = 0.99, 0.95
+"""Planned quantile of the time to finish, and of cancels and starts."""
+SLIP_FACTOR = 1.5
+"""A cancel that takes this many times the planned time is too late."""
 
 
 class Asker(Struct, frozen=True):
-    """The job that a forecast is for; the rows of the jobs in `first` go before its own."""
+    """The job that a forecast is for. Rows of the jobs in `first` go before its own."""
 
     job_id: JobId
     series: str
@@ -52,20 +52,20 @@ class Asker(Struct, frozen=True):
 
 
 def goes_first(jobs: Iterable[Job], mine: Job, now: datetime | None = None) -> frozenset[JobId]:
-    """The jobs whose rows an engine does before those of mine, by when their batches are due there `now`.
+    """Return the jobs whose rows an engine does before those of `mine`, by the due times of their batches.
 
-    Without it, as their first batches are.
+    `now` is the time at which batches are sent; without it, the time at which each job was created.
     """
 
     def place(job: Job) -> tuple[float, float]:
-        made = job.created_at
-        return turn(due_at(job.deadline_at, now or made).timestamp(), made.timestamp())
+        created = job.created_at
+        return turn(due_at(job.deadline_at, now or created).timestamp(), created.timestamp())
 
     return frozenset(job.id for job in jobs if job.id != mine.id and place(job) <= place(mine))
 
 
 def last_used(sight: Sight, now: datetime) -> datetime | None:
-    """When a backend had rows last, None where it never had any."""
+    """Return when a backend last had rows, or None if never."""
     return max((now if one.state in AT_BACKEND else one.ended_at or now for one in sight.shards), default=None)
 
 
@@ -73,56 +73,58 @@ def last_used(sight: Sight, now: datetime) -> datetime | None:
 
 
 def turnaround(sight: Sight, rows: int, now: datetime) -> Turnaround:
-    """How long a batch of so many rows takes there."""
-    return forecast.turnaround(list(_seen(sight.shards, now)), rows=rows, at=now)
+    """Return the survival function of a batch of `rows` rows sent now."""
+    return forecast.turnaround(list(_observed_batches(sight.shards, now)), rows=rows, at=now)
 
 
-def _seen(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBatch]:
+def _observed_batches(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBatch]:
     for shard in shards:
         if shard.submitted_at is None or shard.provider_status == BatchStatus.FAILED:
             continue
-        by_itself = (
+        completed = (
             shard.ended_at is not None
             and shard.rerouted_at is None
             and shard.provider_status == BatchStatus.COMPLETED
         )
         seconds = ((shard.ended_at or now) - shard.submitted_at).total_seconds()
-        if by_itself and shard.took_seconds is not None:
-            # Where nobody looked for hours, what we saw says nothing of the provider.
+        if completed and shard.took_seconds is not None:
+            # If orch did not poll for hours, the provider's own time counts.
             seconds = min(seconds, shard.took_seconds + SILENT_AFTER)
-        yield SeenBatch(shard.submitted_at, max(1.0, seconds), by_itself, shard.rows)
+        yield SeenBatch(shard.submitted_at, max(1.0, seconds), completed, shard.rows)
 
 
 def leaving(shards: Sequence[Shard], now: datetime) -> float:
-    """Seconds until the rows of a hosted batch are free if it is cancelled now."""
-    return LET_GO if silence(shards, now) else cancel_seconds(shards, now)
+    """Return the seconds until the rows of a hosted batch are free if it is cancelled now."""
+    return SILENT_CANCEL if silence(shards, now) else cancel_seconds(shards, now)
 
 
 def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSUMED_CANCEL) -> float:
-    """From the decision to take a batch back until its rows are free, as it is at the longest (95 %)."""
-    return forecast.wait_quantile(_cancels(shards), assumed=assumed, at=now, chance=LIKELY, smoothed=True)
+    """Return the 95 % quantile of the seconds from a cancel until its rows are free."""
+    return forecast.wait_quantile(_cancel_waits(shards), assumed=assumed, at=now, chance=WAIT_QUANTILE, smoothed=True)
 
 
 def usual_cancel(shards: Sequence[Shard], now: datetime) -> float:
-    """What half of all cancels of a hosted batch do not exceed."""
+    """Return the median of the seconds from a cancel until its rows are free."""
     if silence(shards, now):
-        return LET_GO
-    return forecast.wait_quantile(_cancels(shards), assumed=ASSUMED_CANCEL, at=now, chance=0.5, smoothed=True)
+        return SILENT_CANCEL
+    return forecast.wait_quantile(_cancel_waits(shards), assumed=ASSUMED_CANCEL, at=now, chance=0.5, smoothed=True)
 
 
 def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
-    """P(it takes far longer than so many seconds)."""
-    seen = _cancels(shards)
+    """Return P(a cancel takes far longer than `seconds`)."""
+    seen = _cancel_waits(shards)
     return (
         SLIPS
-        + NEVER_SEEN / (1 + len(seen))
-        + forecast.exceedance(FAR * seconds, seen, assumed=ASSUMED_CANCEL, at=now)
+        + UNSEEN_SLIP / (1 + len(seen))
+        + forecast.exceedance(SLIP_FACTOR * seconds, seen, assumed=ASSUMED_CANCEL, at=now)
     )
 
 
-def _cancels(shards: Sequence[Shard]) -> list[Wait]:
-    """How long cancels took. One that was done before it was cancelled says nothing of that, and those of an hour are
-    slow together."""
+def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
+    """Return the lengths of observed cancels: the longest of each hour, because those of an hour are correlated.
+
+    A batch that completed before its cancel does not count.
+    """
     by_hour: dict[datetime, Wait] = {}
     for shard in shards:
         over = shard.collected_at or shard.ended_at
@@ -136,7 +138,7 @@ def _cancels(shards: Sequence[Shard]) -> list[Wait]:
 
 
 def silence(shards: Sequence[Shard], now: datetime) -> float:
-    """For how many seconds the provider has not answered, 0 where it is asked and answers."""
+    """Return the seconds since the provider's last answer; 0 if it answers, or has no batches."""
     asked = [shard.seen_at or shard.submitted_at for shard in shards if shard.state is ShardState.SUBMITTED]
     last = max((at for at in asked if at is not None), default=now)
     silent = (now - last).total_seconds()
@@ -147,10 +149,10 @@ def claims(
     others: Mapping[JobId, Sequence[Shard]], deadlines: Mapping[JobId, datetime], options: Iterable[BatchOption],
     synchronous: frozenset[str], now: datetime,
 ) -> tuple[Claim, ...]:  # fmt: skip
-    """What jobs that go first may come to need of the synchronous routes, by where their rows are now."""
+    """Return the rows that other jobs may need at the synchronous routes, by where they are now."""
     by_name = {option.backend: option for option in options}
     rows: dict[str, int] = defaultdict(int)
-    stays: dict[str, float] = defaultdict(lambda: 1.0)
+    in_time: dict[str, float] = defaultdict(lambda: 1.0)
     for job_id, shards in others.items():
         for shard in shards:
             left = unfinished(shard, shard.rows) if shard.state in AHEAD else 0
@@ -161,12 +163,12 @@ def claims(
             if option is not None and job_id in deadlines:
                 age = 0.0 if shard.submitted_at is None else (now - shard.submitted_at).total_seconds()
                 left_time = max(0.0, (deadlines[job_id] - now).total_seconds() - option.cancel_seconds)
-                stays[shard.backend] = min(
-                    stays[shard.backend], BatchShare(option, left, max(0.0, age)).by(left_time)
+                in_time[shard.backend] = min(
+                    in_time[shard.backend], BatchShare(option, left, max(0.0, age)).by(left_time)
                 )
     return tuple(
-        Claim(source, many, 0.0 if source in synchronous else 1.0 - stays[source])
-        for source, many in sorted(rows.items())
+        Claim(source, count, 0.0 if source in synchronous else 1.0 - in_time[source])
+        for source, count in sorted(rows.items())
     )
 
 
@@ -174,26 +176,31 @@ def claims(
 
 
 def finish_seconds(jobs: Iterable[tuple[int, datetime, datetime]], rows: int, now: datetime) -> float:
-    """From the last answer to the finished job, at the longest. `jobs` before it: (rows, last batch ended, ended)."""
-    waits = [Wait(last, (end - last).total_seconds() / _finish(many)) for many, last, end in jobs if end >= last]
-    return _finish(rows) * forecast.wait_quantile(waits, assumed=1.0, at=now, chance=SURE)
+    """Return the 99 % quantile of the seconds from the last answer to the finished job.
+
+    `jobs` are earlier jobs: (rows, end of the last batch, end of the job).
+    """
+    waits = [
+        Wait(last, (end - last).total_seconds() / _assumed_finish(count)) for count, last, end in jobs if end >= last
+    ]
+    return _assumed_finish(rows) * forecast.wait_quantile(waits, assumed=1.0, at=now, chance=FINISH_QUANTILE)
 
 
-def _finish(rows: int) -> float:
+def _assumed_finish(rows: int) -> float:
     return ASSUMED_FINISH + rows / FINISH_ROWS
 
 
 def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -> float:
-    """From the time that rows are sent until the first is done, where nothing else was there: the engine loads."""
+    """Return the 95 % quantile of the seconds from sending rows to an idle engine until the first is done."""
     waits = [Wait(sent, (first - sent).total_seconds()) for sent, first in starts_of(sight) if first is not None]
-    return forecast.wait_quantile(waits, assumed=assumed, at=now, chance=LIKELY)
+    return forecast.wait_quantile(waits, assumed=assumed, at=now, chance=WAIT_QUANTILE)
 
 
 # --- paces
 
 
 def speeds(sight: Sight, series: str, now: datetime, weight: float = OUTPUT_WEIGHT) -> Speeds:
-    """What earlier nights tell of an engine; `weight` is that of tokens of answers (see `work_of`)."""
+    """Return what earlier nights tell about an engine. `weight` is that of output tokens (see `work_of`)."""
     return forecast.learn(stints_of(sight, series, start_seconds(sight, now), now, weight=weight), now)
 
 
@@ -209,13 +216,13 @@ def pace(
     weight: float = OUTPUT_WEIGHT,
     history: Sight | None = None,
 ) -> Pace:
-    """How fast an engine does the asker's rows, each of which is about so many `tokens` of work (see `work_of`).
+    """Return the forecast of an engine's rate for rows of about `tokens` tokens of work (see `work_of`).
 
-    `known` is what earlier nights tell, where that was asked for before. `history` is what was seen of rows for the
-    asker's models, where the backend has others too.
+    `known` is the result of `speeds`, if already computed. `history` has observations for the asker's models only, if
+    the backend serves others too.
     """
     start = start_seconds(sight, now, starts)
-    there = [shard for shard in sight.shards if shard.state in AT_BACKEND]
+    shards_there = [shard for shard in sight.shards if shard.state in AT_BACKEND]
     if known is None:
         known = speeds(history or sight, asker.series, now, weight)
     return forecast.pace(
@@ -224,13 +231,15 @@ def pace(
         today=stints_of(history or sight, asker.series, start, now, since=now - TODAY, weight=weight),
         now=now,
         tokens=tokens,
-        ahead=float(sum(unfinished(shard, shard.rows) for shard in there if shard.job_id in asker.first)),
-        start=0.0 if any(shard.first_at is not None for shard in there) else _still_to_start(there, start, now),
+        ahead=float(sum(unfinished(shard, shard.rows) for shard in shards_there if shard.job_id in asker.first)),
+        start=0.0
+        if any(shard.first_at is not None for shard in shards_there)
+        else _remaining_start(shards_there, start, now),
     )
 
 
-def _still_to_start(there: Sequence[Shard], start: float, now: datetime) -> float:
-    sent = min((shard.submitted_at for shard in there if shard.submitted_at is not None), default=now)
+def _remaining_start(shards_there: Sequence[Shard], start: float, now: datetime) -> float:
+    sent = min((shard.submitted_at for shard in shards_there if shard.submitted_at is not None), default=now)
     return max(0.0, start - (now - sent).total_seconds())
 
 
@@ -238,27 +247,27 @@ def _still_to_start(there: Sequence[Shard], start: float, now: datetime) -> floa
 
 
 def reask_share(runs: Sequence[tuple[int, int]], prior: float = 200.0) -> float:
-    """Which part of rows is asked once more, by earlier runs, the newest first: (rows answered, of them again).
+    """Return the share of rows asked again, from earlier runs: (rows answered, rows asked again), newest first.
 
-    So many rows of one's own weigh as much as the `prior` ones.
+    It is a decay-weighted mean with a prior of `prior` rows.
     """
-    rows, again = prior, prior * _ASSUMED_REASK_SHARE
+    rows, reasked = prior, prior * _ASSUMED_REASK_SHARE
     for newer, (answered, more) in enumerate(runs):
-        weight = _FADE**newer
-        rows, again = rows + weight * answered, again + weight * more
-    return again / rows
+        weight = _DECAY**newer
+        rows, reasked = rows + weight * answered, reasked + weight * more
+    return reasked / rows
 
 
 def reached_share(runs: Sequence[tuple[int, int]], rows: int) -> tuple[float, float]:
-    """Which part of rows goes on to a stronger model, as is expected, and what so many `rows` do not exceed (95 %).
+    """Return the share of rows that escalate to a stronger model: expected, and 95 % quantile for `rows` rows.
 
-    By earlier runs, the newest first: (rows answered, of them on to that model).
+    `runs` are earlier runs: (rows answered, rows escalated), newest first.
     """
-    share = reask_share(runs, _PRIOR_REACHED)
+    share = reask_share(runs, _REACHED_PRIOR_ROWS)
     seen = max((reached / answered for answered, reached in runs if answered), default=share)
     chance = 1.645 * math.sqrt(share * (1.0 - share) / max(1, rows))
     return share, min(1.0, max(share + chance, seen))
 
 
-_ASSUMED_REASK_SHARE, _FADE = 0.01, 0.8
-_PRIOR_REACHED = 20.0
+_ASSUMED_REASK_SHARE, _DECAY = 0.01, 0.8
+_REACHED_PRIOR_ROWS = 20.0

@@ -1,4 +1,4 @@
-"""`plan`: where the rows of a job go, what that costs, whether it arrives in time, and why not otherwise. Pure."""
+"""`plan`: routes, cost, chance and refusals of a job's rows at submission. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from orchestrator.core.counts import number_of
 from orchestrator.core.money import amount
 from orchestrator.policy.planner.capacity import Capacity
-from orchestrator.policy.planner.cheaper_hours import priced, starts
+from orchestrator.policy.planner.cheaper_hours import price_over_time, starts
 from orchestrator.policy.planner.checks import check
 from orchestrator.policy.planner.explanations import clock, refusals_of, routes_of
 from orchestrator.policy.planner.planning_problem import (
@@ -20,8 +20,8 @@ from orchestrator.policy.planner.planning_problem import (
     batches_of,
     capacity_of,
     cost_of_later,
+    deduct,
     finish_of,
-    less,
     money,
     objection,
     reroute_of,
@@ -29,13 +29,13 @@ from orchestrator.policy.planner.planning_problem import (
 from orchestrator.policy.planner.search import Chosen, Position, best, holding
 from orchestrator.policy.planner.types import Claim, Cost, Open, Option, Plan, PlanVerdict, Terms
 
-FURTHEST = timedelta(days=8)
-"""How far a nearest deadline is looked for."""
+SEARCH_LIMIT = timedelta(days=8)
+"""Latest deadline that is suggested."""
 _MINUTE = timedelta(minutes=1)
 
 
 class _Work(Struct, frozen=True):
-    """What is to be planned, and the options that may be used for it; `more` is what later rows cost."""
+    """The rows to plan, and their usable options. `more` is the cost of later rows."""
 
     rows: int
     later: int
@@ -45,18 +45,18 @@ class _Work(Struct, frozen=True):
     now: datetime
 
     def capacity(self, terms: Terms) -> Capacity:
-        """The synchronous routes until the deadline of these terms."""
+        """Return the synchronous capacity until the deadline of these terms."""
         return capacity_of(self.usable, terms, self.now, self.later, self.claims)
 
     def best(self, terms: Terms) -> Chosen | None:
-        """The candidate plan that is taken."""
+        """Return the chosen candidate plan, or None if none fits the budget."""
         ours = self.capacity(terms)
-        return best(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
+        return best(self._start(ours), batches_of(self.usable), ours, deduct(terms, self.more))
 
     def holding(self, terms: Terms) -> Chosen | None:
-        """The cheapest candidate plan that holds these terms, if there is one."""
+        """Return the cheapest candidate plan that meets these terms, or None."""
         ours = self.capacity(terms)
-        return holding(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
+        return holding(self._start(ours), batches_of(self.usable), ours, deduct(terms, self.more))
 
     def _start(self, ours: Capacity) -> Position:
         return Position(self.rows, 0, 0, 0.0, (), (0,) * len(ours.sync_options))
@@ -72,22 +72,22 @@ def plan(
     claims: tuple[Claim, ...] = (),
     later_cost: Cost | None = None,
 ) -> Plan:
-    """The cheapest routes that hold the terms; where none do, the likeliest in the budget, and what would hold.
+    """Return the cheapest plan that meets the terms; otherwise the likeliest within the budget, and feasible terms.
 
-    `later` rows are made of the answers to these, for `later_cost` all together where they are not like these;
-    `claims` are what other jobs may come to need. Rows wait for an hour at which they are cheaper if the plan holds
-    all the same. Raises ValueError for figures that are none.
+    `later` rows will be made from the answers, for `later_cost` in total, or at the price of these rows if it is
+    None. `claims` are the possible needs of other jobs. Rows wait for a cheaper hour if the plan still holds. Raises
+    ValueError for invalid figures.
     """
     check(options, terms, now, Open(rows, later=later, claims=claims))
-    best = _from(rows, priced(options, rows), terms, now, later, claims, later_cost)
+    best = _plan_from(rows, price_over_time(options, rows), terms, now, later, claims, later_cost)
     for start, then in starts(options, terms, now):
-        found = _from(rows, priced(then, rows), terms, start, later, claims, later_cost)
+        found = _plan_from(rows, price_over_time(then, rows), terms, start, later, claims, later_cost)
         if found.routes and found.verdict.holds and (not best.verdict.holds or found.expected < best.expected):
             best = replace(found, starts_at=start)
     return best
 
 
-def _from(
+def _plan_from(
     rows: int,
     options: Sequence[Option],
     terms: Terms,
@@ -96,7 +96,7 @@ def _from(
     claims: tuple[Claim, ...],
     later_cost: Cost | None,
 ) -> Plan:
-    """The plan of rows that are sent `now`."""
+    """Plan rows that are sent `now`."""
     usable = tuple(option for option in options if objection(option, terms) is None)
     more = cost_of_later(later, usable, terms, later_cost)
     work = _Work(rows, later, claims, usable, more, now)
@@ -129,27 +129,27 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
         return PlanVerdict(
             True, f"{chosen.chance:.1%} likely to be in time; a better chance costs more than being late"
         )
-    budget = None if terms.budget is None else _least(work, terms)
-    deadline = _earliest(work, terms)
+    budget = None if terms.budget is None else _smallest_budget(work, terms)
+    deadline = _earliest_deadline(work, terms)
     if chosen is None and terms.budget is None:
         reason = f"no backend has room for {number_of(rows, 'row')}"
     elif chosen is None:
         reason = f"every way to run this costs more than the budget of {amount(terms.budget)}"
     elif budget is not None:
-        told = f"the budget of {amount(terms.budget)} is too small to be in time"
-        reason = f"{told}; with it, {chosen.chance:.1%} likely to be in time"
+        problem = f"the budget of {amount(terms.budget)} is too small to be in time"
+        reason = f"{problem}; with it, {chosen.chance:.1%} likely to be in time"
     else:
         reason = f"{chosen.chance:.1%} likely to be in time; the target is {terms.target * 100:.4g}%"
     return PlanVerdict(False, reason, deadline, budget)
 
 
-def _earliest(work: _Work, terms: Terms) -> datetime | None:
-    """The earliest deadline, to the minute, that holds within the budget."""
+def _earliest_deadline(work: _Work, terms: Terms) -> datetime | None:
+    """Bisect for the earliest deadline that is feasible within the budget, to the minute or 2 %."""
 
     def holds(minutes: int) -> bool:
         return work.holding(replace(terms, deadline=work.now + minutes * _MINUTE, late_cost=None)) is not None
 
-    top = int(FURTHEST / _MINUTE)
+    top = int(SEARCH_LIMIT / _MINUTE)
     if not holds(top):
         return None
     bottom = max(0, int((terms.deadline - work.now) / _MINUTE))
@@ -162,8 +162,8 @@ def _earliest(work: _Work, terms: Terms) -> datetime | None:
     return work.now + top * _MINUTE
 
 
-def _least(work: _Work, terms: Terms) -> Decimal | None:
-    """The least budget that holds the deadline, to a cent or a hundredth part of it; None where none does."""
+def _smallest_budget(work: _Work, terms: Terms) -> Decimal | None:
+    """Bisect for the smallest budget that is feasible for the deadline, to a cent or 1 %, or return None."""
 
     def holds(budget: Decimal | None) -> Chosen | None:
         return work.holding(replace(terms, budget=budget, late_cost=None))

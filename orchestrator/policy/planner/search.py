@@ -1,6 +1,6 @@
-"""Which candidate plans there are, and the best of them.
+"""Enumeration of candidate plans, and choice of the best.
 
-The choices depend neither on the deadline nor on the budget, so more of either can only help.
+The candidates depend on neither deadline nor budget, so more time or money never makes a plan worse.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from orchestrator.policy.planner.capacity import Capacity, Rows
 from orchestrator.policy.planner.types import NOTHING, SLIPS, BatchOption, Cost, Terms
 
 PARTS = 8
-"""Into how many parts rows are cut to be shared by batches and synchronous routes."""
-FEW = frozenset(WAITS[::3])
-"""The reroutes that are thought of where none is in time."""
-LITTLE = 0.1
-"""Less of a chance than this is none."""
+"""Number of parts into which rows are divided between batches and synchronous routes."""
+COARSE_WAITS = frozenset(WAITS[::3])
+"""Reroute times to try if no candidate is in time."""
+MIN_CHANCE = 0.1
+"""A smaller chance counts as none."""
 
 
 class Position(Struct, frozen=True):
-    """Where a job's rows are; `held` by option, `coming` ones are free in `free_in` seconds.
+    """Starting point of the search: the places of a job's rows.
 
-    Those of `sources` wait, but in an option as yet. See `values.Open` and `candidate_plans.CandidatePlan`.
+    `held` counts rows by option. `coming` rows are free within `free_in` seconds. Rows of `sources` count as waiting,
+    but an option still has them. See `types.Open` and `CandidatePlan`.
     """
 
     waiting: int
@@ -54,10 +55,10 @@ class Position(Struct, frozen=True):
 
 
 class Chosen(Struct, frozen=True):
-    """A candidate plan with its figures; `value` is what is expected, and what being late costs.
+    """A candidate plan with its figures. `value` is the expected cost plus the cost of being late.
 
-    One that `holds` is in time with the chance asked for, as far as it has a say in that: what is on its way from
-    batches that were cancelled before comes when it comes.
+    If `holds`, it meets the target as far as it can influence that. Rows that already come back from cancelled
+    batches are outside its influence.
     """
 
     candidate: CandidatePlan
@@ -69,43 +70,50 @@ class Chosen(Struct, frozen=True):
 
 
 def best(
-    position: Position, batches: Sequence[BatchOption], capacity: Capacity, terms: Terms, *, every: bool = True
+    position: Position,
+    batches: Sequence[BatchOption],
+    capacity: Capacity,
+    terms: Terms,
+    *,
+    all_fallbacks: bool = True,
 ) -> Chosen | None:
-    """The cheapest candidate plan that holds the deadline within the budget; else the likeliest within it, or None.
+    """Return the cheapest candidate that holds; if none does, the likeliest within the budget, or None.
 
-    Where being late has a price, the cheapest with that price. Of equals the first wins. Unless `every` is asked for,
-    a candidate plan may come to need all options (fewer matter to the budget alone).
+    With `late_cost`, lateness is part of the price. The first of equals wins. If `all_fallbacks` is False, the
+    fallback is all options or none; smaller fallbacks matter to the budget only.
     """
     full = len(capacity.sync_options)
-    fallbacks = range(full + 1) if every or terms.budget is not None else {full, 0}
+    fallbacks = range(full + 1) if all_fallbacks or terms.budget is not None else {full, 0}
     candidates = list(_candidates(position, batches, capacity, fallbacks))
-    judged = _judged(candidates, capacity, terms)
+    judged = _judge_all(candidates, capacity, terms)
     found = _cheapest(judged, capacity, terms)
-    return _with_net(found, judged, capacity, terms) if found else _likeliest(candidates, capacity, terms)
+    return _add_fallback(found, judged, capacity, terms) if found else _likeliest(candidates, capacity, terms)
 
 
 def holding(position: Position, batches: Sequence[BatchOption], capacity: Capacity, terms: Terms) -> Chosen | None:
-    """The cheapest candidate plan that holds the deadline within the budget, if there is one."""
+    """Return the cheapest candidate that holds deadline and budget, or None."""
     fallbacks = range(len(capacity.sync_options) + 1)
-    return _cheapest(_judged(_candidates(position, batches, capacity, fallbacks), capacity, terms), capacity, terms)
+    return _cheapest(
+        _judge_all(_candidates(position, batches, capacity, fallbacks), capacity, terms), capacity, terms
+    )
 
 
-def _judged(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> list[Judged]:
-    """The candidate plans with their reroutes that hold; where being late has a price, all of them."""
+def _judge_all(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> list[Judged]:
+    """Return the candidates that hold, each with its reroute times; with `late_cost`, all of them."""
     late = terms.late_cost is not None
     return [one for candidate in candidates for one in judge(candidate, capacity, terms, late=late)]
 
 
 def _cheapest(judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Chosen | None:
     late = terms.late_cost is not None
-    # Of equally dear ones the simplest.
+    # Ties go to the simplest.
     in_turn = sorted(judged, key=lambda one: (round(one.value, 9), one.candidate.effort))
     affordable = (chosen for one in in_turn if (chosen := _affordable(one, capacity, terms)))
     return next((chosen for chosen in affordable if chosen.holds or late), None)
 
 
-def _with_net(found: Chosen, judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Chosen:
-    """The same, with a reroute where it counts on batches alone and the budget pays for one: it will be made."""
+def _add_fallback(found: Chosen, judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Chosen:
+    """Add a reroute to a plan that relies on batches alone, if the budget covers one."""
     candidate = found.candidate
     if not candidate.batch_shares or candidate.reroute_after is not None or terms.late_cost is not None:
         return found
@@ -114,31 +122,37 @@ def _with_net(found: Chosen, judged: Iterable[Judged], capacity: Capacity, terms
         and one.candidate.batch_shares == candidate.batch_shares and one.candidate.new == candidate.new
     ]  # fmt: skip
     same.sort(key=lambda one: (round(one.value, 9), one.candidate.fallback))
-    net = next((net for one in same if (net := _affordable(one, capacity, terms)) and net.holds), None)
-    if net is None or net.chance < found.chance:
+    affordable = (_affordable(one, capacity, terms) for one in same)
+    with_fallback = next((chosen for chosen in affordable if chosen is not None and chosen.holds), None)
+    if with_fallback is None or with_fallback.chance < found.chance:
         return found
-    return replace(net, expected=found.expected, value=found.value)
+    return replace(with_fallback, expected=found.expected, value=found.value)
 
 
 def _likeliest(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> Chosen | None:
-    """The one that is in time with the best chance; where there is next to none, the one that is least late."""
+    """Return the candidate with the best chance; if every chance is negligible, the least late one."""
     judged = (one for candidate in candidates for one in judge(candidate, capacity, terms, late=True))
-    some = (one for one in judged if one.reroute_after is None or one.reroute_after in FEW)
+    some = (one for one in judged if one.reroute_after is None or one.reroute_after in COARSE_WAITS)
     found = [chosen for one in some if (chosen := _affordable(one, capacity, terms))]
     return min(
         found,
-        key=lambda one: (-_worth(one.chance), _tenths(one, capacity), round(one.expected, 9), one.candidate.effort),
+        key=lambda one: (
+            -_comparable_chance(one.chance),
+            _lateness_steps(one, capacity),
+            round(one.expected, 9),
+            one.candidate.effort,
+        ),
         default=None,
     )
 
 
-def _worth(chance: float) -> float:
-    """A chance as far as it counts: next to none is none, and less late is worth more."""
-    return round(chance, 2) if chance >= LITTLE else 0.0
+def _comparable_chance(chance: float) -> float:
+    """Round a chance for comparison. A negligible chance counts as 0, so that lateness decides."""
+    return round(chance, 2) if chance >= MIN_CHANCE else 0.0
 
 
-def _tenths(one: Chosen, capacity: Capacity) -> int:
-    """How late it is expected to be, in steps of a tenth: less does not matter."""
+def _lateness_steps(one: Chosen, capacity: Capacity) -> int:
+    """Return the expected lateness in steps of 10 %, so that smaller differences do not decide."""
     late = lateness(one.candidate, capacity)
     return 0 if late <= 60.0 else math.ceil(math.log(late, 1.1)) if math.isfinite(late) else 10**6
 
@@ -163,7 +177,7 @@ def _candidates(
             if (sent or at.coming) and not fallback:
                 continue
             batch_shares = (*at.batch_shares, *bets)
-            for new, held in _sent(at, sent, fallback, capacity):
+            for new, held in _synchronous_rows(at, sent, fallback, capacity):
                 yield CandidatePlan(
                     batch_shares, new, held, at.coming, at.free_in, fallback, None, len(bets), at.cancel, at.sources,
                     at.usually_free_in, at.sunk, at.slips,
@@ -171,8 +185,7 @@ def _candidates(
 
 
 def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchShare, ...]]:
-    """What of the waiting rows goes to batches: nothing, or so many parts to one backend, or to all as far as there
-    is room, the cheapest first."""
+    """Yield divisions of waiting rows into batches: none, some parts at one backend, or spread over all by price."""
     yield ()
     if not waiting:
         return
@@ -182,12 +195,12 @@ def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchS
         yield from ((BatchShare(option, rows, kept=option.kept),) for rows in fit)
     if any(option.room is not None for option in batches) and len(batches) > 1:
         for rows in parts:
-            spilled = _spilled(rows, batches)
+            spilled = _spill(rows, batches)
             if len(spilled) > 1:
                 yield spilled
 
 
-def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...]:
+def _spill(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...]:
     found = []
     for option in sorted(batches, key=lambda one: one.cost.p50):
         many = rows if option.room is None else min(rows, option.room)
@@ -197,11 +210,13 @@ def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...
     return tuple(found) if not rows else ()
 
 
-def _sent(position: Position, rows: int, fallback: int, capacity: Capacity) -> Iterator[tuple[Rows, Rows]]:
-    """Rows that go to options now, and what the options hold then.
+def _synchronous_rows(
+    position: Position, rows: int, fallback: int, capacity: Capacity
+) -> Iterator[tuple[Rows, Rows]]:
+    """Yield the rows to send to synchronous options, and the rows they then hold.
 
-    As much to the cheap ones as they usually do, where the others can still take over what they turn out not to do;
-    else what they surely do.
+    Cheap options get what they usually do, if the others can take over the difference to what they surely do.
+    Otherwise they get what they surely do.
     """
     if not rows:
         yield (0,) * len(capacity.sync_options), position.held

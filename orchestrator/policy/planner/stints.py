@@ -1,4 +1,4 @@
-"""Where shards are, and the stretches in which engines worked on them: shards and progress in, stints out. Pure."""
+"""Stints (stretches in which engines worked on our rows), from shards and progress samples. Pure."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Stint
 
 OUTPUT_WEIGHT = 8.0
-"""How much more work a token of an answer is than one of a prompt, before it was learned (see `token_weights`)."""
-GAP = timedelta(minutes=15)
-"""Between two looks that are further apart nobody knows what happened."""
-NO_PAUSE = timedelta(seconds=5)
-"""Between the end of a shard and the next one that follows at once."""
-ENOUGH_ROWS, AT_ONCE = 10, timedelta(seconds=2)
-"""So many rows that were done between two looks took this long at least."""
-ENOUGH_LEFT = 0.3
-"""The part of what was done between two looks that has to be left then."""
-_OVER = frozenset(status for status in BatchStatus if status.is_final)
+"""Assumed work of an output token, in prompt tokens. `token_weights` learns it."""
+MAX_GAP = timedelta(minutes=15)
+"""Progress samples further apart say nothing about the time between them."""
+MAX_PAUSE = timedelta(seconds=5)
+"""A shard sent within this time after the previous one follows without a pause."""
+MIN_ROWS, MIN_SPAN = 10, timedelta(seconds=2)
+"""`MIN_ROWS` rows done between two polls took at least this long."""
+MIN_LEFT_SHARE = 0.3
+"""A sample needs this many rows left per row done since the last sample."""
+_FINAL = frozenset(status for status in BatchStatus if status.is_final)
 
 
 class Sight(Struct, frozen=True):
-    """What a home has seen of one backend: the newest shards that were sent there, of every job and the latest last,
-    and the progress of jobs there, oldest first."""
+    """Observations of one backend: newest shards of every job, latest last; and progress samples, oldest first."""
 
     backend: str
     shards: Sequence[Shard]
     progress: Sequence[ProgressSample] = ()
     holds: Sequence[EngineHold] = ()
-    """When its engines took rows, where their number changes by what is to be done."""
+    """Times at which its engines took rows, if their number changes with demand."""
     most_engines: int = 0
-    """How many of those there may be; 0 where their number does not change."""
+    """Largest number of engines; 0 if the number does not change."""
 
     def of_jobs(self, jobs: Collection[JobId]) -> Sight:
-        """What was seen of these jobs alone."""
+        """Return the observations of these jobs only."""
         return replace(
             self,
             shards=[shard for shard in self.shards if shard.job_id in jobs],
@@ -52,28 +51,30 @@ class Sight(Struct, frozen=True):
 
 
 def done(shard: Shard) -> int:
-    """How many of a shard's rows its backend has done, as far as it says: what a batch that was cut short leaves is
-    told as failed."""
+    """Return the number of a shard's rows that its backend has done, as reported.
+
+    A batch that was cut short reports its other rows as failed; they do not count.
+    """
     cut = (BatchStatus.CANCELLED, BatchStatus.CANCELLING, BatchStatus.EXPIRED)
     failed = 0 if shard.provider_status in cut else shard.provider_failed
     return shard.provider_completed + failed
 
 
 def unfinished(shard: Shard, rows: int) -> int:
-    """How many of a shard's open rows its backend has not done yet, as far as it says.
+    """Return the number of a shard's `rows` open rows that its backend has not done, as reported.
 
-    Of a batch that is over and whose answers are waited for, none is here.
+    If the batch has ended but its files are missing, all rows are unfinished.
     """
     return rows if waits_for_answers(shard) else max(0, rows - done(shard))
 
 
 def waits_for_answers(shard: Shard) -> bool:
-    """Whether a batch is over at its backend, and its files are not here, or not whole."""
-    return shard.held is not None and shard.provider_status in _OVER
+    """Return True if a batch ended at its backend, but its files are missing or incomplete."""
+    return shard.held is not None and shard.provider_status in _FINAL
 
 
 def starts_of(sight: Sight) -> Iterator[tuple[datetime, datetime | None]]:
-    """When rows came to an engine that had none, and when the first of them was done."""
+    """Yield (rows sent to an idle engine, first row done or None)."""
     busy_until: datetime | None = None
     for shard in sight.shards:
         sent = shard.submitted_at
@@ -81,12 +82,12 @@ def starts_of(sight: Sight) -> Iterator[tuple[datetime, datetime | None]]:
             continue
         if busy_until is None or sent > busy_until:
             yield sent, shard.first_at
-        over = shard.ended_at or datetime.max.replace(tzinfo=UTC)
-        busy_until = over if busy_until is None else max(busy_until, over)
+        ended = shard.ended_at or datetime.max.replace(tzinfo=UTC)
+        busy_until = ended if busy_until is None else max(busy_until, ended)
 
 
 def work_of(input_tokens: float, output_tokens: float, weight: float = OUTPUT_WEIGHT) -> float:
-    """Tokens of a row as the time they take of an engine, in tokens of prompts."""
+    """Return a row's work in prompt tokens: input + weight · output."""
     return input_tokens + weight * output_tokens
 
 
@@ -99,7 +100,10 @@ def stints_of(
     since: datetime | None = None,
     weight: float = OUTPUT_WEIGHT,
 ) -> list[Stint]:
-    """When a backend had rows (since then), and how many it did, by looks at it; in order, none over another."""
+    """Return a backend's stints since `since`, sorted and without overlap.
+
+    They come from progress samples. For jobs without samples of work, they come from shards.
+    """
     by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
     for one in sight.progress:
         if since is None or one.at >= since:
@@ -109,25 +113,25 @@ def stints_of(
         if since is None or (shard.ended_at or now) >= since:
             of_job[shard.job_id].append(shard)
     found: list[Stint] = []
-    at_looks: set[JobId] = set()
+    sampled_jobs: set[JobId] = set()
     pauses = _pauses(sight, start, now)
     for job_id, samples in by_job.items():
         shards = of_job.get(job_id, [])
-        if live := _live(shards, samples, now):
+        if live := _current_sample(shards, samples, now):
             samples = [*samples, live]
-        seen = list(_of_samples(looks_at_work(samples, shards, now), series, weight))
-        if any(one.rows > 0 for one in _while_working(seen, pauses)):
-            at_looks.add(job_id)
-        found += seen
-    found = _while_working(merged(found), pauses)
+        job_stints = list(_stints_of_samples(samples_at_work(samples, shards, now), series, weight))
+        if any(one.rows > 0 for one in _without_starts(job_stints, pauses)):
+            sampled_jobs.add(job_id)
+        found += job_stints
+    found = _without_starts(merge(found), pauses)
     idle = {sent for sent, _ in starts_of(sight)}
-    between = [one for job_id, shards in of_job.items() if job_id not in at_looks for one in shards]
-    found = merged([*found, *_of_shards(between, idle, start, weight)])
-    return [_with_all_engines(one, sight) for one in found] if sight.most_engines else found
+    unsampled = [one for job_id, shards in of_job.items() if job_id not in sampled_jobs for one in shards]
+    found = merge([*found, *_stints_of_shards(unsampled, idle, start, weight)])
+    return [_scale_to_all_engines(one, sight) for one in found] if sight.most_engines else found
 
 
-def _with_all_engines(stint: Stint, sight: Sight) -> Stint:
-    """A stint as if all engines had run that may: with fewer, it says how fast each is, and no more."""
+def _scale_to_all_engines(stint: Stint, sight: Sight) -> Stint:
+    """Scale a stint as if all engines had run: fewer engines tell the speed of each."""
     seconds = sum(
         max(0.0, (min(one.seen_at, stint.end) - max(one.warm_at, stint.begin)).total_seconds())
         for one in sight.holds
@@ -139,15 +143,18 @@ def _with_all_engines(stint: Stint, sight: Sight) -> Stint:
 
 
 def _pauses(sight: Sight, start: float, now: datetime) -> list[tuple[datetime, datetime]]:
-    """When the engine started, from the rows that it was sent until the first of them was done."""
+    """Return the intervals in which the engine started: from rows sent until the first row is done."""
     return [
         (sent, first if first is not None else min(now, sent + timedelta(seconds=start)))
         for sent, first in starts_of(sight)
     ]
 
 
-def _while_working(stints: Sequence[Stint], pauses: Sequence[tuple[datetime, datetime]]) -> list[Stint]:
-    """The stints without those in which the engine started: that is no speed. One that does not come stands still."""
+def _without_starts(stints: Sequence[Stint], pauses: Sequence[tuple[datetime, datetime]]) -> list[Stint]:
+    """Return the stints without engine starts, which say nothing about speed.
+
+    If a start takes longer than assumed, the excess counts as a standstill.
+    """
     found, at = [], 0
     for one in stints:
         while at < len(pauses) and pauses[at][1] <= one.begin:
@@ -159,115 +166,120 @@ def _while_working(stints: Sequence[Stint], pauses: Sequence[tuple[datetime, dat
     return found
 
 
-def _live(shards: Sequence[Shard], samples: Sequence[ProgressSample], now: datetime) -> ProgressSample | None:
-    """How far a job is at this moment, where it runs there."""
+def _current_sample(
+    shards: Sequence[Shard], samples: Sequence[ProgressSample], now: datetime
+) -> ProgressSample | None:
+    """Return a job's progress now, from its shards, if it runs there."""
     if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
         return None
     last = samples[-1]
     rows = sum(done(shard) for shard in shards)
-    fed = sum(shard.provider_input_tokens for shard in shards)
-    told = sum(shard.provider_output_tokens for shard in shards)
+    input_tokens = sum(shard.provider_input_tokens for shard in shards)
+    output_tokens = sum(shard.provider_output_tokens for shard in shards)
     left = sum(unfinished(shard, shard.rows) for shard in shards if shard.state is ShardState.SUBMITTED)
     return ProgressSample(
-        last.job_id, last.series, last.backend, now, max(rows, last.done), left, max(fed, last.input_tokens),
-        max(told, last.output_tokens),
+        last.job_id, last.series, last.backend, now, max(rows, last.done), left, max(input_tokens, last.input_tokens),
+        max(output_tokens, last.output_tokens),
     )  # fmt: skip
 
 
-def looks_at_work(
+def samples_at_work(
     samples: Sequence[ProgressSample], shards: Sequence[Shard], now: datetime
 ) -> Iterator[tuple[ProgressSample, ProgressSample]]:
-    """Two looks in a row at a job that had enough to do all the time between them; `shards` are those it had there.
+    """Yield consecutive samples of a job that had enough rows to do all the time between them.
 
-    The last few rows do not say how fast an engine is, nor does a pause between two waves that it stands still.
+    `shards` are the job's shards there. The last few rows say nothing about speed, and a pause between two waves is
+    not a standstill.
     """
-    at_work = _at_work(shards, now)
-    begins = [begin for begin, _ in at_work]
+    intervals = _work_intervals(shards, now)
+    begins = [begin for begin, _ in intervals]
     for a, b in pairwise(samples):
         rows = max(0, b.done - a.done)
-        # Without rows and with nothing left to work on, as in back-off, it does not stand still.
-        if not (a.at < b.at <= a.at + GAP and a.left and b.left and b.left >= ENOUGH_LEFT * rows):
+        # An engine without rows left, as in back-off, does not stand still.
+        if not (a.at < b.at <= a.at + MAX_GAP and a.left and b.left and b.left >= MIN_LEFT_SHARE * rows):
             continue
         place = bisect_right(begins, a.at) - 1
-        if place < 0 or at_work[place][1] >= b.at:  # of shards so long ago that they are forgotten nothing is known
+        if place < 0 or intervals[place][1] >= b.at:  # before the oldest known shard, assume that it had rows
             yield a, b
 
 
-def _at_work(shards: Sequence[Shard], now: datetime) -> list[tuple[datetime, datetime]]:
-    """From when until when a job had rows at an engine. Between what follows at once there is no pause."""
+def _work_intervals(shards: Sequence[Shard], now: datetime) -> list[tuple[datetime, datetime]]:
+    """Return the intervals in which a job had rows at an engine."""
     found: list[tuple[datetime, datetime]] = []
     for begin, end in sorted((one.submitted_at, one.ended_at or now) for one in shards if one.submitted_at):
-        if found and begin <= found[-1][1] + NO_PAUSE:
+        if found and begin <= found[-1][1] + MAX_PAUSE:
             found[-1] = found[-1][0], max(found[-1][1], end)
         else:
             found.append((begin, end))
     return found
 
 
-def _of_samples(
-    looks: Iterable[tuple[ProgressSample, ProgressSample]], series: str, weight: float
+def _stints_of_samples(
+    pairs: Iterable[tuple[ProgressSample, ProgressSample]], series: str, weight: float
 ) -> Iterator[Stint]:
-    for a, b in looks:
+    for a, b in pairs:
         work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens, weight)
         yield Stint(a.at, b.at, max(0, b.done - a.done), max(0.0, work), float(a.series == series))
 
 
-def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float, weight: float) -> Iterator[Stint]:
-    """The same of jobs that were over between two looks, by their shards: it is no slower than that.
+def _stints_of_shards(
+    shards: Sequence[Shard], idle: Collection[datetime], start: float, weight: float
+) -> Iterator[Stint]:
+    """Yield the stints of jobs that ran between two polls, from their shards. Their rate is a lower bound.
 
-    Shards that were there together are one stretch: nobody knows in which order they were done. What was sent to an
-    engine that was `idle` waited for its start, until the first row was done; of a few rows nobody knows when that
-    was, and where they took little longer than a start does, they tell of that alone.
+    Overlapping shards are one stint, because the order of their rows is unknown. At an `idle` engine, the stint
+    begins when the first row is done. That time is unreliable for a few rows: if they took little longer than a
+    start, they only tell about the start.
     """
-    together: list[list[Shard]] = []
+    groups: list[list[Shard]] = []
     until = datetime.min.replace(tzinfo=UTC)
-    over = [shard for shard in shards if shard.submitted_at and shard.ended_at and done(shard)]
-    for shard in sorted(over, key=_sent):
-        if together and _sent(shard) < until:
-            together[-1].append(shard)
+    ended = [shard for shard in shards if shard.submitted_at and shard.ended_at and done(shard)]
+    for shard in sorted(ended, key=_sent_at):
+        if groups and _sent_at(shard) < until:
+            groups[-1].append(shard)
         else:
-            together.append([shard])
-        until = max(until, _ended(shard))
-    rows = [sum(map(done, group)) for group in together]
-    for group, many in zip(together, rows, strict=True):
-        if 2 * many < max(rows):
+            groups.append([shard])
+        until = max(until, _ended_at(shard))
+    rows = [sum(map(done, group)) for group in groups]
+    for group, rows_of_group in zip(groups, rows, strict=True):
+        if 2 * rows_of_group < max(rows):
             continue
-        sent, end = _sent(group[0]), max(map(_ended, group))
+        sent, end = _sent_at(group[0]), max(map(_ended_at, group))
         first = min((one.first_at for one in group if one.first_at is not None), default=None)
-        if sent in idle and first is not None and many >= ENOUGH_ROWS:
-            begin, least = min(first, end - AT_ONCE), 0.0
+        if sent in idle and first is not None and rows_of_group >= MIN_ROWS:
+            begin, least = min(first, end - MIN_SPAN), 0.0
         else:
             begin = sent + timedelta(seconds=start) if sent in idle else sent
             least = max(1.0, (begin - sent).total_seconds())
         if (end - begin).total_seconds() > least:
             work = sum(work_of(one.provider_input_tokens, one.provider_output_tokens, weight) for one in group)
-            yield Stint(begin, end, many, work)
+            yield Stint(begin, end, rows_of_group, work)
 
 
-def _sent(shard: Shard) -> datetime:
+def _sent_at(shard: Shard) -> datetime:
     assert shard.submitted_at is not None
     return shard.submitted_at
 
 
-def _ended(shard: Shard) -> datetime:
+def _ended_at(shard: Shard) -> datetime:
     assert shard.ended_at is not None
     return shard.ended_at
 
 
-def merged(stints: Iterable[Stint]) -> list[Stint]:
-    """Stints of several jobs as those of the engine: what ran at once is added up."""
+def merge(stints: Iterable[Stint]) -> list[Stint]:
+    """Merge stints of several jobs into stints of the engine: concurrent work is added."""
     ordered = sorted(stints, key=lambda one: one.begin)
     if all(a.end <= b.begin for a, b in pairwise(ordered)):
         return ordered
     marks = sorted({at for one in ordered for at in (one.begin, one.end)})
     found: list[Stint] = []
     running: list[Stint] = []
-    rest = iter(ordered)
-    coming = next(rest, None)
+    remaining = iter(ordered)
+    next_stint = next(remaining, None)
     for begin, end in pairwise(marks):
-        while coming is not None and coming.begin <= begin:
-            running.append(coming)
-            coming = next(rest, None)
+        while next_stint is not None and next_stint.begin <= begin:
+            running.append(next_stint)
+            next_stint = next(remaining, None)
         running = [one for one in running if one.end > begin]
         if running:
             seconds = (end - begin).total_seconds()

@@ -1,7 +1,7 @@
-"""What the planner is told, and what it answers: plain values.
+"""Inputs and results of the planner, as plain values.
 
-Money is Decimal dollars, times are aware UTC datetimes and lengths of time seconds. All rows of one planning are
-alike (one task and model, say): plan apart what costs or takes something else.
+Money is Decimal dollars. Times are aware UTC datetimes, lengths of time are seconds. All rows of one planning are
+alike: rows of another task or model are planned separately.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from orchestrator.policy.forecast import NORMAL, Pace, Turnaround
 
 DAY = 86_400.0
 ASSUMED_MARGIN = 120.0
-LEAST = 0.15
+MIN_ANSWER_SHARE = 0.15
+"""Smallest share of the time left that rows get, even if the margin would take more."""
 SLIPS = 0.003
-"""P(a cancel takes far longer than planned), where nothing of the kind was seen."""
-SURE, FINISH_SPREAD = 2.33, 0.5
-"""A margin is kept with 99 %; how far jobs are apart in how long they take to finish (a spread of the logarithm)."""
+"""Assumed P(a cancel takes far longer than planned)."""
+MARGIN_SIGMAS, FINISH_SPREAD = 2.33, 0.5
+"""The margin is the 99 % quantile (2.33 sigma) of a log-normal time to finish, with this spread of the logarithm."""
 
 
 class Cost(Struct, frozen=True):
-    """Dollars a row: what is expected, and what rows on the whole do not exceed (95 %)."""
+    """Dollars per row: the expected value, and the 95 % quantile of the mean over many rows."""
 
     p50: Decimal
     p95: Decimal
@@ -34,17 +35,17 @@ NOTHING = Cost(Decimal(0), Decimal(0))
 
 
 CostSteps = tuple[tuple[float, Cost], ...]
-"""What a row costs from later on: seconds from now, and the cost from then on."""
+"""Later prices of a row: (seconds from now, cost from then on)."""
 
 
 class BatchOption(Struct, frozen=True):
-    """A hosted Batch API: cheap, done at a time of its own.
+    """A hosted Batch API: cheap, but with an uncertain turnaround.
 
-    `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`, and with a
-    chance of one half no more than `cancel_usual` (None: as many). It keeps the
-    share `kept` of them, less where it is rerouted sooner than batches usually are done. `room` rows fit what may
-    be enqueued there at once (None: any number), `behind` those that others have there now. A batch expires after
-    `window` seconds. The provider has been `silent` for so many seconds. `objection` says why none may be sent.
+    After a cancel, rows are free within `cancel_seconds` (95 %) and within `cancel_usual` (median; None: the same).
+    With probability `slips`, it takes far longer. `kept` is the share of unfinished rows that a cancelled batch has
+    done; less before the median turnaround. `room` is the quota of enqueued rows (None: no limit); other jobs use
+    `behind` of it. A batch expires after `window` seconds. The provider has not answered for `silent` seconds.
+    `objection` is the reason not to send rows, or None.
     """
 
     backend: str
@@ -63,11 +64,10 @@ class BatchOption(Struct, frozen=True):
 
 
 class SynchronousOption(Struct, frozen=True):
-    """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
+    """A route that answers row by row: our own server before a local engine, or before a flex or realtime tier.
 
-    The `pace` counts as `ahead` what other jobs have there that goes first. Rows that leave it are free after
-    `cancel_seconds`. A `timed` one is paid by the hour: if it is twice as fast, a row costs half. `cost_steps` say
-    when its price changes.
+    `pace.ahead` counts the rows of other jobs that go first. Rows taken back are free after `cancel_seconds`. A
+    `timed` option is paid by the hour, so a row costs half at twice the speed. `cost_steps` are its later prices.
     """
 
     backend: str
@@ -84,7 +84,7 @@ Option = BatchOption | SynchronousOption
 
 
 class Claim(Struct, frozen=True):
-    """Rows of other jobs, now at `source`, that may come to need the same routes and would go first; with which P."""
+    """Rows of other jobs, now at `source`, that may need the same routes, with their chance. They go first."""
 
     source: str
     rows: int
@@ -92,10 +92,10 @@ class Claim(Struct, frozen=True):
 
 
 class Terms(Struct, frozen=True):
-    """What the job asks for. `budget` is what may still be spent on these rows.
+    """The job's requirements. `budget` is the money left for these rows.
 
-    `target` is the P(all rows done by the deadline) that a plan must reach. With `late_cost`, dollars an hour late,
-    the deadline has its price instead. `margin` seconds lie between the last row's answer and the finished job.
+    `target` is the P(all rows done by the deadline) that a plan must reach. `late_cost`, in dollars per hour late,
+    replaces the target by a price. `margin` is the time from the last answer to the finished job, in seconds.
     """
 
     deadline: datetime
@@ -106,26 +106,29 @@ class Terms(Struct, frozen=True):
     margin: float = ASSUMED_MARGIN
 
     def seconds(self, now: datetime) -> float:
-        """Until when rows have to be answered, in seconds; negative once the deadline is over.
+        """Return the seconds left to answer rows: until the deadline less the margin. Negative after the deadline.
 
-        In the last minutes, where the margin leaves next to nothing, as soon as can be.
+        At least 15 % of the time left remains, however long the margin is.
         """
         left = (self.deadline - now).total_seconds()
-        return max(left - self.margin, LEAST * left) if left > 0 else left
+        return max(left - self.margin, MIN_ANSWER_SHARE * left) if left > 0 else left
 
     def finishes(self, now: datetime) -> float:
-        """P(the job is finished in time, once its rows are answered by then): less than 1 within the margin."""
+        """Return P(the job finishes in time), if its rows are answered within `seconds(now)`.
+
+        It is below 1 if the time left is shorter than the margin allows.
+        """
         left = (self.deadline - now).total_seconds()
-        if left <= 0 or left - self.margin >= LEAST * left:
+        if left <= 0 or left - self.margin >= MIN_ANSWER_SHARE * left:
             return 1.0
-        spare = left * (1.0 - LEAST)
-        return NORMAL.cdf(SURE + math.log(spare / self.margin) / FINISH_SPREAD)
+        spare = left * (1.0 - MIN_ANSWER_SHARE)
+        return NORMAL.cdf(MARGIN_SIGMAS + math.log(spare / self.margin) / FINISH_SPREAD)
 
 
 class Running(Struct, frozen=True):
-    """A batch that runs: `rows` have no result yet, and it was sent at `submitted_at`.
+    """A running batch with `rows` rows that have no result yet.
 
-    One that `is_over` has done them, and its answers are waited for: it is paid for, whatever becomes of them.
+    If `is_over`, the provider has done the rows and orch waits for their files. They are paid for in any case.
     """
 
     batch: str
@@ -136,13 +139,12 @@ class Running(Struct, frozen=True):
 
 
 class Open(Struct, frozen=True):
-    """A job's rows without an outcome, and where they are.
+    """A job's rows without an outcome, by place.
 
-    `waiting` rows may go anywhere. `rerouted` ones came back from a batch that was cancelled for the deadline, and go
-    to no other one; `coming` are still in such batches, expected by `coming_at`. `synchronous` counts
-    rows by the backend that works on them. A row that runs in two places stands at the synchronous one only. `later`
-    rows are made of the answers to these, for `later_cost` all together where they are not like these. `claims` are
-    what other jobs may come to need.
+    `waiting` rows may go anywhere. `rerouted` rows came back from a cancelled batch and go to no other batch.
+    `coming` rows are still in cancelled batches, and are free by `coming_at`. `synchronous` counts rows by backend. A
+    row in two places counts at the synchronous backend only. `later` rows will be made from these answers; they cost
+    `later_cost` in total, or as much as these rows if it is None. `claims` are the possible needs of other jobs.
     """
 
     waiting: int = 0
@@ -157,7 +159,7 @@ class Open(Struct, frozen=True):
 
 
 class Route(Struct, frozen=True):
-    """A backend that takes so many rows; `chance` is P(they are done there by the deadline, without a reroute)."""
+    """A backend that takes `rows` rows. `chance` is P(done there by the deadline, without a reroute)."""
 
     backend: str
     rows: int
@@ -169,7 +171,7 @@ class Route(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A backend that takes none, and why; the figures are those of all rows there, None where they say nothing."""
+    """A backend that takes no rows, and the reason. The figures are for all rows there, or None if unknown."""
 
     backend: str
     reason: str
@@ -180,9 +182,9 @@ class Refusal(Struct, frozen=True):
 
 
 class Reroute(Struct, frozen=True):
-    """At `at`, batches that still run are cancelled and their leftovers go `to` these backends, the cheapest first.
+    """Batches that still run at `at` are cancelled, and their leftovers go `to` these backends, cheapest first.
 
-    `needed` is the P(that it comes to this).
+    `needed` is the P(a reroute is necessary).
     """
 
     at: datetime
@@ -191,9 +193,9 @@ class Reroute(Struct, frozen=True):
 
 
 class PlanVerdict(Struct, frozen=True):
-    """Whether the plan keeps the terms; where not, which one breaks, and the nearest that would hold.
+    """Says if the plan meets the terms; otherwise the reason, and the nearest terms that a plan would meet.
 
-    `deadline` is the earliest that holds within the budget, `budget` the least that holds the deadline.
+    `deadline` is the earliest feasible one within the budget, `budget` the smallest feasible one for the deadline.
     """
 
     holds: bool
@@ -202,7 +204,7 @@ class PlanVerdict(Struct, frozen=True):
     budget: Decimal | None = None
 
     def nearest(self) -> list[tuple[str, str]]:
-        """What would hold, as options of the command line."""
+        """Return the feasible terms as command-line options."""
         found = []
         if self.deadline is not None:
             found.append(("--deadline", self.deadline.astimezone().isoformat(timespec="minutes")))
@@ -213,8 +215,10 @@ class PlanVerdict(Struct, frozen=True):
 
 
 class Probe(Struct, frozen=True):
-    """A few rows that go to a route to learn how fast it is: one long unused, or never measured; they cost `at_most`
-    (95 %)."""
+    """A few rows that measure a route: one never measured, or one long unused.
+
+    `at_most` is the 95 % quantile of their cost.
+    """
 
     backend: str
     rows: int
@@ -223,7 +227,7 @@ class Probe(Struct, frozen=True):
 
 
 class FirstRow(Struct, frozen=True):
-    """A row that is asked at a backend before its batch; `at_most` are dollars, None if its answer has no bound."""
+    """A row asked at a backend before its batch. `at_most` is in dollars; None if its answer has no length limit."""
 
     backend: str
     model: str
@@ -231,13 +235,12 @@ class FirstRow(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """Where the rows go. `at_most` holds for the dearest candidate plan that the plan may take; the budget covers it.
+    """The routes of a job's rows, with cost, time and chance.
 
-    All is done by `done_p50` and `done_p95` with these chances, None where nobody can say.
-
-    Without routes there is no way, or none that the budget pays for. A `probe` takes some of
-    the rows. `first_rows` are asked before the batches. Rows wait until `starts_at`, when a price falls; None: they
-    are sent now.
+    `at_most` is the 95 % quantile of the cost, including a reroute; the budget covers it. `done_p50` and `done_p95`
+    are quantiles of the time at which all rows are done; None if unknown. Without routes, no plan exists within the
+    budget. The rows of `probe` are part of the plan. `first_rows` are asked before the batches. Rows wait until
+    `starts_at`, when a price falls; if it is None, they are sent now.
     """
 
     routes: tuple[Route, ...]
@@ -255,7 +258,10 @@ class Plan(Struct, frozen=True):
 
 
 class Send(Struct, frozen=True):
-    """Rows that go to a backend: of those `waiting` or `rerouted` where `source` is None, else from that backend."""
+    """An order to send rows to a backend.
+
+    If `source` is None, they are `waiting` or `rerouted` rows; otherwise they leave the backend `source`.
+    """
 
     rows: int
     backend: str
@@ -263,11 +269,11 @@ class Send(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """What to do at this look: cancel batches, send rows; where there is neither, go on. Look again at `next_look`.
+    """Orders of a replanning: batches to cancel and rows to send.
 
-    `chance` is P(all rows done by the deadline) and
-    `expected` what the open rows will cost, both if this is done; `reroute` is when batches that run on would be
-    rerouted. With `waits`, the rows that are not sent wait on purpose.
+    Without orders, nothing changes until `next_look`. `chance` is P(all rows done by the deadline) and `expected` the
+    cost of the open rows, both after these orders. `reroute` is the planned reroute of batches that keep running. If
+    `waits`, the rows that are not sent wait on purpose.
     """
 
     cancel: tuple[str, ...]
@@ -281,7 +287,7 @@ class Decision(Struct, frozen=True):
 
 
 class Outlook(Struct, frozen=True):
-    """How a job stands: P(all rows done by the deadline), what the open rows should cost, and the reroute."""
+    """State of a job: P(all rows done by the deadline), expected cost of the open rows, and the planned reroute."""
 
     chance: float
     expected: Decimal
