@@ -84,11 +84,11 @@ def bare(folder: Path) -> None:
 def ours(folder: Path, *, finish: bool) -> None:
     """What `orch submit` does, and the sharding that the engine does next."""
     from orchestrator.core.clock import now
+    from orchestrator.pipeline.admission import BatchRoom
     from orchestrator.pipeline.backend_set import open_handle
     from orchestrator.pipeline.build import intake
     from orchestrator.pipeline.plan.orders import Sending
     from orchestrator.pipeline.submit import rows_to_shards
-    from orchestrator.pipeline.submit.admission import BatchRoom
     from orchestrator.settings.backends import LocalBackend
     from orchestrator.settings.config import load
     from orchestrator.settings.discovery import Place

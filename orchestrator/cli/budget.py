@@ -16,7 +16,7 @@ from orchestrator.reports.listings import standing_json
 @json_option
 def budget(as_json: bool) -> int:
     """Show each budget in orch.toml: spent, at most still owed for batches in flight, left, and when it renews."""
-    from orchestrator.pipeline.submit.budget import SharedBudgets
+    from orchestrator.pipeline.budget import SharedBudgets
 
     with opened() as context:
         standings = SharedBudgets(context.store, context.config, now).standings()

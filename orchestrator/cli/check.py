@@ -27,9 +27,9 @@ from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.library.context import is_current, say_keys
 from orchestrator.pipeline.backend_handles import Prices
-from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.dialect import describe
 from orchestrator.policy.endpoints import CHAT, EMBEDDINGS
 from orchestrator.policy.model_names import resolve_model

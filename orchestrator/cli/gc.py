@@ -14,8 +14,8 @@ from orchestrator.core.counts import number_of
 from orchestrator.library.context import Context, opened
 
 if TYPE_CHECKING:
+    from orchestrator.pipeline.disk import Use
     from orchestrator.pipeline.gc.backup import BackupContents
-    from orchestrator.pipeline.gc.disk import Use
     from orchestrator.pipeline.gc.sweep import Swept
 
 MOST_KEPT = 20

@@ -124,7 +124,7 @@ def scope_options(function: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(function)
     def command(limit: int | None, only: tuple[str, ...], tasks: tuple[str, ...], **others: Any) -> int:
-        from orchestrator.pipeline.build.selection import Scope
+        from orchestrator.pipeline.selection import Scope
 
         return function(scope=Scope(limit, only, tasks), **others)
 

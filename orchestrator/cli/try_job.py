@@ -24,8 +24,8 @@ from orchestrator.library.context import Context, ready, say_exposure
 from orchestrator.pipeline.build.intake import Options, kind_of, read_spec
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
-from orchestrator.pipeline.build.selection import Scope, sampled
 from orchestrator.pipeline.plan.synchronous_backends import at_once
+from orchestrator.pipeline.selection import Scope, sampled
 from orchestrator.reports.plans import plan_json
 from orchestrator.reports.trials import Trial, WholeJob, trial_rows
 

@@ -13,6 +13,9 @@ from typing import BinaryIO
 
 from orchestrator.core import permissions
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Numbers of the errors that mean a full disk, or a file that may grow no further."""
+
 
 @contextmanager
 def durable(path: Path, *, for_user: bool = False) -> Iterator[BinaryIO]:

@@ -22,7 +22,7 @@ from orchestrator.daemon.replica.home_replica import HomeReplica
 from orchestrator.daemon.replica.paid_calls import behind_replica
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet, handle_of, open_handle
-from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.server.host import ServerThread, socket_path
 from orchestrator.server.memory_limits import BODY_MEMORY
 from orchestrator.server.settings import Settings

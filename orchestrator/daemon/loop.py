@@ -45,12 +45,12 @@ from orchestrator.daemon.settings_in_force import digest_of, keep, other_setting
 from orchestrator.daemon.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.pipeline.build.builds import Builds
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
-from orchestrator.pipeline.submit.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
 from orchestrator.settings.backends import OwnBackend

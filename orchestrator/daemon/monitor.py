@@ -20,8 +20,8 @@ from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import shortened
 from orchestrator.daemon.channels import Channel, Message, channels
 from orchestrator.daemon.health import down_for, lost
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.plan.planning import Planning
-from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy import alerts
 from orchestrator.policy.alerts import Alert, AlertKind, MonitoredJob, Notice, Trouble
 from orchestrator.reports.night import night_of

@@ -125,8 +125,8 @@ class Context(CommandSettings):
             return None
         if (settings := self.readable) is None:
             return None
+        from orchestrator.pipeline.budget import SharedBudgets
         from orchestrator.pipeline.plan.planning import Planning
-        from orchestrator.pipeline.submit.budget import SharedBudgets
 
         at, left = now(), SharedBudgets(self.store, settings, now).left
         return Planning(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()

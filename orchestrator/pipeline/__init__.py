@@ -4,7 +4,7 @@
     plan      which backend gets the rows, and when to plan again
     submit    rows → shards (`rows_to_shards`) → batches (`batch_creation`), as far as
               `admission` lets them go; one row goes before a batch of unproven requests (`preflight`)
-    collect   batches polled until they are over (`poll`, `track`), result files until they are whole (`fetch`),
+    collect   batches polled until they are over (`polls`, `poll`), result files until they are whole (`fetch`),
               outcomes of rows (`settling`, `unanswered`, `reask`), the request about a long document's parts
               (`reduce`), clean-up at backends (`remote_cleanup`, `late_answers`)
     finish    outcomes → one file in input order, delivered as the job file says
@@ -35,27 +35,29 @@ from orchestrator.core.errors import (
 from orchestrator.core.events import PROBE, EventKind
 from orchestrator.core.model import NIGHT, CancelCode, Job, RequestState
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
-from orchestrator.pipeline import succession
+from orchestrator.pipeline import budget, succession
 from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.builds import Builds, RecordedJob, build_recorded, carried_out
 from orchestrator.pipeline.build.room import give_back
-from orchestrator.pipeline.collect import common_refusals, reduce, track
+from orchestrator.pipeline.collect import common_refusals, reduce
 from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
 from orchestrator.pipeline.collect.take_over import TakeOver
 from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.finish.confidences import checks_of as checks_of
 from orchestrator.pipeline.finish.delivery import Gate
 from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
+from orchestrator.pipeline.plan import canary
 from orchestrator.pipeline.plan.forecasts import turnarounds
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
+from orchestrator.pipeline.polls import PollSchedule
 from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.shard_steps import ShardSteps
-from orchestrator.pipeline.submit import budget, canary, prerequisites, rows_to_shards
+from orchestrator.pipeline.submit import prerequisites, rows_to_shards
 from orchestrator.policy import row_errors
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner.observed import silence
@@ -102,7 +104,7 @@ class Pipeline:
         self._replan_timer = ReplanTimer()
 
     @property
-    def polls(self) -> track.PollSchedule:
+    def polls(self) -> PollSchedule:
         """Schedule of batch polls."""
         return self._batches.polls
 
@@ -231,10 +233,7 @@ class Pipeline:
         if job.cancel_requested_at is not None or not (pending or open_rows):
             return False
         self._give_up(pending)
-        late = "the deadline passed before the row ran"
-        return self._store.rows.end_open(job.id, RequestState.EXPIRED, "batch_expired", late, now) > 0 or bool(
-            pending
-        )
+        return self._store.rows.end_open(job.id, RequestState.EXPIRED, *row_errors.TOO_LATE, now) > 0 or bool(pending)
 
     def _give_up(self, pending: list[Shard]) -> None:
         """Give up unsent shards; the caller ends their rows."""

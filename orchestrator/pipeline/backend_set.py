@@ -15,15 +15,15 @@ from orchestrator.backends.openai import OpenAIBatches
 from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job
+from orchestrator.pipeline import disk
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build.reuse import Asked, asked_of
 from orchestrator.pipeline.dialects import recipient_of
-from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
-from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.settings.backends import Backend as BackendSettings
 from orchestrator.settings.backends import OwnServer, TimedBackend
 from orchestrator.settings.config import Config, ReadingSettings

@@ -41,6 +41,9 @@ class ProviderCalls(Protocol):
         Raises what the stage raised. Of the stages that are `alone`, a backend runs one at a time.
         """
 
+    def collect(self, key: str) -> Done[Any] | None:
+        """Return the result of the stage under `key`; None until it is over. Raises what the stage raised."""
+
     def is_busy(self, key: str) -> bool:
         """True if a stage under this key is under way, or over and not picked up."""
 
@@ -60,6 +63,10 @@ class Inline:
     def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
         """Run the stage."""
         return Done(stage())
+
+    def collect(self, key: str) -> Done[Any] | None:
+        """Return None: a stage's result was returned when it was begun."""
+        return None
 
     def is_busy(self, key: str) -> bool:
         """Return False."""
@@ -110,11 +117,16 @@ class Threads:
     def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
         """See `ProviderCalls`."""
         with self._lock:
-            task = self._tasks.get(key)
-            if task is None:
+            if key not in self._tasks:
                 self._begin(_Task(backend, key, stage, alone))
                 return None
-            if not task.is_over:
+        return self.collect(key)
+
+    def collect(self, key: str) -> Done[Any] | None:
+        """See `ProviderCalls`."""
+        with self._lock:
+            task = self._tasks.get(key)
+            if task is None or not task.is_over:
                 return None
             del self._tasks[key]
         if task.error is not None:

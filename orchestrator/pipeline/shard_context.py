@@ -12,12 +12,11 @@ from orchestrator.core.errors import AccountError, BackendBusy, BackendError, Ba
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardId, ShardState
+from orchestrator.pipeline import budget, polls
+from orchestrator.pipeline.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet
-from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.provider_calls import Done, Inline, ProviderCalls
-from orchestrator.pipeline.submit import budget
-from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.policy import evidence, poll_schedule
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings.home import Home
@@ -47,7 +46,7 @@ class ShardWork:
         self.now = now
         self.provider_calls = provider_calls
         self.admission_control = AdmissionControl(store, now)
-        self.polls = track.PollSchedule()
+        self.polls = polls.PollSchedule()
         self._inline = Inline()
         self._begun: dict[ShardId, ShardState] = {}
 

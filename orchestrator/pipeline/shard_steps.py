@@ -11,12 +11,12 @@ from datetime import timedelta
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
+from orchestrator.pipeline.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.collect import settling
 from orchestrator.pipeline.collect.gather import Gather
 from orchestrator.pipeline.collect.poll import BatchPolling
 from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.submit.dispatch import Dispatch
 from orchestrator.pipeline.submit.preflight import Preflights
 

@@ -33,14 +33,17 @@ class InFlight(Struct, frozen=True):
     batches_last_hour: int = 0
 
 
-class Learned(Struct, frozen=True):
-    """Lessons from refusals.
+class LearnedLimit(Struct, frozen=True):
+    """LearnedLimit limits of a model at a backend.
 
-    `limit` in tokens holds for a day from `learned_at`; nothing is sent before `hold_until`. `strikes` counts the
-    pauses since the last accepted shard; `reason` is for people.
+    `enqueued_tokens` holds for a day from `learned_at`, `max_rows` for good; nothing is sent before `hold_until`.
+    `strikes` counts the pauses since the last accepted shard; `reason` is for people.
     """
 
-    limit: int | None = None
+    backend: str
+    model: str
+    enqueued_tokens: int | None = None
+    max_rows: int | None = None
     learned_at: datetime | None = None
     hold_until: datetime | None = None
     strikes: int = 0
@@ -53,11 +56,11 @@ class Split(Struct, frozen=True):
     reason: str
 
 
-def current(learned: Learned, now: datetime) -> Learned:
+def current(learned: LearnedLimit, now: datetime) -> LearnedLimit:
     """Return what still holds: quotas are raised and lowered, so a limit is learned anew each day."""
     if learned.learned_at is not None and now < learned.learned_at + LEARNED_FOR:
         return learned
-    return replace(learned, limit=None, learned_at=None)
+    return replace(learned, enqueued_tokens=None, learned_at=None)
 
 
 def effective(declared: int | None, learned: int | None) -> int | None:
@@ -89,7 +92,7 @@ def hold(
     limit: int | None,
     batches_per_hour: int | None,
     in_flight: InFlight,
-    learned: Learned,
+    learned: LearnedLimit,
     now: datetime,
 ) -> str | Split | None:
     """Return what a shard waits for, or that it must be split; None if it may be sent.
@@ -100,7 +103,7 @@ def hold(
         return f"{learned.reason}; retried after {learned.hold_until:%H:%M} UTC"
     if batches_per_hour is not None and in_flight.batches_last_hour >= batches_per_hour:
         return f"queued behind quota: hourly limit of {number_of(batches_per_hour, 'batch')} reached"
-    limit = effective(limit, learned.limit)
+    limit = effective(limit, learned.enqueued_tokens)
     if limit is None or in_flight.tokens + tokens <= limit:
         return None
     if tokens > limit and rows > 1:
@@ -117,8 +120,8 @@ def hold(
 
 
 def refused(
-    learned: Learned, *, limit: int | None, in_flight_tokens: int, shard_tokens: int, reason: str, now: datetime
-) -> Learned:
+    learned: LearnedLimit, *, limit: int | None, in_flight_tokens: int, shard_tokens: int, reason: str, now: datetime
+) -> LearnedLimit:
     """Return what is known after a backend had no room for a shard, beside what was in flight without it.
 
     `limit` is the stated limit. If that explains the refusal, together with what was there, `hold` respects it and no
@@ -127,16 +130,16 @@ def refused(
     """
     total = in_flight_tokens + shard_tokens
     if limit is not None:
-        learned = replace(learned, limit=limit, learned_at=now)
+        learned = replace(learned, enqueued_tokens=limit, learned_at=now)
         if in_flight_tokens and total > limit:
             return replace(learned, reason=f"queued behind quota: {reason}")
     elif in_flight_tokens:
-        learned = replace(learned, limit=max(in_flight_tokens, total * 9 // 10), learned_at=now)
+        learned = replace(learned, enqueued_tokens=max(in_flight_tokens, total * 9 // 10), learned_at=now)
     ours = f"{amount(in_flight_tokens)} tokens" if in_flight_tokens else "nothing"
     return wait(learned, f"queued behind quota: {reason} ({ours} enqueued by us)", None, now)
 
 
-def wait(learned: Learned, reason: str, retry_after: float | None, now: datetime) -> Learned:
+def wait(learned: LearnedLimit, reason: str, retry_after: float | None, now: datetime) -> LearnedLimit:
     """Send nothing for a while: a minute at first, doubled each time, up to half an hour.
 
     `retry_after` is the minimum, in seconds, if the backend asked for it. A fifth is random, so that clients that
@@ -147,7 +150,7 @@ def wait(learned: Learned, reason: str, retry_after: float | None, now: datetime
     return replace(learned, hold_until=now + timedelta(seconds=seconds), strikes=learned.strikes + 1, reason=reason)
 
 
-def accepted(learned: Learned) -> Learned:
+def accepted(learned: LearnedLimit) -> LearnedLimit:
     """Return what is known after the backend accepted a shard: pauses start over, a limit lasts its day."""
     return replace(learned, hold_until=None, strikes=0, reason="")
 

@@ -308,6 +308,10 @@ def _rule_of(status: int) -> Rule:
     return _BY_STATUS.get(status, REFUSED if 400 <= status < 500 else FAILED)
 
 
+TOO_LATE = ("batch_expired", "the deadline passed before the row ran")
+"""Code and message for rows that a missed deadline leaves behind."""
+
+
 def cancelled(job: Job) -> tuple[str, str]:
     """Return the code and message for unanswered rows of a cancelled job."""
     code = "budget_exhausted" if job.cancel_code == CancelCode.BUDGET else "cancelled"

@@ -11,8 +11,8 @@ from orchestrator.settings.backends import LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
 
 if TYPE_CHECKING:
+    from orchestrator.policy.quota import LearnedLimit
     from orchestrator.store import Store
-    from orchestrator.store.limits import LearnedLimit
     from orchestrator.store.refused_fields import LearnedField
 
 NEWEST = 200

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, JobId, Price
-from orchestrator.pipeline.build.selection import names_document, nearest
 from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.merge import ResultLines
+from orchestrator.pipeline.selection import names_document, nearest
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.endpoints import messages_of
 from orchestrator.policy.grounding import GroundedQuote, read_quotes

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 
+from orchestrator.core.atomic import NO_ROOM
 from orchestrator.core.errors import StorageError
 
 log = logging.getLogger(__name__)
 
-DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE})
+DISK = NO_ROOM | {errno.EROFS, errno.EMFILE, errno.ENFILE}
 """Errors that affect every batch: no space, no descriptors. Other errors concern one file."""
 
 

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from msgspec import Struct
 from sqlalchemy import select
 
+from orchestrator.policy.quota import LearnedLimit
 from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import limits
-
-
-class LearnedLimit(Struct, frozen=True):
-    """Learned limits of a model at a backend.
-
-    `enqueued_tokens` and `max_rows` are its maximum, `hold_until` ends a pause, `strikes` counts the refusals since
-    it last accepted something, `reason` is for people.
-    """
-
-    backend: str
-    model: str
-    enqueued_tokens: int | None = None
-    max_rows: int | None = None
-    learned_at: datetime | None = None
-    hold_until: datetime | None = None
-    strikes: int = 0
-    reason: str = ""
 
 
 class LearnedLimits:

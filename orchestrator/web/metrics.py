@@ -23,7 +23,7 @@ from orchestrator.core.shards import ShardState
 from orchestrator.daemon.lock import running_daemon
 from orchestrator.daemon.replica.status_file import read_status
 from orchestrator.daemon.telemetry import sent
-from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetStanding
 from orchestrator.policy.calibration import calibrate

@@ -17,7 +17,7 @@ from sqlalchemy import text
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy.budgets import BudgetMark
 from orchestrator.policy.sharding import Range
 from orchestrator.settings import config

@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.core.model import Forecast, Job, RequestState, Span
 from orchestrator.core.shards import ShardState
-from orchestrator.pipeline.submit import canary
-from orchestrator.pipeline.submit.canary import Stage
+from orchestrator.pipeline.plan import canary
+from orchestrator.pipeline.plan.canary import Stage
 from orchestrator.store import Store
 from orchestrator.store.quality import Quality
 from tests.support.stored import NOW, SPEC, failed, job, later, row, settle, sharded, succeeded

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from orchestrator.core.errors import OrchError, StateConflict
 from orchestrator.core.model import JobId
 from orchestrator.core.shards import TRANSITIONS, HoldCode, ShardState
+from orchestrator.policy.quota import LearnedLimit
 from orchestrator.policy.sharding import Range
 from orchestrator.store import Store
-from orchestrator.store.limits import LearnedLimit
 from tests.support.stored import CHAT, NOW, added, job, later, ranges, row, settle, shard, sharded, succeeded
 
 

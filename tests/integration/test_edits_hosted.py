@@ -12,7 +12,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job, RequestState
 from orchestrator.daemon import manual_actions
-from orchestrator.pipeline.build.selection import Scope
+from orchestrator.pipeline.selection import Scope
 from orchestrator.pipeline.succession import Edited
 from tests.emulator.driving import chat_line, jsonl
 from tests.support.hostedjob import HOUR, MINUTE, MODEL, Desk, cost_of, script

@@ -20,9 +20,10 @@ from orchestrator.core.counts import Counts
 from orchestrator.core.engines import EngineRates
 from orchestrator.core.errors import RefusedError, StorageError
 from orchestrator.core.model import CancelCode, JobId, RequestState
+from orchestrator.pipeline import disk
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.build_report import BuildReport
-from orchestrator.pipeline.gc import disk, sweep
+from orchestrator.pipeline.gc import sweep
 from orchestrator.pipeline.gc.benches import note_applied
 from orchestrator.policy.retention import JobFate
 from orchestrator.settings.config import Retention

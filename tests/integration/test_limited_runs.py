@@ -20,10 +20,10 @@ from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Sch
 from orchestrator.daemon.scheduler import Scheduler
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.build.intake import How, Intake, Options
-from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.build.validate import check_file
 from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.gc.sweep import gc
+from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.reports.job_names import job_named
 from orchestrator.reports.night_reader import night_report

@@ -14,8 +14,8 @@ from orchestrator.core.errors import OrchError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import ShardState
 from orchestrator.daemon import provider_webhooks as webhooks
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.gc.sweep import Daily
-from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.settings.config import load
 from tests.support.hostedjob import HOUR, KEY, MINUTE, RATES, Desk, plain, settings_of, table, write_toml
 

@@ -13,11 +13,11 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
+from orchestrator.pipeline.admission import BatchRoom
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
 from orchestrator.pipeline.submit import rows_to_shards
-from orchestrator.pipeline.submit.admission import BatchRoom
 from tests.support.hostedjob import HOUR, Desk, cost_of, plain, row
 
 JOB = """\

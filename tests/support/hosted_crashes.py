@@ -28,9 +28,9 @@ from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.plan.prices import prices_of
-from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.settings.backends import AnthropicBackend as AnthropicSettings
 from orchestrator.settings.backends import Backend, HostedBackend
 from orchestrator.settings.config import Config, ModelPrice, RateSettings

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Outcome, Price, Usage
 from orchestrator.core.shards import Shard, ShardState
+from orchestrator.pipeline import budget
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.submit import budget
 from tests.support.handles import handle
 from tests.support.stored import job, shard
 

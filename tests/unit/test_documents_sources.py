@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, files, survey
-from orchestrator.pipeline.build.selection import Scope
+from orchestrator.pipeline.selection import Scope
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import fields_of, read, readers
 

@@ -13,7 +13,7 @@ from orchestrator.policy.quota import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     InFlight,
-    Learned,
+    LearnedLimit,
     Split,
     accepted,
     amount,
@@ -28,12 +28,21 @@ from orchestrator.policy.quota import (
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
 M = 1_000_000
-EMPTY, NOTHING = InFlight(), Learned()
+
+
+def learned_limit(
+    tokens: int | None = None, learned_at: datetime | None = None, hold_until: datetime | None = None,
+    strikes: int = 0, reason: str = "",
+) -> LearnedLimit:  # fmt: skip
+    return LearnedLimit("openai", "gpt-x", tokens, None, learned_at, hold_until, strikes, reason)
+
+
+EMPTY, NOTHING = InFlight(), learned_limit()
 
 
 def ask(
     tokens: int, rows: int = 10, *, limit: int | None = 2 * M, hourly: int | None = None,
-    there: InFlight = EMPTY, learned: Learned = NOTHING, now: datetime = NOW,
+    there: InFlight = EMPTY, learned: LearnedLimit = NOTHING, now: datetime = NOW,
 ) -> str | Split | None:  # fmt: skip
     return hold(
         tokens, rows, model="gpt-x", limit=limit, batches_per_hour=hourly, in_flight=there, learned=learned, now=now
@@ -73,15 +82,15 @@ TABLE = {
     ),
     "one batch less": (ask(1, hourly=2000, there=there(5, 1999)), None),
     "what was learned is less": (
-        ask(M, there=there(M // 2), learned=Learned(M, NOW)),
+        ask(M, there=there(M // 2), learned=learned_limit(M, NOW)),
         "queued behind quota: 500k of 1M tokens of gpt-x are enqueued, 1M more do not fit",
     ),
-    "what was learned is more": (ask(300_000, there=there(1_900_000), learned=Learned(5 * M, NOW)), FULL),
+    "what was learned is more": (ask(300_000, there=there(1_900_000), learned=learned_limit(5 * M, NOW)), FULL),
     "a pause": (
-        ask(1, learned=Learned(hold_until=NOW + timedelta(minutes=3), reason="rate limited")),
+        ask(1, learned=learned_limit(hold_until=NOW + timedelta(minutes=3), reason="rate limited")),
         "rate limited; retried after 14:03 UTC",
     ),
-    "the pause is over": (ask(1, learned=Learned(hold_until=NOW, reason="rate limited")), None),
+    "the pause is over": (ask(1, learned=learned_limit(hold_until=NOW, reason="rate limited")), None),
 }
 
 
@@ -100,7 +109,7 @@ def test_the_limit_is_never_passed_and_everything_goes_in_the_end(
     shards: list[tuple[int, int, bool]], declared: int, taught: int | None
 ) -> None:
     """Shards want to go in turn; before each, a batch may end. One that has to wait waits until one ends."""
-    learned = Learned(taught, NOW)
+    learned = learned_limit(taught, NOW)
     limit = min(declared, taught or declared)
     running: list[tuple[int, int]] = []
     for tokens, rows, one_ends in shards:
@@ -133,7 +142,7 @@ def test_more_room_never_holds_what_less_room_lets_go(
         assert ask(tokens, rows, limit=None, there=there(flying)) is None
 
 
-def refuse(limit: int | None, in_flight: int, shard: int, learned: Learned = NOTHING) -> Learned:
+def refuse(limit: int | None, in_flight: int, shard: int, learned: LearnedLimit = NOTHING) -> LearnedLimit:
     return refused(
         learned, limit=limit, in_flight_tokens=in_flight, shard_tokens=shard, reason="no room for gpt-x", now=NOW
     )
@@ -141,26 +150,26 @@ def refuse(limit: int | None, in_flight: int, shard: int, learned: Learned = NOT
 
 def test_token_limit_exceeded_with_its_limit_is_kept_to_for_a_day_without_a_pause() -> None:
     learned = refuse(900_000, in_flight=800_000, shard=200_000)
-    assert (learned.limit, learned.hold_until, learned.strikes) == (900_000, None, 0)
+    assert (learned.enqueued_tokens, learned.hold_until, learned.strikes) == (900_000, None, 0)
     assert learned.reason == "queued behind quota: no room for gpt-x"
     assert ask(200_000, limit=None, there=there(800_000), learned=current(learned, NOW)) is not None
     assert ask(200_000, limit=None, there=there(700_000), learned=current(learned, NOW)) is None
     tomorrow = NOW + timedelta(days=1)
-    assert current(learned, tomorrow - timedelta(seconds=1)).limit == 900_000
-    assert current(learned, tomorrow).limit is None
+    assert current(learned, tomorrow - timedelta(seconds=1)).enqueued_tokens == 900_000
+    assert current(learned, tomorrow).enqueued_tokens is None
     assert current(learned, tomorrow).learned_at is None
 
 
 def test_token_limit_exceeded_that_our_own_tokens_do_not_explain_means_others_use_the_quota() -> None:
     learned = refuse(900_000, in_flight=100_000, shard=200_000)
-    assert (learned.limit, learned.strikes) == (900_000, 1)
+    assert (learned.enqueued_tokens, learned.strikes) == (900_000, 1)
     assert learned.hold_until is not None
     assert learned.reason == "queued behind quota: no room for gpt-x (100k tokens enqueued by us)"
 
 
 def test_token_limit_exceeded_without_a_number_and_nothing_of_ours_there_only_waits() -> None:
     learned = refuse(None, in_flight=0, shard=200_000)
-    assert (learned.limit, learned.learned_at, learned.strikes) == (None, None, 1)
+    assert (learned.enqueued_tokens, learned.learned_at, learned.strikes) == (None, None, 1)
     assert learned.reason == "queued behind quota: no room for gpt-x (nothing enqueued by us)"
     assert learned.hold_until is not None
     said = f"{learned.reason}; retried after {learned.hold_until:%H:%M} UTC"
@@ -178,30 +187,30 @@ def test_token_limit_exceeded_by_one_batch_alone_pauses_and_then_cuts_it() -> No
 
 def test_token_limit_exceeded_without_a_number_is_below_the_sum_and_not_below_what_was_taken() -> None:
     learned = refuse(None, in_flight=500_000, shard=500_000)
-    assert (learned.limit, learned.learned_at, learned.strikes) == (900_000, NOW, 1)
-    assert refuse(None, in_flight=990_000, shard=10_000).limit == 990_000
+    assert (learned.enqueued_tokens, learned.learned_at, learned.strikes) == (900_000, NOW, 1)
+    assert refuse(None, in_flight=990_000, shard=10_000).enqueued_tokens == 990_000
 
 
 @settings(max_examples=200)
 @given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(1, 10**9))
 def test_refusals_without_a_number_find_a_limit_that_is_there(real: int, flying: int, shard: int) -> None:
     """Each time less is tried than what was refused, until it is taken or nothing else is there."""
-    learned = Learned()
+    learned = learned_limit()
     flying = min(flying, real)
     for _ in range(1000):
         if flying + shard <= real or flying == 0:
             return
         before = flying + shard
         learned = refuse(None, flying, shard, learned)
-        assert learned.limit is not None
-        assert flying <= learned.limit < before or learned.limit == flying
+        assert learned.enqueued_tokens is not None
+        assert flying <= learned.enqueued_tokens < before or learned.enqueued_tokens == flying
         # The next one waits until as much has ended as the limit asks for.
-        flying = max(0, min(flying, learned.limit - shard))
+        flying = max(0, min(flying, learned.enqueued_tokens - shard))
     pytest.fail("no end")
 
 
 def test_pauses_grow_to_half_an_hour_and_start_over_when_something_is_taken() -> None:
-    learned, pauses = Learned(limit=7, learned_at=NOW), []
+    learned, pauses = learned_limit(tokens=7, learned_at=NOW), []
     for _ in range(8):
         learned = wait(learned, "busy", None, NOW)
         assert learned.hold_until is not None
@@ -210,28 +219,28 @@ def test_pauses_grow_to_half_an_hour_and_start_over_when_something_is_taken() ->
         assert base * 0.8 <= pause <= base * 1.2
     assert learned.strikes == 8
     calm = accepted(learned)
-    assert calm == Learned(limit=7, learned_at=NOW)
+    assert calm == learned_limit(tokens=7, learned_at=NOW)
     assert wait(calm, "busy", None, NOW).strikes == 1
 
 
 def test_a_pause_is_never_shorter_than_the_backend_asked_for() -> None:
-    assert wait(Learned(), "busy", 86_400.0, NOW).hold_until == NOW + timedelta(days=1)
-    short = wait(Learned(), "busy", 0.5, NOW).hold_until
+    assert wait(learned_limit(), "busy", 86_400.0, NOW).hold_until == NOW + timedelta(days=1)
+    short = wait(learned_limit(), "busy", 0.5, NOW).hold_until
     assert short is not None
     assert short >= NOW + timedelta(seconds=FIRST_PAUSE * 0.8)
 
 
 @given(st.integers(0, 10**6), st.text(max_size=20), st.none() | st.floats(0, 1e6))
 def test_a_pause_is_always_one_and_always_ends(strikes: int, reason: str, retry_after: float | None) -> None:
-    found = wait(Learned(strikes=strikes), reason, retry_after, NOW)
+    found = wait(learned_limit(strikes=strikes), reason, retry_after, NOW)
     assert found.hold_until is not None
     assert NOW < found.hold_until <= NOW + timedelta(seconds=max(retry_after or 0, LONGEST_PAUSE * 1.2) + 1)
-    assert found == wait(Learned(strikes=strikes), reason, retry_after, NOW)
+    assert found == wait(learned_limit(strikes=strikes), reason, retry_after, NOW)
 
 
 def test_who_was_refused_together_does_not_come_back_together() -> None:
     times = [NOW + timedelta(milliseconds=number) for number in range(20)]
-    ends = [wait(Learned(), "busy", None, now).hold_until for now in times]
+    ends = [wait(learned_limit(), "busy", None, now).hold_until for now in times]
     assert len({end - now for end, now in zip(ends, times, strict=True) if end is not None}) == 20
 
 
@@ -291,7 +300,7 @@ def test_amounts_as_people_say_them(count: int, text: str) -> None:
 
 
 def test_learned_facts_are_kept_when_others_change() -> None:
-    known = Learned(5, NOW, NOW, 3, "said")
+    known = learned_limit(5, NOW, NOW, 3, "said")
     assert current(known, NOW) == known
     assert wait(known, "busy", None, NOW) == replace(
         known, hold_until=wait(known, "busy", None, NOW).hold_until, strikes=4, reason="busy"

@@ -24,8 +24,8 @@ from msgspec import Struct, field
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica.contents import Cut, Image, ReplicaLayout
 from orchestrator.core.replica.who_is_active import seconds
+from orchestrator.pipeline.disk import DATABASE
 from orchestrator.pipeline.gc.backup import is_kept
-from orchestrator.pipeline.gc.disk import DATABASE
 from orchestrator.server.database import FILE_NAME as SERVER_DATABASE
 from orchestrator.server.ordered_results import INDEX_NAME
 from orchestrator.server.replicated_folder import LAYOUT as SERVER_LAYOUT

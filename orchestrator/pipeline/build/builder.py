@@ -27,8 +27,8 @@ from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.reuse import holding
 from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
-from orchestrator.pipeline.build.selection import Scope, Selection
 from orchestrator.pipeline.build.shared import Sharing
+from orchestrator.pipeline.selection import Scope, Selection
 from orchestrator.policy.cache_keys import line_cache_key
 from orchestrator.policy.request_limits import bounds
 from orchestrator.policy.requests import Builder, Built, variables

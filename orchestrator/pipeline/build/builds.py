@@ -16,14 +16,13 @@ from msgspec.structs import replace
 
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
-from orchestrator.pipeline import succession
+from orchestrator.pipeline import disk, succession
 from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build import builder, intake, reuse
-from orchestrator.pipeline.gc import disk
+from orchestrator.pipeline.plan import canary
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.predecessors import AFTER
 from orchestrator.pipeline.provider_calls import Done
-from orchestrator.pipeline.submit import canary
 from orchestrator.settings.config import Config, ReadingSettings
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

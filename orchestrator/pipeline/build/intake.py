@@ -25,18 +25,17 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import NIGHT, Job, JobId, JobKind
-from orchestrator.pipeline import predecessors, succession
+from orchestrator.pipeline import disk, predecessors, succession
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.build_report import BuildReport
-from orchestrator.pipeline.build.selection import EVERYTHING, Scope
 from orchestrator.pipeline.finish import delivery, outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE
-from orchestrator.pipeline.gc import disk
+from orchestrator.pipeline.plan import canary
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
-from orchestrator.pipeline.submit import canary
-from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.pipeline.selection import EVERYTHING, Scope
 from orchestrator.policy.planner import Plan
 from orchestrator.settings.config import Config
 from orchestrator.settings.deadlines import deadline_at

@@ -11,13 +11,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from orchestrator.core.model import Job
+from orchestrator.pipeline import disk
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.build.intake import How, Intake, Options, check_deadline, draft
-from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
-from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

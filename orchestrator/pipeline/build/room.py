@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 from orchestrator.core.errors import NoRoom, OutputFault, StorageError
 from orchestrator.core.model import Job
+from orchestrator.pipeline import disk
 from orchestrator.pipeline.finish.outputs.faults import fault_of
-from orchestrator.pipeline.gc import disk
 from orchestrator.policy.retention import words
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.documents import Document, Listed, Readers, UnreadableDocument
     from orchestrator.documents.readers import Documents
     from orchestrator.pipeline.build.build_report import BuildReport
-    from orchestrator.pipeline.build.selection import Selection
+    from orchestrator.pipeline.selection import Selection
     from orchestrator.settings.job_spec import DocumentSource
 
 CHUNK = 500

@@ -27,8 +27,8 @@ from orchestrator.pipeline.build.intake import (
 )
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.scan import CHUNK, chunks
-from orchestrator.pipeline.build.selection import EVERYTHING, Scope, Selection
 from orchestrator.pipeline.plan.routes import check_eligible, lost_settings
+from orchestrator.pipeline.selection import EVERYTHING, Scope, Selection
 from orchestrator.settings import known_answers
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home

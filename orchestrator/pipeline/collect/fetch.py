@@ -18,8 +18,8 @@ from orchestrator.core.errors import AccountError, BackendError, BackendRefused,
 from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect.track import Came, PolledShard
 from orchestrator.pipeline.lost_answers import GONE, KINDS
+from orchestrator.pipeline.polls import BestReading, FilesPhase
 from orchestrator.policy import evidence, results
 from orchestrator.policy.evidence import FileReading
 from orchestrator.settings.home import Home
@@ -34,16 +34,22 @@ class FetchedFiles(Struct, frozen=True):
     did_nothing: bool = False
 
 
+class FilesAwaited(Struct, frozen=True):
+    """The files are not whole yet; `why` says what orch waits for."""
+
+    why: str
+
+
 def fetch(
     home: Home,
     shard: Shard,
     handle: BackendHandle,
     rows: Callable[[], Collection[str]],
-    watched: PolledShard,
+    known: FilesPhase,
     until: datetime,
     now: datetime,
     nothing_until: Callable[[], datetime],
-) -> FetchedFiles | str:
+) -> FetchedFiles | FilesAwaited:
     """Download a batch's result files, or return what is waited for; `rows` returns the ids of the shard's rows.
 
     `nothing_until` returns when to stop looking at a batch that did nothing. Raises AccountError, StorageError, and
@@ -54,19 +60,19 @@ def fetch(
             _download(handle, file_id, home.results(shard.id, kind), home.shard_input(shard.id))
         return FetchedFiles()
     expected = expected_rows(shard)
-    reading = _read(home, shard, handle, rows(), watched.came, is_last=now >= until)
+    reading = _read(home, shard, handle, rows(), known.best, is_last=now >= until)
     if reading.rows < expected and not reading.absent and reading.cut is None and now < until:
         told = _told(handle, _wanted(home, shard))
-        reading = replace(reading, told=told, has_grown=watched.has_grown(told))
-    if reading.is_more_than(watched.reading):
-        watched.reading, watched.unchanged_since = reading, now
+        reading = replace(reading, told=told, has_grown=known.has_grown(told))
+    if reading.is_more_than(known.whole):
+        known.whole, known.unchanged_since = reading, now
     did_nothing = expected > 0 and reading.is_empty and _did_nothing(handle, shard)
     if did_nothing:
         verdict = evidence.nothing(shard.backend, shard.rows, min(until, nothing_until()), now)
     else:
-        verdict = evidence.whole(reading, expected, watched.unchanged_since or now, until, now)
+        verdict = evidence.whole(reading, expected, known.unchanged_since or now, until, now)
     if verdict.why is not None:
-        return verdict.why
+        return FilesAwaited(verdict.why)
     for kind in KINDS:
         path = home.results(shard.id, kind)
         with suppress(FileNotFoundError):
@@ -109,7 +115,13 @@ def _beside(path: Path) -> Path:
 
 
 def _read(
-    home: Home, shard: Shard, handle: BackendHandle, rows: Collection[str], came: dict[str, Came], *, is_last: bool
+    home: Home,
+    shard: Shard,
+    handle: BackendHandle,
+    rows: Collection[str],
+    best: dict[str, BestReading],
+    *,
+    is_last: bool,
 ) -> FileReading:
     """Read each file once more, keep the best reading of each, and report their content.
 
@@ -119,31 +131,36 @@ def _read(
     for kind, file_id in wanted:
         path = home.results(shard.id, kind)
         try:
-            came[kind] = _bring(handle, file_id, path, home.shard_input(shard.id), rows, came.get(kind))
+            best[kind] = _bring(handle, file_id, path, home.shard_input(shard.id), rows, best.get(kind))
         except BackendError as error:
             if isinstance(error, AccountError) and not is_last:
                 raise
             is_gone = isinstance(error, BackendRefused) and error.status in GONE
-            if is_gone and kind not in came:
+            if is_gone and kind not in best:
                 absent.append(kind)
             else:
                 cut = error.message
     paths = [path for kind in KINDS for path in (home.results(shard.id, kind), _beside(home.results(shard.id, kind)))]
     found = results.survey(paths, rows)
     is_completed = shard.provider_status == BatchStatus.COMPLETED
-    brought = [came[kind] for kind, _ in wanted if kind in came]
+    brought = [best[kind] for kind, _ in wanted if kind in best]
     cut = cut or next((one.cut for one in brought if one.cut is not None), None)
     has = len(found.told if is_completed else found.executed)
     return FileReading(has, sum(one.bytes for one in brought), cut=cut, absent=tuple(absent))
 
 
 def _bring(
-    handle: BackendHandle, file_id: str, path: Path, input_path: Path, rows: Collection[str], before: Came | None
-) -> Came:
+    handle: BackendHandle,
+    file_id: str,
+    path: Path,
+    input_path: Path,
+    rows: Collection[str],
+    before: BestReading | None,
+) -> BestReading:
     """Read a file; the former reading stays if it has more rows. Raises BackendError, StorageError."""
     brought = path.with_name(f"{path.name}.next")
     download = _download(handle, file_id, brought, input_path)
-    found = Came(download.bytes, len(results.survey([brought], rows).told), download.cut)
+    found = BestReading(download.bytes, len(results.survey([brought], rows).told), download.cut)
     if before is not None and _beside(path).exists() and before.rows > found.rows:
         brought.unlink()
         return before

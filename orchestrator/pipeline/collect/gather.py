@@ -16,12 +16,13 @@ from orchestrator.core.model import Job, Usage
 from orchestrator.core.shards import HoldCode, Shard, ShardId
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline import lost_answers
+from orchestrator.pipeline.admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import fetch, late_answers, reask, settling
 from orchestrator.pipeline.collect.unanswered import EndedShard
 from orchestrator.pipeline.finish.confidences import checks_of
+from orchestrator.pipeline.polls import FilesPhase
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.pipeline.succession import open_jobs
 from orchestrator.policy import evidence
 from orchestrator.policy.preflight import fields_of
@@ -66,9 +67,9 @@ class Gather:
             return self._work.hold_failed(job, shard, error)
         if done is None:
             return False
-        if isinstance(done.value, str):
+        if isinstance(done.value, fetch.FilesAwaited):
             self._work.polls.failed(shard, handle, now)
-            return self._work.hold(job, shard, HoldCode.FILES, done.value)
+            return self._work.hold(job, shard, HoldCode.FILES, done.value.why)
         self._settle(job, shard, handle, *done.value)
         return True
 
@@ -83,7 +84,7 @@ class Gather:
 
     def _fetched(
         self, job: Job, shard: Shard, handle: BackendHandle
-    ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | str:
+    ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | fetch.FilesAwaited:
         """Return the files of a batch that is over and why it failed; or what is waited for."""
         now, until = self._work.now(), self._files_until(job, shard)
         if self._repaid(job, shard, handle, until):
@@ -94,12 +95,12 @@ class Gather:
             shard,
             handle,
             lambda: self._work.store.rows.custom_ids(shard.id),
-            self._work.polls.of(shard, now),
+            self._work.polls.of(shard, now).phase(FilesPhase),
             until,
             now,
             lambda: self._nothing_until(shard),
         )
-        return fetched if isinstance(fetched, str) else (fetched, self._problems(shard, handle, until))
+        return fetched if isinstance(fetched, fetch.FilesAwaited) else (fetched, self._problems(shard, handle, until))
 
     def _repaid(self, job: Job, shard: Shard, handle: BackendHandle, until: datetime) -> bool:
         """True if the answers of a shard are gone and its rows may be paid again; RefusedError if they may not.
@@ -185,7 +186,7 @@ class Gather:
         if not handle.is_own:
             record(self._work.store, self._work.home, shard, ended.model, tally.answered, self._work.now())
         self._work.store.failures.trace(job)
-        self._work.admission_control.learn(handle, shard, tally)
+        self._work.admission_control.learn(handle, shard, tally.stop, tally.wait, tally.refusal)
         settling.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed)
         self._work.polls.forget(shard)
         self._work.note(job, EventKind.COLLECTED, str(tally), shard)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE, RemoteBatch
@@ -14,16 +15,23 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.core.wire import BatchStatus
+from orchestrator.pipeline.admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import common_refusals, track
+from orchestrator.pipeline.collect import batch_life, common_refusals
 from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
 from orchestrator.pipeline.plan import forecasts
+from orchestrator.pipeline.polls import UNKNOWN, RunPhase
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
-from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy import evidence, poll_schedule
 
 ENOUGH_REFUSALS = 20
 """Rows of our own server that must share a refusal before the others are rerouted."""
+
+
+class UnknownBatch(Struct, frozen=True):
+    """A batch that its backend does not know; `moved` says if its shard has ended because of that."""
+
+    moved: bool
 
 
 class BatchPolling:
@@ -69,19 +77,17 @@ class BatchPolling:
     def track(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Poll a running batch; True if it is over."""
         now = self._work.now()
-        shard = track.check_account(self._work.store, shard, handle)
+        shard = batch_life.check_account(self._work.store, shard, handle)
         batch = self._retrieved(job, shard, handle)
-        if not isinstance(batch, RemoteBatch):
-            return batch
-        usual = (
-            track.UNKNOWN if handle.is_own else poll_schedule.usual_of(self._work.store.shards.durations(handle.name))
-        )
+        if isinstance(batch, UnknownBatch):
+            return batch.moved
+        usual = UNKNOWN if handle.is_own else poll_schedule.usual_of(self._work.store.shards.durations(handle.name))
         seen = (batch.status, batch.completed, batch.failed)
         moved_at = self._work.polls.looked(shard, handle, now, seen=seen, usual=usual)
-        self._work.polls.of(shard, now).denied = None
-        if batch.status in track.PAST_VALIDATION and not handle.is_own:
+        self._work.polls.of(shard, now).phase(RunPhase).denied = None
+        if batch.status in batch_life.PAST_VALIDATION and not handle.is_own:
             self._work.admission_control.accepted(handle, shard)
-        facts = track.facts_of(shard, batch, now)
+        facts = batch_life.facts_of(shard, batch, now)
         code, held = HoldCode.FILES, self._over(job, shard, handle, batch, facts) if batch.status.is_final else None
         if batch.status.is_final and held is None:
             self._end(job, shard, batch, facts)
@@ -93,7 +99,7 @@ class BatchPolling:
             facts |= self._refused_so_far(replace(shard, failing=facts.get("failing", shard.failing)), handle, batch)
             code, held = HoldCode.ENDING, self._asked_to_end(job, shard, handle, batch)
             if held is None:
-                code, held = HoldCode.SLOW, track.waits_for(shard, handle, batch, moved_at, usual, now)
+                code, held = HoldCode.SLOW, batch_life.waits_for(shard, handle, batch, moved_at, usual, now)
         if facts:
             self._work.store.shards.note(shard, **facts)
         if held is not None:
@@ -126,8 +132,8 @@ class BatchPolling:
         why = f"all of the first {codes.total():,} rows were refused: {next(iter(codes))}"
         return {"rerouted_at": self._work.now(), "rerouted_for": why}
 
-    def _retrieved(self, job: Job, shard: Shard, handle: BackendHandle) -> RemoteBatch | bool:
-        """Return the batch as its backend shows it; if unknown there, True if the shard moved because of that."""
+    def _retrieved(self, job: Job, shard: Shard, handle: BackendHandle) -> RemoteBatch | UnknownBatch:
+        """Return the batch as its backend shows it, or what follows if it is unknown there."""
         assert shard.batch_id is not None
         now, is_unlisted = self._work.now(), None
         try:
@@ -141,18 +147,18 @@ class BatchPolling:
         if batch is not None:
             return batch
         if handle.is_own:
-            return self._lose(job, shard, "the backend no longer knows this batch")
+            return UnknownBatch(moved=self._lose(job, shard, "the backend no longer knows this batch"))
         with suppress(BackendError):
             seen = handle.api.listed(shard.batch_id, shard.submitted_at or shard.created_at)
             if seen.batch is not None:
                 return seen.batch
             is_unlisted = True if seen.undecided is None else None
-        denied = track.denied(self._work.polls.of(shard, now), now, is_unlisted=is_unlisted)
+        denied = batch_life.denied(self._work.polls.of(shard, now), now, is_unlisted=is_unlisted)
         self._work.polls.failed(shard, handle, now)
         verdict = evidence.gone(denied, handle.name, now, is_needed=shard.rerouted_at is not None)
         if verdict.why is not None:
-            return self._work.hold(job, shard, HoldCode.MISSING, verdict.why)
-        return self._lose(job, shard, "the backend no longer knows this batch")
+            return UnknownBatch(moved=self._work.hold(job, shard, HoldCode.MISSING, verdict.why))
+        return UnknownBatch(moved=self._lose(job, shard, "the backend no longer knows this batch"))
 
     def _listed(self, shard: Shard, handle: BackendHandle) -> RemoteBatch | None:
         """Return a batch from its backend's list, if it could not be retrieved for some time."""
@@ -171,7 +177,7 @@ class BatchPolling:
             return False
         may_leave = self._work.backends.planning(job).has_other_than(shard.backend)
         watched, now = self._work.polls.of(shard, self._work.now()), self._work.now()
-        why = track.life_of(job, shard, handle, watched, may_leave=may_leave).lost(now)
+        why = batch_life.life_of(job, shard, handle, watched, may_leave=may_leave).lost(now)
         if why is None and watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR:
             why = "its backend has been too busy for a week to report on it"
         return why is not None and self._lose(job, shard, why)
@@ -189,10 +195,11 @@ class BatchPolling:
         """Cancel a batch that has to end. Return why it does not end, or None."""
         now = self._work.now()
         watched = self._work.polls.of(shard, now)
-        is_overdue = now >= track.life_of(job, shard, handle, watched, may_leave=False).overdue
+        is_overdue = now >= batch_life.life_of(job, shard, handle, watched, may_leave=False).overdue
         if job.cancel_requested_at is None and shard.rerouted_at is None and not is_overdue:
             return None
-        watched.asked_at = watched.asked_at or now
+        running = watched.phase(RunPhase)
+        running.asked_at = running.asked_at or now
         if batch.status is BatchStatus.CANCELLING:
             return None
         assert shard.batch_id is not None
@@ -212,7 +219,7 @@ class BatchPolling:
         now = self._work.now()
         since = shard.status_at if shard.provider_status == batch.status else now
         seen = replace(shard, started_at=facts.get("started_at", shard.started_at))
-        return track.files_named(seen, batch, self._work.until(job, shard, since or now), now).why
+        return batch_life.files_named(seen, batch, self._work.until(job, shard, since or now), now).why
 
     def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:
         files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}

@@ -233,7 +233,7 @@ def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally:
         late = job.deadline_at is None or job.deadline_at <= ended.now
         if late and expires(job):
             for row in untold:
-                yield _ended(row, RequestState.EXPIRED, "batch_expired", "the deadline passed before the row ran")
+                yield _ended(row, RequestState.EXPIRED, *row_errors.TOO_LATE)
         return
     if is_refused(ended):
         yield from _refused(ended, rows, untold, tally, rest)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.core.atomic import beside_name, durable, resolved
+from orchestrator.core.atomic import NO_ROOM, beside_name, durable, resolved
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.merged_rows import batch_row, merged_row
 
 MAX_OPEN = 64
-NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 Locate = Callable[[str, str], Path]
 
 

@@ -28,7 +28,7 @@ from orchestrator.core.atomic import durable
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, StorageError, UsageError
 from orchestrator.core.version import __version__
-from orchestrator.pipeline.gc.disk import DATABASE, SERVERS, files
+from orchestrator.pipeline.disk import DATABASE, SERVERS, files
 from orchestrator.pipeline.gc.sweep import GOING, GONE, STAGE, gc_lock
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

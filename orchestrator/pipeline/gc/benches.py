@@ -14,7 +14,7 @@ from orchestrator.core.durations import duration
 from orchestrator.core.engines import EngineRates
 from orchestrator.core.errors import StorageError
 from orchestrator.core.wire import JSON_ERRORS
-from orchestrator.pipeline.gc import disk
+from orchestrator.pipeline import disk
 from orchestrator.settings.config import Retention
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

@@ -23,8 +23,8 @@ from msgspec import Struct
 from orchestrator.core.errors import OrchError, RefusedError, StorageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
+from orchestrator.pipeline import disk
 from orchestrator.pipeline.build.builder import locked
-from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.gc.benches import old_benches
 from orchestrator.pipeline.predecessors import AFTER
 from orchestrator.policy import retention

@@ -32,7 +32,6 @@ from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import BatchOption, Claim, Cost, CostSteps, Open, Option, SynchronousOption, observed
 from orchestrator.policy.planner.job_orders import seconds_beside
 from orchestrator.policy.planner.stints import Sight, done, unfinished
-from orchestrator.policy.quota import Learned
 from orchestrator.settings.backends import (
     Backend,
     FleetBackend,
@@ -46,7 +45,6 @@ from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import above
 from orchestrator.store import Store
-from orchestrator.store.limits import LearnedLimit
 from orchestrator.store.records import OpenRows
 
 RUNS = 10
@@ -294,8 +292,8 @@ class Prospects:
         """Return how many rows fit into the tightest model's quota there (None: any), and how many others have."""
         rooms = []
         for shape in self.shapes:
-            known = self._store.limits.of(name, shape.model)
-            limit = quota.effective(limits_of(backend, profile).enqueued(shape.model), _learned(known, self._now))
+            learned = quota.current(self._store.limits.of(name, shape.model), self._now)
+            limit = quota.effective(limits_of(backend, profile).enqueued(shape.model), learned.enqueued_tokens)
             if limit is not None:
                 others = (
                     one.tokens
@@ -358,11 +356,6 @@ class Prospects:
         rows = max(1, sum(part.rows for part in self._left))
         told = sum(part.rows * self.lengths(part).mean for part in self._left) / rows
         return RowTokens(sum(part.bytes for part in self._left) / rows / BYTES_PER_TOKEN, told)
-
-
-def _learned(known: LearnedLimit, now: datetime) -> int | None:
-    """Return the limit that refusals have taught, while it holds."""
-    return quota.current(Learned(known.enqueued_tokens, known.learned_at), now).limit
 
 
 def _p50(cost: Cost) -> Decimal:

@@ -11,10 +11,10 @@ from orchestrator.core.errors import RefusedError, RequestRefused, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.money import per_hour
 from orchestrator.core.shards import Shard
-from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.dialects import Refused, losses, nothing_refused, recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
+from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.eligibility import Candidate, Eligibility, eligibility
 from orchestrator.policy.endpoints import url_of
 from orchestrator.policy.model_names import resolve_model

@@ -38,8 +38,8 @@ from orchestrator.core.turns import due_at
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon
-from orchestrator.pipeline.collect.track import PolledShard
 from orchestrator.pipeline.dialects import LineWriter, line_writer
+from orchestrator.pipeline.polls import PolledShard, SearchPhase, SendPhase
 from orchestrator.policy.batch_errors import NOT_SENT, STRAY_UPLOADS, input_is_missed
 from orchestrator.policy.evidence import DENIALS
 from orchestrator.policy.model_names import resolve_model
@@ -198,10 +198,11 @@ def _uploaded(
         store.shards.note(shard, input_file_id=file_id)
     except StrayUpload as stray:
         _forget_stray(store, shard, handle, stray, began)
-        watched.strays += 1
-        if watched.strays < MOST_STRAYS:
+        sending = watched.phase(SendPhase)
+        sending.strays += 1
+        if sending.strays < MOST_STRAYS:
             raise
-        why = f"{stray.message}; given up after {watched.strays} uploads"
+        why = f"{stray.message}; given up after {sending.strays} uploads"
         _end_refused(store, shard, STRAY_UPLOADS, why, now())
         return None
     except BackendRefused as refusal:
@@ -240,13 +241,14 @@ def _refused_create(
     store: Store, intended: Shard, refusal: BackendRefused, watched: PolledShard, now: datetime
 ) -> Waits | None:
     """End a shard whose create was refused, or let it wait if its upload is not usable yet."""
-    since = watched.refused_since = watched.refused_since or now
-    if not input_is_missed(refusal.code, refusal.message) or watched.uploads >= MOST_UPLOADS:
+    sending = watched.phase(SendPhase)
+    since = sending.refused_since = sending.refused_since or now
+    if not input_is_missed(refusal.code, refusal.message) or sending.uploads >= MOST_UPLOADS:
         _end_refused(store, intended, refusal.code or f"http_{refusal.status}", refusal.message, now)
         return None
     file_id = intended.input_file_id
     if now >= since + UPLOAD_SETTLES:
-        file_id, watched.refused_since, watched.uploads = None, None, watched.uploads + 1
+        file_id, sending.refused_since, sending.uploads = None, None, sending.uploads + 1
     store.shards.move(intended, ShardState.PENDING, input_file_id=file_id, sends=max(0, intended.sends - 1))
     return Waits(f"its upload is not usable yet: {refusal.message}", is_failing=True)
 
@@ -342,7 +344,7 @@ def _may_appear(
     appears_until = since + timedelta(seconds=patience)
     if now < appears_until:
         return f"{told}; by {appears_until:%H:%M} UTC it shows whether the batch exists"
-    if watched.unseen < DENIALS and not handle.is_own:
+    if watched.phase(SearchPhase).lists < DENIALS and not handle.is_own:
         return f"{told}; orch reads its list once more"
     return None
 
@@ -374,7 +376,7 @@ def recover(
     if seen.batch is not None:
         store.shards.move(shard, ShardState.SUBMITTED, **facts_of(seen.batch, now))
         return SendOutcome(f"batch {seen.batch.id} belongs to this shard: adopted", seen.doubles)
-    watched.unseen += seen.undecided is None
+    watched.phase(SearchPhase).lists += seen.undecided is None
     if not is_over and (held := seen.undecided or _may_appear(store, shard, handle, watched, seen, now)) is not None:
         if held != shard.held:
             store.shards.note(shard, held=held, held_code=HoldCode.UNCONFIRMED)

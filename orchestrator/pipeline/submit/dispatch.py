@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from enum import Enum, auto
+from functools import partial
 from threading import Lock
 
 from orchestrator.backends import RemoteBatch
@@ -13,12 +15,14 @@ from orchestrator.core.errors import AccountError, BackendBusy, BackendError, St
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
-from orchestrator.pipeline import lost_answers
+from orchestrator.pipeline import budget, lost_answers
+from orchestrator.pipeline.admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import common_refusals, track
+from orchestrator.pipeline.collect import batch_life, common_refusals
+from orchestrator.pipeline.polls import SendPhase
+from orchestrator.pipeline.provider_calls import Done
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
-from orchestrator.pipeline.submit import batch_creation, budget, preflight
-from orchestrator.pipeline.submit.admission import CallKind
+from orchestrator.pipeline.submit import batch_creation, preflight
 from orchestrator.pipeline.submit.batch_creation import input_digests
 from orchestrator.pipeline.submit.earlier_batches import EarlierBatches
 from orchestrator.pipeline.submit.preflight import Preflights
@@ -35,6 +39,14 @@ LOOK_SLACK = timedelta(minutes=20)
 """A job whose plan ends this close to its deadline no longer waits to learn whose a running batch is."""
 SENDING_FOR = timedelta(days=2)
 """How long to retry sending a batch before giving it up; its rows then go elsewhere, or fail."""
+
+
+class Readiness(Enum):
+    """Result of a check before a shard is sent."""
+
+    READY = auto()  # it may be sent
+    HELD = auto()  # it waits, for the reason that is recorded
+    MOVED = auto()  # it is no longer to be sent: its rows are planned again, or its batch was found
 
 
 class Dispatch:
@@ -56,7 +68,7 @@ class Dispatch:
         """Take a step of a pending shard, or pick up the result of sending it."""
         handle = self._work.handle(shard)
         if self._work.is_asking(shard):
-            return self._sent(job, shard, handle)
+            return self._collect(job, shard, handle)
         if shard.rerouted_at is not None or not self._work.backends.planning(job).may_take(shard):
             # Rerouted before its batch was known to exist, or no longer allowed there.
             self._dissolve(job, shard, shard.rerouted_for or "its backend may no longer be used for it")
@@ -69,8 +81,8 @@ class Dispatch:
             return False
         if self._is_unsendable(job, shard, handle):
             return True
-        if shard.preflight is None and (moved := self._follows(job, shard, handle)) is not None:
-            return moved
+        if shard.preflight is None and (found := self._follows(job, shard, handle)) is not Readiness.READY:
+            return found is Readiness.MOVED
         if (held := self._work.admission_control.check_account(handle)) is not None:
             return self._work.hold(job, shard, HoldCode.ACCOUNT, held)
         if self._waits_for_undecided(job, handle):
@@ -89,20 +101,21 @@ class Dispatch:
             return True
         if held is not None:
             return self._work.hold(job, shard, HoldCode.ADMISSION, held)
-        return self._sent(job, shard, handle)
+        return self._begin(job, shard, handle)
 
-    def _follows(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
-        """Let a batch wait for rows that are asked first; None if it may go, True if batches were planned again."""
+    def _follows(self, job: Job, shard: Shard, handle: BackendHandle) -> Readiness:
+        """Let a batch wait for rows that are asked first, or be planned again with them."""
         if not handle.preflight:
-            return None
+            return Readiness.READY
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
-            return False  # it was planned again in this round
+            return Readiness.HELD  # it was planned again in this round
         standing = self._preflights.standing(shard)
         if standing.waits_for is not None:
-            return self._work.hold(job, shard, HoldCode.PREFLIGHT, standing.waits_for)
+            self._work.hold(job, shard, HoldCode.PREFLIGHT, standing.waits_for)
+            return Readiness.HELD
         for batch in standing.outdated:
             self._dissolve(job, batch, "planned again with the row that was asked first")
-        return True if standing.outdated else None
+        return Readiness.MOVED if standing.outdated else Readiness.READY
 
     def _waits_for_undecided(self, job: Job, handle: BackendHandle) -> bool:
         """True if a running batch may have the job's rows, and it is not time to look at it again.
@@ -137,12 +150,13 @@ class Dispatch:
 
     def _settles(self, shard: Shard, handle: BackendHandle) -> str | None:
         """Return why an upload is left alone for a while, if the backend could not find earlier ones at once."""
-        settles, watched = self._work.admission_control.settles(handle), self._work.polls.of(shard, self._work.now())
+        settles, now = self._work.admission_control.settles(handle), self._work.now()
         if not settles or shard.input_file_id is None:
             return None
-        watched.uploaded_at = watched.uploaded_at or self._work.now()
-        at = watched.uploaded_at + settles
-        return None if self._work.now() >= at else f"its upload is not there yet; orch waits until {at:%H:%M:%S} UTC"
+        sending = self._work.polls.of(shard, now).phase(SendPhase)
+        sending.uploaded_at = sending.uploaded_at or now
+        at = sending.uploaded_at + settles
+        return None if now >= at else f"its upload is not there yet; orch waits until {at:%H:%M:%S} UTC"
 
     def _over_budget(self, job: Job, shard: Shard) -> str | None:
         others = [other for other in self._work.store.shards.of_job(job.id) if other.id != shard.id]
@@ -150,12 +164,21 @@ class Dispatch:
         over = budget.no_room(job, shard, others, spent, self._work.handle, self._work.model)
         return over or self._work.budgets.no_room(job, shard)
 
-    def _sent(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Send a shard, or pick up the result."""
+    def _begin(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+        """Begin to send a shard. Our own server answers at once; `_collect` gets a provider's answer later."""
+        # Batches are created one at a time, for quotas; asking a row may take a minute.
+        stage, alone = (self._submit, True) if shard.preflight is None else (self._ask, False)
+        send = partial(self._work.ask, handle, shard, lambda: stage(job, shard, handle), alone=alone)
+        return self._ends(job, shard, handle, send)
+
+    def _collect(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
+        """Take the result of sending a shard, if it has come."""
+        return self._ends(job, shard, handle, partial(self._work.provider_calls.collect, shard.id))
+
+    def _ends(self, job: Job, shard: Shard, handle: BackendHandle, send: Callable[[], Done[bool] | None]) -> bool:
+        """True if a shard was sent. Its failure is recorded, and raised if a person should know."""
         try:
-            # Batches are created one at a time, for quotas; asking a row may take a minute.
-            stage, alone = (self._submit, True) if shard.preflight is None else (self._ask, False)
-            done = self._work.ask(handle, shard, lambda: stage(job, shard, handle), alone=alone)
+            done = send()
             if done is None or not done.value:
                 return False
             self._work.admission_control.worked(handle, CallKind.SEND)
@@ -189,8 +212,8 @@ class Dispatch:
         )
 
     def _ask(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        if (moved := self._adopted(job, shard, handle)) is not None:
-            return moved
+        if (found := self._adopted(job, shard, handle)) is not Readiness.READY:
+            return found is Readiness.MOVED
         models, admission = self._work.backends.models(job), self._admission(job, shard, handle)
         asked = preflight.ask(self._work.store, self._work.home, job, shard, handle, models, admission)
         if isinstance(asked, batch_creation.Waits):
@@ -209,8 +232,8 @@ class Dispatch:
 
     def _submit(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         watched, admission = self._work.polls.of(shard, self._work.now()), self._admission(job, shard, handle)
-        if (moved := self._adopted(job, shard, handle)) is not None:
-            return moved
+        if (found := self._adopted(job, shard, handle)) is not Readiness.READY:
+            return found is Readiness.MOVED
         models = self._work.backends.models(job)
         batch = batch_creation.submit(
             self._work.store, self._work.home, job, shard, handle, models, watched, admission
@@ -228,8 +251,8 @@ class Dispatch:
         self._work.note(job, EventKind.SUBMITTED, said, shard)
         return True
 
-    def _adopted(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
-        """Adopt batches of the job that the store does not know; None if the shard is still to be sent."""
+    def _adopted(self, job: Job, shard: Shard, handle: BackendHandle) -> Readiness:
+        """Adopt batches of the job that the store does not know: the shard's may be among them."""
         model = self._work.model(job, shard)
         found = self._earlier.adopt(job, shard, model, handle, lambda other, why: self._dissolve(job, other, why))
         for told in found:
@@ -239,13 +262,16 @@ class Dispatch:
             if agreed is not None:
                 self._work.note(job, EventKind.RECOVERED, agreed, shard)
             held = self._earlier.undecided(job, handle)
-            return None if held is None else self._work.hold(job, current, HoldCode.UNCONFIRMED, held)
+            if held is None:
+                return Readiness.READY
+            self._work.hold(job, current, HoldCode.UNCONFIRMED, held)
+            return Readiness.HELD
         self._work.polls.forget(shard)
-        return True
+        return Readiness.MOVED
 
     def recover(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Find out if a shard between intent and fact has a batch; True if that is known now."""
-        shard = track.check_account(self._work.store, shard, handle)
+        shard = batch_life.check_account(self._work.store, shard, handle)
         now = self._work.now()
         found = batch_creation.recover(
             self._work.store, self._work.home, shard, handle, self._work.polls.of(shard, now), now

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
+from orchestrator.pipeline.admission import BatchRoom
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.dialects import growth
 from orchestrator.pipeline.plan.orders import Sending
-from orchestrator.pipeline.submit.admission import BatchRoom
 from orchestrator.pipeline.submit.batch_creation import window_of
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.sharding import Range, WaitingRow, pack

@@ -13,7 +13,7 @@ from orchestrator.core.durations import seconds_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobId
 from orchestrator.daemon.health import fetch_health
-from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy.calibration import calibrate
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.reports import status

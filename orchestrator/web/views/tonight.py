@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job
-from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetMark
 from orchestrator.reports import status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping
 
+from orchestrator.core.atomic import NO_ROOM
 from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.core.storages import is_refusal
 
@@ -15,7 +16,7 @@ _ERRNO: Mapping[int, OutputFault] = {
     ),
     **dict.fromkeys((errno.ENOENT,), OutputFault.NOT_FOUND),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), OutputFault.NO_PERMISSION),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), OutputFault.NO_ROOM),
+    **dict.fromkeys(NO_ROOM, OutputFault.NO_ROOM),
     **dict.fromkeys(
         (
             errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTUNREACH,

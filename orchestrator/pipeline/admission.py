@@ -19,15 +19,13 @@ from orchestrator.core.errors import AccountError, BackendBusy
 from orchestrator.core.model import JobId
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect.unanswered import ShardTally
-from orchestrator.pipeline.submit.budget import bound
+from orchestrator.pipeline.budget import bound
 from orchestrator.policy import quota
-from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault
+from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault, BatchVerdict
 from orchestrator.policy.budgets import TooDear
-from orchestrator.policy.quota import InFlight, Learned
+from orchestrator.policy.quota import InFlight, LearnedLimit
 from orchestrator.settings.model_lists import alias_words
 from orchestrator.store import Store
-from orchestrator.store.limits import LearnedLimit
 
 HOUR = timedelta(hours=1)
 FIRST_ACCOUNT_PAUSE, ACCOUNT_PAUSE = timedelta(seconds=15), timedelta(minutes=5)
@@ -88,8 +86,8 @@ class AdmissionControl:
 
     def room(self, handle: BackendHandle, model: str, job_id: JobId | None = None, name: str = "") -> BatchRoom:
         """Return the room of a batch at a backend for a model, which has this `name` there."""
-        known = self._store.limits.of(handle.name, model)
-        limit = quota.effective(handle.limits.enqueued(model), self._learned(known).limit)
+        known = self._learned(handle, model)
+        limit = quota.effective(handle.limits.enqueued(model), known.enqueued_tokens)
         tokens = None
         if limit is not None:
             tokens = max(1, int(quota.max_shard_tokens(limit) / self._correction(handle, model)))
@@ -110,7 +108,7 @@ class AdmissionControl:
             limit=handle.limits.enqueued(shard.model),
             batches_per_hour=handle.limits.batches_per_hour,
             in_flight=self._in_flight(handle, shard, correction),
-            learned=self._learned(self._store.limits.of(handle.name, shard.model)),
+            learned=self._learned(handle, shard.model),
             now=self._now(),
         )
 
@@ -132,17 +130,17 @@ class AdmissionControl:
 
     def accepted(self, handle: BackendHandle, shard: Shard) -> None:
         """Note that a batch passed validation: pauses start over."""
-        known = self._store.limits.of(handle.name, shard.model)
+        known = self._learned(handle, shard.model)
         if known.strikes:
-            self._remember(known, quota.accepted(self._learned(known)))
+            self._store.limits.put(quota.accepted(known))
 
     def was_busy(self, handle: BackendHandle, shard: Shard, busy: BackendBusy) -> None:
         """Note that an upload or a create was put off."""
         self._pause(handle, shard, busy.message, busy.retry_after)
 
     def _pause(self, handle: BackendHandle, shard: Shard, reason: str, retry_after: float | None = None) -> None:
-        known = self._store.limits.of(handle.name, shard.model)
-        self._remember(known, quota.wait(self._learned(known), reason, retry_after, self._now()))
+        known = self._learned(handle, shard.model)
+        self._store.limits.put(quota.wait(known, reason, retry_after, self._now()))
 
     def stop(self, handle: BackendHandle, reason: str, what: CallKind) -> None:
         """Stop sending to a backend for a while, as it refused the account; pauses grow."""
@@ -194,29 +192,32 @@ class AdmissionControl:
         """True if an input that is not found has had all the time that can help."""
         return self._lost_inputs.get(handle.name, 0) >= len(SETTLES)
 
-    def learn(self, handle: BackendHandle, shard: Shard, tally: ShardTally) -> None:
-        """Learn from a collected batch."""
-        if tally.stop is not None:
-            self.stop(handle, f"{handle.name}: {tally.stop}", CallKind.SEND)
-        if tally.wait is not None:
-            self._pause(handle, shard, tally.wait)
-        refusal = tally.refusal
+    def learn(
+        self, handle: BackendHandle, shard: Shard, stop: str | None, wait: str | None, refusal: BatchVerdict | None
+    ) -> None:
+        """Learn from a collected batch: why the backend gets no more rows now (`stop`), why this model gets none
+        (`wait`), and the batch's own refusal.
+        """
+        if stop is not None:
+            self.stop(handle, f"{handle.name}: {stop}", CallKind.SEND)
+        if wait is not None:
+            self._pause(handle, shard, wait)
         if refusal is None:
             return
-        known = self._store.limits.of(handle.name, shard.model)
         match refusal.kind:
             case BatchFault.QUOTA:
                 correction = self._correction(handle, shard.model)
                 learned = quota.refused(
-                    self._learned(known),
+                    self._learned(handle, shard.model),
                     limit=refusal.limit,
                     in_flight_tokens=self._in_flight(handle, shard, correction).tokens,
                     shard_tokens=int(shard.tokens * correction),
                     reason=refusal.why,
                     now=self._now(),
                 )
-                self._remember(known, learned)
+                self._store.limits.put(learned)
             case BatchFault.TOO_LARGE:
+                known = self._store.limits.of(handle.name, shard.model)
                 self._store.limits.put(replace(known, max_rows=max(1, shard.rows // 2), reason=refusal.why))
             case BatchFault.ACCOUNT:
                 self.stop(handle, f"{handle.name}: {refusal.why}; {refusal.advice}", CallKind.SEND)
@@ -225,13 +226,6 @@ class AdmissionControl:
             case _:
                 return  # not the backend's fault: its rows have been judged
 
-    def _remember(self, known: LearnedLimit, learned: Learned) -> None:
-        facts = {"enqueued_tokens": learned.limit} | {
-            name: getattr(learned, name) for name in ("learned_at", "hold_until", "strikes", "reason")
-        }
-        self._store.limits.put(replace(known, **facts))
-
-    def _learned(self, known: LearnedLimit) -> Learned:
-        """Return the part of a learned limit that still holds."""
-        learned = Learned(known.enqueued_tokens, known.learned_at, known.hold_until, known.strikes, known.reason)
-        return quota.current(learned, self._now())
+    def _learned(self, handle: BackendHandle, model: str) -> LearnedLimit:
+        """Return what still holds of a learned limit."""
+        return quota.current(self._store.limits.of(handle.name, model), self._now())

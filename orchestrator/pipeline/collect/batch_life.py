@@ -1,0 +1,155 @@
+"""A batch at its backend as polls show it: its account, its facts, and what it waits for."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from orchestrator.backends import RemoteBatch
+from orchestrator.core.errors import AccountError, BackendError, UsageError
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard
+from orchestrator.core.wire import BatchStatus
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.polls import PolledShard, RunPhase
+from orchestrator.policy import evidence, poll_schedule
+from orchestrator.policy.evidence import BatchLife, Denied, EndedBatch, EvidenceVerdict
+from orchestrator.store import Store
+
+SEEN_EVERY = timedelta(seconds=30)
+PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.COMPLETED)
+
+
+def check_account(store: Store, shard: Shard, handle: BackendHandle) -> Shard:
+    """Return the shard with the account of the present key, if that is its own or sees the same batches.
+
+    Keys of the same organisation are of the same account. A key with no stated owner is accepted once it can see one
+    of our batches. Otherwise raises UsageError.
+    """
+    if shard.account is None:
+        return shard
+    account = handle.api.account()
+    if account == shard.account:
+        return shard
+    of_orgs = account.startswith("org:") and shard.account.startswith("org:")
+    if not handle.is_own and not of_orgs and _sees_the_same(store, shard, handle):
+        store.shards.adopt_account(shard.backend, shard.account, account)
+        return replace(shard, account=account)
+    what = f"the batch of {shard.id}" if shard.batch_id is None else f"batch {shard.batch_id}"
+    raise UsageError(
+        f"{what} was made by the account {shard.account} of {handle.name}; the current key "
+        f"belongs to {account}, which cannot see it",
+        hint=f"set the key of {shard.account} until the job is done; `orch reconcile {handle.name}` shows more",
+    )
+
+
+def _sees_the_same(store: Store, shard: Shard, handle: BackendHandle) -> bool:
+    """True if the present key shows a batch that the shard's account has made."""
+    assert shard.account is not None
+    for other in [shard, *store.shards.of_account(handle.name, shard.account)]:
+        if other.batch_id is None:
+            continue
+        try:
+            batch = handle.api.retrieve(other.batch_id)
+        except AccountError:
+            raise
+        except BackendError:
+            continue
+        if batch is not None and batch.shard in (None, other.id) and (batch.rows or 0) <= other.rows:
+            return True
+    return False
+
+
+def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, object]:
+    """Return what a poll says of a shard, by column, without what is already recorded."""
+    facts: dict[str, object] = {
+        "provider_status": batch.status,
+        "provider_completed": batch.completed,
+        "provider_failed": batch.failed,
+        "provider_input_tokens": batch.input_tokens,
+        "provider_output_tokens": batch.output_tokens,
+        # The end of a batch comes without its seconds: keep the last value until its rows are booked.
+        "provider_seconds": max(batch.upstream_seconds, shard.provider_seconds),
+    }
+    if batch.status != shard.provider_status:
+        facts["status_at"] = now
+    has_begun = batch.status in PAST_VALIDATION or batch.completed + batch.failed > 0
+    if shard.started_at is None and has_begun:
+        facts["started_at"] = now
+    if shard.first_at is None and (batch.completed or (batch.failed and not batch.status.is_final)):
+        facts["first_at"] = now
+    if batch.status.is_final and batch.created_at is not None and batch.over_at is not None:
+        facts["took_seconds"] = max(0.0, (batch.over_at - batch.created_at).total_seconds())
+    found = {name: value for name, value in facts.items() if getattr(shard, name) != value}
+    # Our own server is polled many times a minute, which need not be recorded each time.
+    if found or shard.seen_at is None or now - shard.seen_at >= SEEN_EVERY:
+        found["seen_at"] = now
+    return found
+
+
+def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard, *, may_leave: bool) -> BatchLife:
+    """Return a batch's life so far; `may_leave` says if another backend takes its rows."""
+    made = shard.submitted_at or shard.created_at
+    ends = [at for at in (job.cancel_requested_at, shard.rerouted_at) if at is not None]
+    return BatchLife(
+        made=made,
+        window=timedelta(seconds=shard.window_seconds),
+        overruns=handle.profile.overruns,
+        shown=shard.seen_at or made,
+        failing_since=watched.failing_since,
+        ends_from=max(made, min(ends)) if ends else None,
+        asked=watched.phase(RunPhase).asked_at,
+        is_needed=shard.rerouted_at is not None and may_leave,
+    )
+
+
+def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> Denied:
+    """Note once more that the backend does not know a batch."""
+    running = watched.phase(RunPhase)
+    known = running.denied
+    if known is None:
+        running.denied = Denied(now, is_unlisted=is_unlisted)
+    else:
+        told = known.is_unlisted if is_unlisted is None else is_unlisted
+        running.denied = replace(known, times=known.times + 1, is_unlisted=told)
+    return running.denied
+
+
+def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime) -> EvidenceVerdict:
+    """Decide if a batch that is over may be collected: its files may be named some time later."""
+    since = shard.status_at if shard.provider_status == batch.status else now
+    named = EndedBatch(
+        batch.status,
+        batch.completed,
+        batch.failed,
+        batch.is_counted,
+        batch.output_file_id is not None,
+        batch.error_file_id is not None,
+        shard.started_at is not None or batch.status is BatchStatus.COMPLETED,
+    )
+    return evidence.named(named, since or now, until, now)
+
+
+def waits_for(
+    shard: Shard,
+    handle: BackendHandle,
+    batch: RemoteBatch,
+    moved_at: datetime,
+    usual: poll_schedule.Usual,
+    now: datetime,
+) -> str | None:
+    """Describe what takes unusually long about a batch; `moved_at` is when it last progressed."""
+    if handle.is_own or shard.submitted_at is None:
+        return None
+    since = shard.status_at if batch.status == shard.provider_status else now
+    counts = batch.completed or batch.failed
+    return poll_schedule.stall(
+        batch.status,
+        in_status=(now - (since or shard.submitted_at)).total_seconds(),
+        since_submission=(now - shard.submitted_at).total_seconds(),
+        since_progress=(now - moved_at).total_seconds() if counts else None,
+        window=shard.window_seconds,
+        overruns=handle.profile.overruns,
+        usual=usual,
+    )

@@ -1,0 +1,194 @@
+"""Stage 4: shards are polled at sensible intervals. What polls have shown is kept in memory, a value per phase."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from msgspec import Struct, field
+
+from orchestrator.core.shards import Shard
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.policy import poll_schedule
+from orchestrator.policy.evidence import Denied, FileReading
+
+UNKNOWN = poll_schedule.Usual()
+MOST_PUSHED = 10_000
+"""Most pushed batches kept until polled; some may belong to other programs with the same account."""
+
+
+class SendPhase(Struct):
+    """A shard on its way to its backend.
+
+    `uploads` counts inputs that could not be used, `strays` uploads answered with a foreign file. `uploaded_at` is
+    when the present upload was first visible, `refused_since` when it was first refused.
+    """
+
+    uploads: int = 0
+    strays: int = 0
+    uploaded_at: datetime | None = None
+    refused_since: datetime | None = None
+
+
+class SearchPhase(Struct):
+    """A shard whose create was not answered: `lists` without its batch."""
+
+    lists: int = 0
+
+
+class RunPhase(Struct):
+    """A running batch. `denied`: its backend does not know it. `asked_at`: when it was first asked to end."""
+
+    denied: Denied | None = None
+    asked_at: datetime | None = None
+
+
+class BestReading(Struct, frozen=True):
+    """The best reading of one result file: its bytes, the rows that it names, and why it broke off."""
+
+    bytes: int
+    rows: int
+    cut: str | None = None
+
+
+class FilesPhase(Struct):
+    """The files of a batch that is over: the `best` reading of each.
+
+    `whole` is the best reading of all together, first had at `unchanged_since`. `least_told` is the smallest size
+    that the backend has reported.
+    """
+
+    best: dict[str, BestReading] = field(default_factory=dict)
+    whole: FileReading | None = None
+    unchanged_since: datetime | None = None
+    least_told: int | None = None
+
+    def has_grown(self, told: int | None) -> bool:
+        """True if its backend reports a larger size than before."""
+        if told is not None and (self.least_told is None or told < self.least_told):
+            self.least_told = told
+        return told is not None and told != self.least_told
+
+
+Phase = SendPhase | SearchPhase | RunPhase | FilesPhase
+P = TypeVar("P", SendPhase, SearchPhase, RunPhase, FilesPhase)
+
+
+class PolledShard(Struct):
+    """When a shard is due, how it was last `seen`, since when it is so (`changed`), and what its phase has shown.
+
+    `failing_since`: since when its backend's calls fail. `busy_since`: since when the backend has no room.
+    """
+
+    due: datetime
+    seen: object
+    changed: datetime
+    polls: int = 0
+    failing_since: datetime | None = None
+    busy_since: datetime | None = None
+    _phase: Phase = field(default_factory=SendPhase)
+
+    def phase(self, kind: type[P]) -> P:
+        """Return what this phase has shown, from nothing if the shard was in another."""
+        if not isinstance(self._phase, kind):
+            self._phase = kind()
+        return self._phase
+
+
+class PollSchedule(Struct):
+    """When each shard is due for a poll. Kept in memory: after a restart, everything is polled once."""
+
+    _by_shard: dict[str, PolledShard] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pushed: dict[str, None] = field(default_factory=dict)
+    _hurried: set[str] = field(default_factory=set)
+
+    def push(self, batch_id: str) -> None:
+        """Note a provider's event that a batch changed, for an immediate poll. Callable from any thread.
+
+        The event may come before the shard has its batch's id, so it is kept until then.
+        """
+        with self._lock:
+            self._pushed[batch_id] = None
+            if len(self._pushed) > MOST_PUSHED:
+                del self._pushed[next(iter(self._pushed))]
+
+    def of(self, shard: Shard, now: datetime) -> PolledShard:
+        """Return what is known of a shard."""
+        return self._by_shard.setdefault(shard.id, PolledShard(now, None, now))
+
+    def is_due(self, shard: Shard, handle: BackendHandle, now: datetime) -> bool:
+        """True if a shard is due for a poll; our own server always is."""
+        if handle.is_own:
+            return True
+        look = self._by_shard.get(shard.id)
+        # Taken before the poll: a later event may be about something that this poll misses, and counts for the next.
+        if self._take(shard) and look is not None:
+            look.due = now
+        return look is None or now >= look.due
+
+    def _take(self, shard: Shard) -> bool:
+        """Take an event about the shard's batch; True if there was one."""
+        with self._lock:
+            if shard.batch_id not in self._pushed:
+                return False
+            del self._pushed[shard.batch_id]
+            return True
+
+    def looked(
+        self,
+        shard: Shard,
+        handle: BackendHandle,
+        now: datetime,
+        *,
+        seen: object = None,
+        usual: poll_schedule.Usual = UNKNOWN,
+    ) -> datetime:
+        """Note a poll and what it saw; return since when the shard has looked like this."""
+        look = self.of(shard, now)
+        look.failing_since = look.busy_since = None
+        if look.seen != seen:
+            look.seen, look.changed, look.polls = seen, now, 0
+        else:
+            look.polls += 1
+        ends_in = None
+        if usual.is_known and shard.submitted_at is not None:
+            ends_in = usual.total_p50 - (now - shard.submitted_at).total_seconds()
+        wait = poll_schedule.next_look(
+            handle.poll_seconds, look.polls, seed=f"{shard.id}/{look.polls}", ends_in=ends_in
+        )
+        look.due = now + timedelta(seconds=wait)
+        return look.changed
+
+    def failed(
+        self,
+        shard: Shard,
+        handle: BackendHandle,
+        now: datetime,
+        retry_after: float | None = None,
+        *,
+        is_busy: bool = False,
+    ) -> None:
+        """Note a failed poll. The next comes as after a poll without news, or when the backend asked for it.
+
+        `is_busy` means that the backend answered: it is not failing.
+        """
+        look = self.of(shard, now)
+        look.polls += 1
+        if is_busy:
+            look.busy_since, look.failing_since = look.busy_since or now, None
+        else:
+            look.failing_since = look.failing_since or now
+        wait = poll_schedule.next_look(handle.poll_seconds, look.polls, seed=f"{shard.id}/{look.polls}")
+        look.due = now + timedelta(seconds=max(wait, retry_after or 0.0))
+
+    def hurry(self, shard: Shard, now: datetime) -> None:
+        """Poll a shard at once for a reason of our own; repeated calls have no effect."""
+        if shard.id not in self._hurried and (look := self._by_shard.get(shard.id)) is not None:
+            look.due = now
+        self._hurried.add(shard.id)
+
+    def forget(self, shard: Shard) -> None:
+        """Forget a shard: its next stage is due at once."""
+        self._by_shard.pop(shard.id, None)
