@@ -74,6 +74,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "top_logprobs": ("logprobs", "include"),
     "message": ("include",),
     "random_seed": ("seed",),
+    "penalty": ("presence_penalty", "frequency_penalty"),
 }
 """Other spellings of a field in the request behind an error; the error means the first of them that was sent."""
 _DOTTED = {"output_config.effort": "effort", "output_config.format": "output_format", "text.format": "output_format"}
@@ -82,9 +83,10 @@ _BARE = re.compile(
     re.IGNORECASE,
 )
 """Words that always mean a field. Others, such as `stop` or `user`, are also plain English."""
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _QUOTED = re.compile(r"(?P<quote>['`\"])(?P<name>[A-Za-z_][\w.\[\]/-]{0,80})(?P=quote)")
 _LOC = re.compile(r"\bloc['\"]?\s*[:=]\s*[\[(]([^\])]{1,200})[\])]")
-_PATH = re.compile(r"\bbody(?:\.|\s*(?:->|→|>|,)\s*)([A-Za-z_][\w.]{0,80})")
+_PATH = re.compile(r"\b(?:body|parameters?)(?:\.|\s*(?:->|→|>|,)\s*)([A-Za-z_][\w.]{0,80})")
 _FIRST = re.compile(r"^\W{0,3}(?:[\w ]{0,40}error:\s*)?([A-Za-z_][\w.\[\]/]{0,80}):\s")
 _CALLED = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -106,13 +108,15 @@ _PHRASES = (
     (re.compile(r"\bstop sequences?", re.IGNORECASE), "stop_sequences"),
     (re.compile(r"\bfrequency penalty", re.IGNORECASE), "frequency_penalty"),
     (re.compile(r"\bpresence penalty", re.IGNORECASE), "presence_penalty"),
+    (re.compile(r"\bpenalt(?:y is|ies are) not enabled", re.IGNORECASE), "penalty"),
+    (re.compile(r"\bmultiple (?:candidates|choices|completions)\b", re.IGNORECASE), "n"),
     (re.compile(r"\blog[ -]?prob(?:abilitie)?s", re.IGNORECASE), "logprobs"),
     (re.compile(r"\bparallel tool[ -]call(?:s|ing)\b", re.IGNORECASE), "parallel_tool_calls"),
     (re.compile(r"\b(?:system|developer) (?:role|messages?|prompts?|instructions?)\b", re.IGNORECASE), SYSTEM),
 )
 _SCHEMA = re.compile(
     r"\bschema (?:for|of|in) ['`\"]?(?:response[ _]format|text\.format|output[ _]format)|^grammar error\b"
-    r"|\bconvert the grammar\b|\bthe specified schema\b",
+    r"|\b(?:convert the|parse) grammar\b|\bthe specified schema\b",
     re.IGNORECASE,
 )
 """A refused schema. Names that follow are its own or its properties', even if they look like fields."""
@@ -125,7 +129,8 @@ _REFUSES = re.compile(
     r"|\bun(?:supported|recogni[sz]ed|known|expected|available|allowed)"
     r"|\b(?:in)?valid|\bdeprecated|\bextra[ _]|\bforbidden|\bonly\b|\bmust\b|\bshould be\b|\brequired\b"
     r"|literal_error|\brefused|\bdisallow|\bremoved|\bexceed|\btoo (?:large|small|many|long|high|low)|\bmaximum"
-    r"|\bminimum|\breject(?:s|ed)?\b|\bincompatible|\bconflicts?\b|\bspecified\b|\brestricted"
+    r"|\bminimum|\b(?:greater|less) than\b|\breject(?:s|ed)?\b|\bincompatible|\bconflicts?\b|\bspecified\b"
+    r"|\brestricted"
     r"|不(?:受)?支持|不允许|无效|非法|未知",
     re.IGNORECASE,
 )
@@ -273,7 +278,8 @@ def _sent_as(mention: str, sent: Mapping[str, Any]) -> str | None:
     """Return the body's field that a mention means: "" for its content, None if it is not a field."""
     if _ROLE.match(mention):
         return SYSTEM if has_system(sent) else ""
-    path = re.sub(r"\[\d*\]", "", mention.replace("/", ".").replace("->", ".")).strip(". ").lower()
+    path = re.sub(r"\[\d*\]", "", mention.replace("/", ".").replace("->", ".")).strip(". ")
+    path = _HUMP.sub("_", path).lower()
     root = path.split(".")[0]
     if root == SYSTEM and has_system(sent):
         return SYSTEM

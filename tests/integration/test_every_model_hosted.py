@@ -193,6 +193,7 @@ LOST: list[tuple[str, str, Json, str]] = [
     ("claude", "claude-3-haiku-20240307", THINKS, "thinking"),
     ("claude", "claude-haiku-4-5", {"extra": {"verbosity": "low"}}, "verbosity"),
     ("openai", "gpt-5.3-codex", {"temperature": 0}, "temperature"),
+    ("openai", "gpt-4o-search-preview gpt-4o-mini-search-preview-2025-03-11", {"temperature": 0}, "temperature"),
     ("groq", "llama-3.3-70b-versatile", {**LABELS, "logprobs": True}, "logprobs"),
     ("groq", "llama-3.3-70b-versatile qwen/qwen3-32b", {"extra": {"reasoning_effort": "low"}}, "reasoning_effort"),
 ]

@@ -60,6 +60,30 @@ NAMED: dict[str, tuple[dict[str, Any], ProviderError, str, FieldFault]] = {
                            "parallel_tool_calls", FIELD),
     "what a developer says": (CHAT, ProviderError(400, message="Developer instruction is not enabled for gemma"),
                               "system", FIELD),
+    "penalties in general": (
+        {**CHAT, "frequency_penalty": 1},
+        ProviderError(400, message="Penalty is not enabled for models/gemini-2.5-pro"),
+        "frequency_penalty", FIELD),
+    "several answers": (CHAT, ProviderError(400, message="Multiple candidates is not enabled for this model"),
+                        "n", FIELD),
+    "a bound of 0": (
+        CHAT, ProviderError(400, message="Requested sample logprobs of 5, which is greater than max allowed: 0"),
+        "logprobs", FIELD),
+    "in camel case": (
+        {**CHAT, "presence_penalty": 1},
+        ProviderError(400, message="Argument not supported on this model: presencePenalty"),
+        "presence_penalty", FIELD),
+    "in camel case, before the word": (
+        CHAT, ProviderError(400, message="This model doesn't support the stopSequences field."), "stop", FIELD),
+    "in camel case, behind a model": (
+        CHAT, ProviderError(400, message="Model grok-4 does not support parameter reasoningEffort."),
+        "reasoning_effort", FIELD),
+    "a path below the parameters": (
+        {**CHAT, "enable_thinking": True},
+        ProviderError(400, message="parameter.enable_thinking must be set to false for non-streaming calls"),
+        "enable_thinking", FIELD),
+    "a grammar that cannot be parsed": (
+        CHAT, ProviderError(400, message="Failed to parse grammar"), "response_format", FIELD),
     "another language": (CHAT, ProviderError(400, message="不支持的参数: logprobs"), "logprobs", FIELD),
     "an argument that is supplied": (CHAT, ProviderError(400, message="Unrecognized request argument supplied: user"),
                                      "user", FIELD),

@@ -168,6 +168,13 @@ _OPENAI_RULES = (
     ),
     TableRule(
         _OPENAI,
+        r"gpt-4o(-mini)?-search",
+        NotTaken(("temperature", "top_p", "presence_penalty", "frequency_penalty")),
+        "vercel/ai#5647, ChatGPTNextWeb/NextChat#6569: Model incompatible request arguments supplied",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        _OPENAI,
         r"gpt-[5-9](?!-chat)|o[34](?!-mini)|o4-mini|codex",
         NotTaken(("stop",)),
         "OpenAI's reference: not supported with the latest reasoning models; recorded with gpt-5-mini",

@@ -54,6 +54,7 @@ def _chat(model: str, body: Json) -> Iterator[Refused | None]:
     yield refused(f"Unrecognized request argument supplied: {unknown}") if unknown else None
     yield _limits_of_chat(model, body)
     yield from _bounds(body)
+    yield _search(model, body)
     yield from _reasoning_of_chat(model, body)
     yield _roles(model, body)
     yield _format(model, body.get("response_format"), "response_format", body.get("messages"))
@@ -140,6 +141,15 @@ def _reasoning_of_chat(model: str, body: Json) -> Iterator[Refused | None]:
         yield unsupported(name) if wanted(body, name, empty) else None
     if wanted(body, "n", 1) and model.startswith("o1"):
         yield unsupported_value("n", body["n"], ONLY_DEFAULT)
+
+
+def _search(model: str, body: Json) -> Refused | None:
+    """A search model takes no sampling settings, whatever their values."""
+    names = ("frequency_penalty", "presence_penalty", "temperature", "top_p")
+    told = [name for name in names if body.get(name) is not None]
+    if not told or "-search-preview" not in model:
+        return None
+    return refused(f"Model incompatible request argument{'s' * (len(told) > 1)} supplied: {', '.join(told)}")
 
 
 def _effort(name: str, effort: Any, reasoning: models.Reasoning) -> Refused | None:
