@@ -279,7 +279,7 @@ def _show(context: Context, one: Schedule) -> None:
     terms = [] if one.deadline is None else [f"deadline {one.deadline}"]
     terms += [] if one.budget is None else [f"budget ${one.budget:f}"]
     grace = duration(one.grace.total_seconds())
-    late = f"late nights run up to {grace} late" if one.misfire is Misfire.RUN else "late nights are skipped"
+    late = f"late nights still run, up to {grace} late" if one.misfire is Misfire.RUN else "late nights are skipped"
     overlap = "is skipped" if one.overlap is Overlap.SKIP else "waits"
     show(f"  {', '.join([one.file, *terms, late, f'a night {overlap} while a job of the file runs'])}")
     if last is not None:

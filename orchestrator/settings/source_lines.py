@@ -406,6 +406,8 @@ _TOML_COMMA = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=\s*(\d+),(\d+)\s*(?:#.*)?")
 _TOML_WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 _STARTS = "\"'[{0123456789"
 _SMART = "“”„‘’«»"
+_SECRET = re.compile(r"env$|key|secret|token|passw|url|hook|auth", re.IGNORECASE)
+"""Names of fields whose values are not repeated: a secret may stand there."""
 _STRAIGHT = 'use straight quotes: "…"'
 MOST = 200
 """Longest line that is shown again."""
@@ -429,7 +431,7 @@ def yaml_hint(lines: Sequence[str], number: int) -> str | None:
     deep, above = (len(line) - len(line.lstrip(" -")) for line in (here, before))
     if here.strip() and before.strip() and abs(deep - above) == 1:
         return f"indented by {deep} where the line above is by {above}: align them"
-    return None
+    return "quote the texts in braces, or write each field in a line of its own" if "{" in here else None
 
 
 def _of_line(line: str) -> str | None:
@@ -455,7 +457,13 @@ def _is_closed(text: str) -> bool:
 
 
 def _quote(found: re.Match[str]) -> str:
-    return f"quote the text:  {found[1].strip()}{' ' * bool(found[1].strip())}{found[2]}: {_quoted(found[3])}"
+    return (
+        f"quote the text:  {found[1].strip()}{' ' * bool(found[1].strip())}{found[2]}: {_shown(found[2], found[3])}"
+    )
+
+
+def _shown(name: str, value: str) -> str:
+    return '"…"' if _SECRET.search(name) else _quoted(value)
 
 
 def toml_hint(line: str, problem: str) -> str | None:
@@ -471,12 +479,13 @@ def toml_hint(line: str, problem: str) -> str | None:
     if found := _TOML_COMMA.fullmatch(line):
         return f"write  {found[1]} = {found[2]}.{found[3]}"
     if found := _TOML_PAIR.fullmatch(line):
-        meant = _TOML_WORDS.get(found[2].lower()) or _quoted(found[2])
+        meant = _TOML_WORDS.get(found[2].lower()) or _shown(found[1], found[2])
         return f"write  {found[1].strip()} = {meant}"
     if (found := _YAML_PAIR.fullmatch(line)) or line.lstrip().startswith("{") or re.fullmatch(r"\s*[\w-]+:\s*", line):
         if found is None:
             return "orch.toml is TOML: a table begins with its name, such as [backends.local]"
-        return f"TOML writes  {found[2]} = {found[3] if found[3][0] in _STARTS else _quoted(found[3])}"
+        meant = found[3] if found[3][0] in _STARTS and not _SECRET.search(found[2]) else _shown(found[2], found[3])
+        return f"TOML writes  {found[2]} = {meant}"
     if line.count('"') % 2 or line.count("'") % 2:
         return "a quote is not closed"
     return None

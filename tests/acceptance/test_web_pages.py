@@ -26,6 +26,7 @@ from orchestrator.reports.night import night_of
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
 from orchestrator.store import Store
+from orchestrator.store.lookups import RowFilter
 from orchestrator.web.views.rows import PLACES
 from tests.support.chromium import NO_BROWSER, Chromium, Tab, installed
 from tests.support.webhome import EVIL, WebHome, web_home
@@ -372,6 +373,14 @@ def test_rows_show_their_answers_by_field_and_lead_to_each_other(home: WebHome, 
     assert tab.js("document.querySelector('a[rel=next]')") is None
     tab.js("document.querySelector('a[rel=prev]').click()")
     tab.until("document.querySelector('h1').innerText.startsWith('scans/page-2.pdf')")
+
+
+def test_a_row_that_no_model_was_asked_names_none(home: WebHome, client: httpx2.Client) -> None:
+    with Store.open(home.url) as store:
+        [never] = store.lookups.page(home.long.id, RowFilter(code="encrypted"), 2)
+    for job, seq, model in ((home.long.id, never.row.seq, "—"), (home.letters.id, 0, "m")):
+        told = client.get(f"/jobs/{job}/rows/{seq}").text
+        assert f'answered by</dt><dd><span class="small">{model}</span>' in told
 
 
 def test_downloaded_rows_are_those_of_fetch(

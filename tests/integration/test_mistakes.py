@@ -119,6 +119,14 @@ JOBS: dict[str, Case] = {
     "gold-elsewhere": (f"{JOB}gold: gold.jsonl\n", ":8: gold: there is no such file", "known answers are looked for"),
     "a-template-first": (prompt("{{ text }} Who wrote?"), ":6: is not valid YAML", A_BLOCK),
     "an-apostrophe": (prompt("'Who's the sender?'"), ":6: is not valid YAML", A_BLOCK),
+    "a-question-in-braces": (
+        JOB.replace("  - id", "  - {id: a, model: small, prompt: Who?, retries: 1}\n  - id"),
+        ":4: is not valid YAML", "quote the texts in braces",
+    ),
+    "an-address-with-a-colon": (
+        source(f"documents:\n  - name: m\n    url_env: postgresql://me:{PASSWORD}@db: 5432/x"),
+        ":4: is not valid YAML", 'url_env: "…"',
+    ),
     "several-prompts": (prompt("[Who, When]"), ":6: tasks[0].prompt: ", "write one text"),
     "no-blank-after-the-colon": (JOB.replace("name: ", "name:"), ":2: is not valid YAML", "the colon:  name: …"),
     "no-blank-after-the-dash": (JOB.replace("- id", "-id"), ":5: is not valid YAML", "a blank after the dash"),
@@ -140,6 +148,13 @@ SETTINGS: dict[str, Case] = {
     "a-key": (f'{TOML}[backends.o]\nkind = "openai"\napi_key = "{KEY}"\n', ":7: backends.o.api_key: ", "_env'?"),
     "a-key-for-a-variable": (
         TOML + HOSTED.replace('"K"', f'"{KEY}"'), ":7: backends.g.api_key_env: is not the name", "such as OPENAI_API",
+    ),
+    "a-key-without-quotes": (
+        TOML + HOSTED.replace('"K"', KEY), ":7: is not valid TOML", 'write  api_key_env = "…"',
+    ),
+    "a-key-as-in-yaml": (
+        TOML + HOSTED.replace('= "K"', f': "{KEY}"').replace("api_key_env ", "api_key_env"), ":7: is not valid TOML",
+        'TOML writes  api_key_env = "…"',
     ),
     "a-reference": (
         TOML + HOSTED.replace('"K"', '"${OPENAI_API_KEY}"'), ":7: backends.g.api_key_env: is not the name",

@@ -37,7 +37,7 @@ LONG_ERRORS = {
     "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
     "context_length_exceeded": "This model's maximum context length is 128000 tokens. However, your messages "
     "resulted in 190211 tokens. Please reduce the length of the messages.",
-    "unreadable_document": "the password of https://archive.example/scans/2026-11-24/9f86d081884c7d659a2feaa0c55ad015"
+    "encrypted": "the password of https://archive.example/scans/2026-11-24/9f86d081884c7d659a2feaa0c55ad015"
     "a3bf4f1b2b0b822cd15d6c15b0f00a08.pdf is not known",
 }
 LETTER_AT = len("Who signed this?\n\n")
@@ -141,7 +141,7 @@ def _long_names(nights: Nights, at: datetime) -> Job:
         for n in range(8)
     }  # fmt: skip
     bad = {
-        f"{folder}/Nachtrag Nr. {n} (eingescannt).pdf": Bad(code, message)
+        f"{folder}/Nachtrag Nr. {n} (eingescannt).pdf": Bad(code, message, unreadable=code == "encrypted")
         for n, (code, message) in enumerate(LONG_ERRORS.items())
     }
     facts: dict[str, Any] = {
