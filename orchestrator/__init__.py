@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -54,7 +55,13 @@ def __getattr__(name: str) -> Any:
         return import_module("orchestrator.documents")
     if name not in __all__:
         raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
-    module = import_module(_PLACES.get(name, "orchestrator.core.errors"))
+    is_collecting = gc.isenabled()
+    gc.disable()  # imports create many objects that live to the end, and a collection among them finds nothing
+    try:
+        module = import_module(_PLACES.get(name, "orchestrator.core.errors"))
+    finally:
+        if is_collecting:
+            gc.enable()
     value = globals()[name] = getattr(module, _OTHERWISE.get(name, name))
     return value
 

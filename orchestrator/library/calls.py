@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from msgspec.structs import replace
+from pydantic import BaseModel
 
 from orchestrator.core.errors import RowError, UsageError
 from orchestrator.library.answers import AnswerType, Schema, completions, finished_lines
@@ -28,10 +29,26 @@ from orchestrator.library.progress_views import view_for
 from orchestrator.pipeline.succession import Edited
 from orchestrator.settings.stored_spec import tasks_of
 
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
 F = TypeVar("F")
+M = TypeVar("M", bound=BaseModel)
 CHAT = "/v1/chat/completions"
 
 
+@overload
+def frame(
+    rows: Any, prompt: str, *, schema: type[M], model: str | None = ...,
+    id: str | Sequence[str] | None = ..., text: str | None = ..., name: str | None = ..., prefix: str = ...,
+    job: Mapping[str, Any] | None = ..., **task: Any,
+) -> FrameDraft[M]: ...  # fmt: skip
+@overload
+def frame(
+    rows: Any, prompt: str, *, schema: Mapping[str, Any] | None = ..., model: str | None = ...,
+    id: str | Sequence[str] | None = ..., text: str | None = ..., name: str | None = ..., prefix: str = ...,
+    job: Mapping[str, Any] | None = ..., **task: Any,
+) -> FrameDraft[Any]: ...  # fmt: skip
 def frame(
     rows: Any, prompt: str, *, schema: Schema | None = None, model: str | None = None,
     id: str | Sequence[str] | None = None, text: str | None = None, name: str | None = None, prefix: str = "",  # noqa: A002
@@ -98,6 +115,18 @@ def documents(path: str | Path, **source: Any) -> Documents:
     return Documents(path, source)
 
 
+@overload
+def requests(
+    params: Iterable[Mapping[str, Any]], *, deadline: Deadline | None = ..., budget: Budget | None = ...,
+    backend: str | None = ..., endpoint: Literal["/v1/chat/completions"] = ..., name: str = ...,
+    raise_on_error: bool = ..., progress: bool | None = ...,
+) -> list[ChatCompletion | RowError]: ...  # fmt: skip
+@overload
+def requests(
+    params: Iterable[Mapping[str, Any]], *, deadline: Deadline | None = ..., budget: Budget | None = ...,
+    backend: str | None = ..., endpoint: str, name: str = ..., raise_on_error: bool = ...,
+    progress: bool | None = ...,
+) -> list[Any]: ...  # fmt: skip
 def requests(
     params: Iterable[Mapping[str, Any]], *, deadline: Deadline | None = None, budget: Budget | None = None,
     backend: str | None = None, endpoint: str = CHAT, name: str = "requests", raise_on_error: bool = False,
@@ -143,6 +172,10 @@ def batch(
     )  # fmt: skip
 
 
+@overload
+def open_job(name: str, *, schema: type[M]) -> JobHandle[M]: ...
+@overload
+def open_job(name: str, *, schema: Mapping[str, Any] | None = ...) -> JobHandle[Any]: ...
 def open_job(name: str, *, schema: Schema | None = None) -> JobHandle[Any]:
     """Return a job of this home by its id, the start of it, or its name, which means the newest run.
 

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from msgspec import Struct, field
+from pydantic import BaseModel
 
 from orchestrator.core import addresses
 from orchestrator.core.clock import now
@@ -32,6 +33,7 @@ from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.settings.config import Config
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 Deadline = str | datetime | timedelta
 Budget = Decimal | int | float | str
 TASK = "answer"
@@ -187,6 +189,16 @@ class Documents:
     def __init__(self, path: str | Path, source: Mapping[str, Any]) -> None:
         self._source = {**_located(str(path)), **source}
 
+    @overload
+    def map(
+        self, prompt: str, *, schema: type[M], model: str | None = ..., name: str | None = ...,
+        job: Mapping[str, Any] | None = ..., **task: Any,
+    ) -> DocumentDraft[M]: ...  # fmt: skip
+    @overload
+    def map(
+        self, prompt: str, *, schema: Mapping[str, Any] | None = ..., model: str | None = ..., name: str | None = ...,
+        job: Mapping[str, Any] | None = ..., **task: Any,
+    ) -> DocumentDraft[Any]: ...  # fmt: skip
     def map(
         self, prompt: str, *, schema: Any = None, model: str | None = None, name: str | None = None,
         job: Mapping[str, Any] | None = None, **task: Any,

@@ -25,12 +25,13 @@ from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.gc import sweep
 from orchestrator.pipeline.gc.benches import note_applied
+from orchestrator.pipeline.gc.frames import unused_frames
 from orchestrator.policy.retention import JobFate
 from orchestrator.settings.config import Retention
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.database import Database
-from orchestrator.store.gc import Removals
+from orchestrator.store.gc import CLEARED, Removals
 from tests.support.stored import NOW
 from tests.support.years import Years
 
@@ -386,6 +387,27 @@ def test_a_kill_anywhere_loses_nothing_and_leaves_nothing(sqlite_years: Years, t
         shutil.rmtree(copy.folder)
         point += 1
     assert point > 20
+
+
+def test_what_python_asked_goes_with_the_last_job_that_has_answers(years: Years) -> None:
+    def folder(name: str, age: float = 10 * 86_400) -> Path:
+        made = years.home.frames / name
+        made.mkdir(parents=True)
+        (made / "job.yaml").write_text("{}")
+        os.utime(made, (time.time() - age,) * 2)
+        return made
+
+    used, planned, new = folder("used"), folder("planned"), folder("new", 0)
+    job = replace(years.run(1, "one"), source=str(used / "job.yaml"))
+    assert [*unused_frames(years.home, [job])] == [new, planned]
+    gone = replace(job, options={**job.options, CLEARED: "2026-11-21"})
+    assert [*unused_frames(years.home, [gone, job])] == [new, planned], "a later run has answers"
+    assert [*unused_frames(years.home, [gone])] == [new, planned, used]
+
+    swept = sweep.gc(years.store, years.home, ALL, NOW)
+
+    assert [orphan.path for orphan in swept.orphans] == [planned, used]
+    assert [*years.home.frames.iterdir()] == [new], "a call may be about to submit it"
 
 
 def test_old_benches_go_but_for_the_one_that_plans_go_by(years: Years) -> None:

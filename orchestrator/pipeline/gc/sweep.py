@@ -26,6 +26,7 @@ from orchestrator.core.model import Job, JobId
 from orchestrator.pipeline import disk
 from orchestrator.pipeline.build.builder import locked
 from orchestrator.pipeline.gc.benches import old_benches
+from orchestrator.pipeline.gc.frames import unused_frames
 from orchestrator.pipeline.predecessors import AFTER
 from orchestrator.policy import retention
 from orchestrator.policy.retention import JobFate, Leaving, RetentionVerdict
@@ -218,6 +219,8 @@ def _orphans(store: Store, home: Home, identity: str, terms: Retention) -> tuple
         if path.is_dir() or _is_old(path)
     ]
     found += [Orphan(path, disk.size_of(path), reason) for path, reason in old_benches(store, home, terms)]
+    frames = (path for path in unused_frames(home, jobs.values()) if _is_old(path))
+    found += [Orphan(path, disk.size_of(path), "asked from Python; no job has its answers") for path in frames]
     unknown: list[Path] = []
     folder = home.root / "jobs"
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:

@@ -1,0 +1,20 @@
+"""Retention of what Python calls asked: a folder goes once no job has answers to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from orchestrator.core.model import Job
+from orchestrator.settings.home import Home
+from orchestrator.store.gc import CLEARED
+
+
+def unused_frames(home: Home, jobs: Iterable[Job]) -> Iterator[Path]:
+    """Yield the folders of `frames` that no job was made from, or only jobs whose files are gone."""
+    if not home.frames.is_dir():
+        return
+    used = {Path(job.source).parent.resolve() for job in jobs if CLEARED not in job.options}
+    for folder in sorted(home.frames.iterdir()):
+        if folder.is_dir() and folder.resolve() not in used:
+            yield folder
