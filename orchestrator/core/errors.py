@@ -278,3 +278,11 @@ class StateConflict(OrchError):
     """A move `from -> to` found the record in another state; another process was faster."""
 
     kind = "conflict"
+
+
+class StorageRefused(PermissionError):
+    """A storage is not used, or does not let this user in, with advice."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint

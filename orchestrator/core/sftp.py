@@ -17,7 +17,7 @@ import paramiko
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.implementations.sftp import SFTPFileSystem
 
-from orchestrator.core.storages import StorageRefused
+from orchestrator.core.errors import StorageRefused
 
 CONNECT_SECONDS = 30
 SILENT_SECONDS = 60

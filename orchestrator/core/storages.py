@@ -7,6 +7,8 @@ from threading import local
 from typing import Any
 from urllib.parse import urlsplit
 
+from orchestrator.core.errors import StorageRefused
+
 SFTP = ("sftp", "ssh")
 KEYS = "the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID"
 _LOGGERS = ("azure", "fsspec", "gcsfs", "paramiko")
@@ -15,14 +17,6 @@ _LOGGERS = ("azure", "fsspec", "gcsfs", "paramiko")
 _OF_KEYS = ("NoCredentialsError", "DefaultCredentialsError", "ClientAuthenticationError")
 """Errors about keys of botocore, Google's and Azure's libraries, by name: the libraries are optional."""
 _NOWHERE = logging.NullHandler()
-
-
-class StorageRefused(PermissionError):
-    """A storage is not used, or does not let this user in, with advice."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def opened(address: str, **options: Any) -> tuple[Any, str]:

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from msgspec import Struct
 
 from orchestrator.core import addresses, interrupts, storages
-from orchestrator.core.errors import InputError, JobFilesError
+from orchestrator.core.errors import InputError, JobFilesError, StorageRefused
 from orchestrator.documents.globs import Globs, State
 from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.redirects import led_elsewhere, staying_client
@@ -106,7 +106,7 @@ def asked(address: str, ask: Callable[[], Result]) -> Result:
                 raise InputError(str(led), field="path") from error
             raise InputError(f"There is nothing at {address}; correct the path.", field="path") from error
         except PermissionError as error:
-            hint = error.hint if isinstance(error, storages.StorageRefused) else storages.KEYS
+            hint = error.hint if isinstance(error, StorageRefused) else storages.KEYS
             raise InputError(f"{address} may not be read: {why(error)}", field="path", hint=hint) from error
         except (InputError, ExtractionError):
             raise

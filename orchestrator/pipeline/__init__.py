@@ -48,9 +48,8 @@ from orchestrator.pipeline.finish.confidences import checks_of as checks_of
 from orchestrator.pipeline.finish.delivery import Gate
 from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
 from orchestrator.pipeline.plan import canary
-from orchestrator.pipeline.plan.forecasts import turnarounds
 from orchestrator.pipeline.plan.orders import Sending
-from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.plan.planning import Planning, turnarounds
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
 from orchestrator.pipeline.polls import PollSchedule

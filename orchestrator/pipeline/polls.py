@@ -12,8 +12,9 @@ from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.policy import poll_schedule
 from orchestrator.policy.evidence import Denied, FileReading
+from orchestrator.policy.overdue import Usual
 
-UNKNOWN = poll_schedule.Usual()
+UNKNOWN = Usual()
 MOST_PUSHED = 10_000
 """Most pushed batches kept until polled; some may belong to other programs with the same account."""
 
@@ -143,7 +144,7 @@ class PollSchedule(Struct):
         now: datetime,
         *,
         seen: object = None,
-        usual: poll_schedule.Usual = UNKNOWN,
+        usual: Usual = UNKNOWN,
     ) -> datetime:
         """Note a poll and what it saw; return since when the shard has looked like this."""
         look = self.of(shard, now)

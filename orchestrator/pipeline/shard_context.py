@@ -17,7 +17,7 @@ from orchestrator.pipeline.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.provider_calls import Done, Inline, ProviderCalls
-from orchestrator.policy import evidence, poll_schedule
+from orchestrator.policy import evidence, overdue
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -62,8 +62,8 @@ class ShardWork:
     def until(self, job: Job, shard: Shard, ended: datetime) -> datetime:
         """Return until when to wait for answers of a batch that ended at `ended`."""
         if shard.rerouted_at is not None or job.cancel_requested_at is not None:
-            return ended + evidence.NO_ANSWER
-        usual = poll_schedule.usual_of(self.store.shards.durations(shard.backend))
+            return ended + overdue.NO_ANSWER
+        usual = overdue.usual_of(self.store.shards.durations(shard.backend))
         takes = timedelta(seconds=usual.total_p90) if usual.is_known else None
         return evidence.answers_until(ended, job.deadline_at, takes)
 

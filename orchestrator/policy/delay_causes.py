@@ -13,6 +13,7 @@ from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import Forecast, Job
 from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
+from orchestrator.policy.overdue import seconds_beyond
 
 WORTH_TELLING = 5 * MINUTE
 """A shorter delay, in seconds, is not named as a cause."""
@@ -109,11 +110,8 @@ def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetim
     foreseen = {one.shard_id: one for one in forecasts if one.kind == "turnaround"}
     for shard in shards:
         known = foreseen.get(shard.id)
-        if known is None or shard.submitted_at is None:
-            continue
-        took = ((shard.rerouted_at or shard.ended_at or ended) - shard.submitted_at).total_seconds()
-        if took > (known.p50 if shard.rerouted_at else known.p95):
+        if known is not None and (beyond := seconds_beyond(shard, known, ended)) is not None:
             what = "was cancelled after" if shard.rerouted_at else "took"
             told = f"{duration(known.p50)} forecast, {duration(known.p95)} at most"
-            text = f"a batch at {shard.backend} {what} {duration(took)} ({told})"
-            yield Delay(Cause.SLOW_BATCH, took - known.p50, text)
+            text = f"a batch at {shard.backend} {what} {duration(known.p50 + beyond)} ({told})"
+            yield Delay(Cause.SLOW_BATCH, beyond, text)

@@ -33,18 +33,6 @@ ANSWERS_KEPT = DAY
 ASSUMED_REASK_SHARE = 2 * HOUR
 """Time to ask rows again, if no batch has shown it."""
 
-LISTED_AFTER = 15 * MINUTE
-"""After failing to retrieve a batch for this long, consult its backend's list."""
-
-OVERDUE = DAY
-OVERRUN = 6 * DAY
-"""Time after its window when orch cancels a batch, at a provider that lets batches overrun."""
-LONG = DAY
-NO_ANSWER = 10 * MINUTE
-"""Rows rerouted from a backend that has not answered for this long are released after `LAST_CALL`."""
-LAST_CALL = MINUTE
-"""Time for a silent backend to report on rows that are needed elsewhere."""
-
 
 class EvidenceVerdict(Struct, frozen=True):
     """The verdict on a claim. `why` is what is still awaited, for people; None if nothing is."""
@@ -80,55 +68,6 @@ def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Evi
         f"{backend} has said since {denied.since:%H:%M} UTC that it does not know the batch; it counts as gone "
         f"at {at:%H:%M} UTC unless it reappears"
     )
-
-
-class BatchLife(Struct, frozen=True):
-    """A batch between its creation and its end, as far as it is known.
-
-    `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it. `failing_since`
-    is when polls began to fail (None: the last one did not). `ends_from` is when its end was decided, `asked` when it
-    was first requested. Times of polls are this process's own: a process that was down for days has asked nothing.
-    `is_needed` says that its rows are needed elsewhere in time.
-    """
-
-    made: datetime
-    window: timedelta
-    overruns: bool
-    shown: datetime
-    failing_since: datetime | None = None
-    ends_from: datetime | None = None
-    asked: datetime | None = None
-    is_needed: bool = False
-
-    @property
-    def overdue(self) -> datetime:
-        """The time from which on it is asked to end."""
-        return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
-
-    def lost(self, now: datetime) -> str | None:
-        """Return why it is no longer awaited, or None."""
-        failing = None if self.failing_since is None else now - self.failing_since
-        if failing is not None:
-            needed = self.is_needed and self.ends_from is not None and now >= self.ends_from + LAST_CALL
-            if needed and failing >= NO_ANSWER:
-                return f"its backend has not listed it since {self.shown:%H:%M} UTC, and its rows are needed in time"
-            if now >= self.made + self.window and _is_long(failing, now - self.shown):
-                return f"its backend has not listed it for {_days(now - self.shown)}"
-            return None
-        ends_from = min(self.ends_from or self.overdue, self.overdue)
-        if self.asked is not None and _is_long(now - self.asked, now - ends_from):
-            return f"it has not ended, {_days(now - ends_from)} after it should have"
-        return None
-
-
-def _is_long(seen: timedelta, told: timedelta) -> bool:
-    """True if something has lasted long enough: a day as observed, or an hour as observed and days as reported."""
-    return seen >= LONG or (seen >= HOUR and told >= 3 * LONG)
-
-
-def _days(span: timedelta) -> str:
-    days = round(span / DAY)
-    return "a day" if days <= 1 else f"{days} days"
 
 
 def answers_until(ended: datetime, deadline: datetime | None, again: timedelta | None) -> datetime:

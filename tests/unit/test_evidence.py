@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.evidence import (
-    BatchLife,
     Denied,
     EndedBatch,
     FileReading,
@@ -20,6 +19,7 @@ from orchestrator.policy.evidence import (
     nothing_until,
     whole,
 )
+from orchestrator.policy.overdue import BatchLife
 
 SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
 T = datetime(2026, 11, 3, 12, tzinfo=UTC)

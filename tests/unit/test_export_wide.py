@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from python_calamine import CalamineWorkbook
 
 from orchestrator.core.errors import UsageError
-from orchestrator.pipeline.finish.outputs import workbook
+from orchestrator.pipeline.finish.outputs import formats
 from orchestrator.pipeline.finish.outputs.formats import Format, TableShape, encode
 from tests.support import merged
 
@@ -141,7 +141,7 @@ def test_a_workbook_has_texts_as_texts_and_numbers_as_numbers() -> None:
 
 
 def test_a_workbook_goes_on_in_a_second_sheet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workbook, "SHEET_ROWS", 2)
+    monkeypatch.setattr(formats, "SHEET_ROWS", 2)
     lines = [line for name in "abcde" for line in of(name, ("gist", name, {}))]
     book = CalamineWorkbook.from_filelike(io.BytesIO(written(lines, "xlsx", gist=None)))
     sheets = [book.get_sheet_by_index(place).to_python() for place in range(len(book.sheet_names))]

@@ -13,8 +13,9 @@ from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.polls import PolledShard, RunPhase
-from orchestrator.policy import evidence, poll_schedule
-from orchestrator.policy.evidence import BatchLife, Denied, EndedBatch, EvidenceVerdict
+from orchestrator.policy import evidence, overdue
+from orchestrator.policy.evidence import Denied, EndedBatch, EvidenceVerdict
+from orchestrator.policy.overdue import BatchLife
 from orchestrator.store import Store
 
 SEEN_EVERY = timedelta(seconds=30)
@@ -136,7 +137,7 @@ def waits_for(
     handle: BackendHandle,
     batch: RemoteBatch,
     moved_at: datetime,
-    usual: poll_schedule.Usual,
+    usual: overdue.Usual,
     now: datetime,
 ) -> str | None:
     """Describe what takes unusually long about a batch; `moved_at` is when it last progressed."""
@@ -144,7 +145,7 @@ def waits_for(
         return None
     since = shard.status_at if batch.status == shard.provider_status else now
     counts = batch.completed or batch.failed
-    return poll_schedule.stall(
+    return overdue.stall(
         batch.status,
         in_status=(now - (since or shard.submitted_at)).total_seconds(),
         since_submission=(now - shard.submitted_at).total_seconds(),

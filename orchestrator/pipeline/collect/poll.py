@@ -22,7 +22,7 @@ from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
 from orchestrator.pipeline.plan import forecasts
 from orchestrator.pipeline.polls import UNKNOWN, RunPhase
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
-from orchestrator.policy import evidence, poll_schedule
+from orchestrator.policy import evidence, overdue
 
 ENOUGH_REFUSALS = 20
 """Rows of our own server that must share a refusal before the others are rerouted."""
@@ -81,7 +81,7 @@ class BatchPolling:
         batch = self._retrieved(job, shard, handle)
         if isinstance(batch, UnknownBatch):
             return batch.moved
-        usual = UNKNOWN if handle.is_own else poll_schedule.usual_of(self._work.store.shards.durations(handle.name))
+        usual = UNKNOWN if handle.is_own else overdue.usual_of(self._work.store.shards.durations(handle.name))
         seen = (batch.status, batch.completed, batch.failed)
         moved_at = self._work.polls.looked(shard, handle, now, seen=seen, usual=usual)
         self._work.polls.of(shard, now).phase(RunPhase).denied = None
@@ -164,7 +164,7 @@ class BatchPolling:
         """Return a batch from its backend's list, if it could not be retrieved for some time."""
         now = self._work.now()
         failing_since = self._work.polls.of(shard, now).failing_since
-        if handle.is_own or failing_since is None or now < failing_since + evidence.LISTED_AFTER:
+        if handle.is_own or failing_since is None or now < failing_since + overdue.LISTED_AFTER:
             return None
         assert shard.batch_id is not None
         with suppress(BackendError):

@@ -25,6 +25,7 @@ from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.policy import planner
 from orchestrator.policy.canary import KIND
 from orchestrator.policy.planner import (
+    BatchOption,
     Decision,
     FirstRow,
     Open,
@@ -37,7 +38,7 @@ from orchestrator.policy.planner import (
     SynchronousOption,
     Terms,
 )
-from orchestrator.policy.planner.job_orders import locate_rows, to_reroute
+from orchestrator.policy.planner.job_orders import locate_rows, returning, to_reroute
 from orchestrator.policy.preflight import FEW_ROWS
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend, OwnServer, TimedBackend
 from orchestrator.settings.config import Config
@@ -76,6 +77,8 @@ def with_first_rows(plan: Plan, rows: tuple[FirstRow, ...]) -> Plan:
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """Deadline and target chance assumed for a job without a deadline."""
 LOOK = timedelta(minutes=30)
+QUICK = 2.0
+"""Seconds of the shortest batch: it is sent, and seen to be over."""
 
 
 class Planning:
@@ -427,3 +430,23 @@ class Planning:
         """List the objections to each backend."""
         told = "; ".join(f"{option.backend}: {option.objection}" for option in self.options)
         return told or "no backend is configured"
+
+
+def turnarounds(planning: Planning, shards: Sequence[Shard], now: datetime) -> list[Forecast]:
+    """Return how long each shard takes. An option works on all of a job's rows at a time, also returning rows."""
+    job = planning.open_rows
+    together: dict[str, int] = dict(job.synchronous)
+    for shard in shards:
+        together[shard.backend] = together.get(shard.backend, 0) + shard.rows
+    back = returning(job, planning.options, planning.terms, now)
+    found = []
+    for shard in shards:
+        option, rows = planning.option(shard.backend), together[shard.backend]
+        p50, p95 = (
+            QUICK + seconds_of(option, rows, chance, back.get(shard.backend, 0), job, now) for chance in (0.5, 0.95)
+        )
+        source = option.turnaround.source if isinstance(option, BatchOption) else option.pace.source
+        found.append(
+            Forecast(shard.job_id, "turnaround", shard.backend, shard.model, now, p50, p95, source, shard_id=shard.id)
+        )
+    return found

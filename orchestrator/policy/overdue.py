@@ -1,0 +1,163 @@
+"""Overdue batches: how long batches usually take, and when one is slow, overdue or lost. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from orchestrator.core.durations import MINUTE, duration
+from orchestrator.core.model import Forecast
+from orchestrator.core.shards import Shard
+from orchestrator.core.wire import BatchStatus
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+LISTED_AFTER = timedelta(minutes=15)
+"""After failing to retrieve a batch for this long, consult its backend's list."""
+
+OVERDUE = DAY
+OVERRUN = 6 * DAY
+"""Time after its window when orch cancels a batch, at a provider that lets batches overrun."""
+LONG = DAY
+NO_ANSWER = timedelta(minutes=10)
+"""Rows rerouted from a backend that has not answered for this long are released after `LAST_CALL`."""
+LAST_CALL = timedelta(minutes=1)
+"""Time for a silent backend to report on rows that are needed elsewhere."""
+ENOUGH = 5
+"""From this number of batches on, the usual times are learned from our own; before, they are assumed."""
+
+_OVER = frozenset(status for status in BatchStatus if status.is_final)
+_BRIEF = frozenset({BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING})
+_ASSUMED = 10.0 * MINUTE
+_LATE = 2
+_LEAST = 5.0 * MINUTE
+_QUIET = 30.0 * MINUTE
+
+
+class Usual(Struct, frozen=True):
+    """Usual duration of a backend's batches, in seconds from submission: until the first row, and until the end.
+
+    `samples` counts the observed batches; too few of them prove nothing.
+    """
+
+    validating_p90: float = 0.0
+    total_p50: float = 0.0
+    total_p90: float = 0.0
+    samples: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """True if enough batches were observed."""
+        return self.samples >= ENOUGH
+
+
+def usual_of(batches: Sequence[tuple[float, float]]) -> Usual:
+    """Return the usual times, from the seconds that batches took from submission to the first row, and to the end."""
+    began = sorted(first for first, _ in batches)
+    ended = sorted(end for _, end in batches)
+    return Usual(_part(began, 0.9), _part(ended, 0.5), _part(ended, 0.9), len(batches))
+
+
+def _part(values: Sequence[float], part: float) -> float:
+    """Return the value that this part of the sorted values does not exceed."""
+    return values[math.ceil(len(values) * part) - 1] if values else 0.0
+
+
+class BatchLife(Struct, frozen=True):
+    """A batch between its creation and its end, as far as it is known.
+
+    `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it. `failing_since`
+    is when polls began to fail (None: the last one did not). `ends_from` is when its end was decided, `asked` when it
+    was first requested. Times of polls are this process's own: a process that was down for days has asked nothing.
+    `is_needed` says that its rows are needed elsewhere in time.
+    """
+
+    made: datetime
+    window: timedelta
+    overruns: bool
+    shown: datetime
+    failing_since: datetime | None = None
+    ends_from: datetime | None = None
+    asked: datetime | None = None
+    is_needed: bool = False
+
+    @property
+    def overdue(self) -> datetime:
+        """The time from which on it is asked to end."""
+        return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
+
+    def lost(self, now: datetime) -> str | None:
+        """Return why it is no longer awaited, or None."""
+        failing = None if self.failing_since is None else now - self.failing_since
+        if failing is not None:
+            needed = self.is_needed and self.ends_from is not None and now >= self.ends_from + LAST_CALL
+            if needed and failing >= NO_ANSWER:
+                return f"its backend has not listed it since {self.shown:%H:%M} UTC, and its rows are needed in time"
+            if now >= self.made + self.window and _is_long(failing, now - self.shown):
+                return f"its backend has not listed it for {_days(now - self.shown)}"
+            return None
+        ends_from = min(self.ends_from or self.overdue, self.overdue)
+        if self.asked is not None and _is_long(now - self.asked, now - ends_from):
+            return f"it has not ended, {_days(now - ends_from)} after it should have"
+        return None
+
+
+def _is_long(seen: timedelta, told: timedelta) -> bool:
+    """True if something has lasted long enough: a day as observed, or an hour as observed and days as reported."""
+    return seen >= LONG or (seen >= HOUR and told >= 3 * LONG)
+
+
+def _days(span: timedelta) -> str:
+    days = round(span / DAY)
+    return "a day" if days <= 1 else f"{days} days"
+
+
+def stall(
+    status: str,
+    *,
+    in_status: float,
+    since_submission: float,
+    since_progress: float | None,
+    window: float,
+    overruns: bool,
+    usual: Usual,
+) -> str | None:
+    """Describe for people what is unusual about a batch's duration; None if nothing is, or it is over.
+
+    All times are in seconds: in this status, since the batch was made, since the last new row, and the window. The
+    third is None without a new row, or if the provider does not count rows. `overruns`: the provider lets batches run
+    past the window.
+    """
+    if status in _OVER:
+        return None
+    if since_submission > window + _LEAST:
+        goes_on = "which this provider allows" if overruns else "and its provider has not ended it"
+        return f"running over its window of {duration(window)}, {goes_on}"
+    told = f"{status.replace('_', ' ')} for {duration(in_status)}"
+    if status in _BRIEF:
+        is_known = usual.is_known and status == BatchStatus.VALIDATING
+        p90 = usual.validating_p90 if is_known else _ASSUMED
+        return f"{told}; usual p90 {_p90(p90, is_known)}" if in_status > max(_LEAST, _LATE * p90) else None
+    p90 = usual.total_p90 if usual.is_known else window
+    whole = f"usual p90 of the whole {_p90(p90, usual.is_known)}"
+    if since_progress is not None and since_progress > max(_QUIET, p90 / _LATE):
+        return f"{told} with no further row for {duration(since_progress)}; {whole}"
+    return f"{told}; {whole}" if since_submission > max(_QUIET, _LATE * p90) else None
+
+
+def _p90(seconds: float, is_known: bool) -> str:
+    return duration(seconds) + ("" if is_known else " (assumed)")
+
+
+def seconds_beyond(shard: Shard, forecast: Forecast, now: datetime) -> float | None:
+    """Return how many seconds longer than forecast a batch took, or takes so far; None if it is not slow.
+
+    A batch that was rerouted is slow from its median on: it was given up for that.
+    """
+    if shard.submitted_at is None:
+        return None
+    took = ((shard.rerouted_at or shard.ended_at or now) - shard.submitted_at).total_seconds()
+    return took - forecast.p50 if took > (forecast.p50 if shard.rerouted_at else forecast.p95) else None
