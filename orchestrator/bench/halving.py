@@ -15,8 +15,6 @@ from statistics import median
 
 from msgspec import Struct
 
-DEFAULTS = ""
-"""The name of the settings that change nothing."""
 REPEATS = 3
 SEED = 13
 FULL = 24

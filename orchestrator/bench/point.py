@@ -16,7 +16,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
 from orchestrator.bench.rows import Mode, PointRows, RowEnd
 from orchestrator.server.dispatch.concurrency_limiter import ConcurrencyLimiter, Gauges
@@ -81,33 +82,28 @@ class BenchPoint(Struct, frozen=True):
     cache_hits: float | None
     preemptions: int | None
     kv_peak: float | None
-    vram_peak: int | None
+    vram_peak: int | None = field(name="vram_peak_bytes")
     problem: str | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""
-        figures = ("seconds", "rows_per_second", "input_tokens_per_second", "output_tokens_per_second", "p50", "p99")
-        return {
-            "concurrency": self.concurrency,
-            "mode": self.mode.value,
-            "end": self.end.value,
-            "rows": self.rows,
-            **{name: round(getattr(self, name), 4) for name in figures},
-            "attempts": self.attempts,
-            "error_share": round(self.error_share, 4),
-            "cache_hits": None if self.cache_hits is None else round(self.cache_hits, 4),
-            "preemptions": self.preemptions,
-            "kv_peak": None if self.kv_peak is None else round(self.kv_peak, 4),
-            "vram_peak_bytes": self.vram_peak,
-            "problem": self.problem,
-        }
+        return rounded(self)  # type: ignore[no-any-return]
 
     @classmethod
     def of_json(cls, told: dict[str, Any]) -> BenchPoint:
-        """Read the form that `to_json` returns. Raises KeyError, TypeError or ValueError for anything else."""
-        values = {**told, "mode": Mode(told["mode"]), "end": PointEnd(told["end"])}
-        values["vram_peak"] = values.pop("vram_peak_bytes")
-        return cls(**{name: values[name] for name in cls.__struct_fields__})
+        """Read the form that `to_json` returns. Raises msgspec.ValidationError for anything else."""
+        return msgspec.convert(told, cls)
+
+
+def rounded(figures: Struct) -> Any:
+    """Return figures in JSON form, with four digits behind the point."""
+    return _rounded(msgspec.to_builtins(figures))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return round(value, 4) if isinstance(value, float) else value
 
 
 async def measure_point(

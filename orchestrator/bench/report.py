@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from orchestrator.bench.halving import TuneRun, Winner
-from orchestrator.bench.point import BenchPoint, PointEnd
+from orchestrator.bench.point import BenchPoint, PointEnd, rounded
 from orchestrator.bench.rows import Mode
 from orchestrator.bench.sweep import Knee, NoKnee
 from orchestrator.bench.verdict import Verdict
@@ -58,18 +59,12 @@ class TunePoint(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""
-        return {
-            "options": list(self.options),
-            "round": self.round,
-            "result": None if self.result is None else self.result.to_json(),
-            "problem": self.problem,
-        }
+        return rounded(self)  # type: ignore[no-any-return]
 
     @classmethod
     def of_json(cls, told: dict[str, Any]) -> TunePoint:
         """Read the form that `to_json` returns."""
-        result = None if told["result"] is None else BenchPoint.of_json(told["result"])
-        return cls(tuple(told["options"]), told["round"], result, told["problem"])
+        return msgspec.convert(told, cls)
 
 
 class Tuned(Struct, frozen=True):

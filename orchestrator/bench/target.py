@@ -16,10 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.backends.open import key_of
-from orchestrator.core.clock import now
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import BackendError, RefusedError, UsageError
-from orchestrator.daemon.drivers import driver_for
+from orchestrator.daemon.drivers import driver_for, require_open
 from orchestrator.daemon.health import fetch_health
 from orchestrator.daemon.loop import running_daemon
 from orchestrator.server.engines.driver import EngineDriver, EngineReport
@@ -123,7 +122,7 @@ def _engine(
     if running_daemon(home) is not None:
         yield _running(home, base)
         return
-    _require_open(name, backend)
+    require_open(name, backend)
     models = {model: known.model_copy(update={"options": (*known.options, *options), "swap": "stop"})}
     driver = driver_for(name, backend.model_copy(update={"models": models}), home.server(name), tell)
     try:
@@ -135,16 +134,6 @@ def _engine(
         yield replace(base, urls=(report.url,), start_seconds=time.monotonic() - began, slots=on_gpus)
     finally:
         driver.close()
-
-
-def _require_open(name: str, backend: EnginesBackend) -> None:
-    """Raise RefusedError outside the hours in which engines may run."""
-    hours = backend.open_hours
-    if hours is not None and now() < (opens := hours.span(now()).opens):
-        raise RefusedError(
-            f"it is outside the hours of {name} ({hours}); they begin at {opens.astimezone():%H:%M}",
-            hint=f"change backends.{name}.hours in orch.toml",
-        )
 
 
 def _ready(driver: EngineDriver, model: str) -> EngineReport:

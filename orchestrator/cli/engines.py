@@ -10,7 +10,7 @@ from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core import durations
 from orchestrator.core.clock import now
 from orchestrator.core.engines import EngineState
-from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.core.errors import UsageError
 from orchestrator.library.context import Context, opened
 from orchestrator.settings.backends import EnginesBackend, FleetBackend
 
@@ -77,6 +77,7 @@ def _fleets(context: Context, backend: str | None) -> dict[str, FleetBackend]:
 
 
 def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
+    from orchestrator.daemon.drivers import require_open
     from orchestrator.daemon.loop import running_daemon
     from orchestrator.daemon.wanted_engines import Wished, read_wishes, write_wishes
     from orchestrator.policy.fleet import EngineWish
@@ -90,16 +91,12 @@ def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
         if len(names) > 1:
             raise UsageError(f"{', '.join(names)} have a model {model}", hint="name one of them with --backend")
         (name,) = names
-        wish, hours = EngineWish(verb), fleets[name].open_hours
-        fleet = fleets[name]
+        wish, fleet = EngineWish(verb), fleets[name]
         sleeps = isinstance(fleet, EnginesBackend) and fleet.models[model].swap == "sleep"
         if wish is EngineWish.SLEEP and not sleeps:
             raise UsageError(f'model {model} does not sleep: swap = "sleep" is not set in orch.toml')
-        if wish is EngineWish.START and hours is not None and now() < (opens := hours.span(now()).opens):
-            raise RefusedError(
-                f"it is outside the hours of {name} ({hours}); they begin at {opens.astimezone():%H:%M}",
-                hint=f"change backends.{name}.hours in orch.toml",
-            )
+        if wish is EngineWish.START:
+            require_open(name, fleet)
         folder = context.home.server(name)
         write_wishes(folder, {**read_wishes(folder), model: Wished(wish, now())})
         is_running = running_daemon(context.home) is not None

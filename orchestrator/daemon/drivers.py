@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from orchestrator.core.clock import now
+from orchestrator.core.errors import RefusedError
 from orchestrator.server.engines.driver import EngineDriver
-from orchestrator.settings.backends import EnginesBackend, RayBackend
+from orchestrator.settings.backends import EnginesBackend, FleetBackend, RayBackend
 
 AnyFleet = EnginesBackend | RayBackend
 
@@ -26,3 +28,13 @@ def driver_for(name: str, settings: AnyFleet, folder: Path, tell: Callable[[str]
     from orchestrator.server.engines.local_driver import LocalDriver
 
     return LocalDriver(folder, settings, os.environ, told)
+
+
+def require_open(name: str, settings: FleetBackend) -> None:
+    """Raise RefusedError outside the hours in which the engines of a backend may run."""
+    hours = settings.open_hours
+    if hours is not None and now() < (opens := hours.span(now()).opens):
+        raise RefusedError(
+            f"it is outside the hours of {name} ({hours}); they begin at {opens.astimezone():%H:%M}",
+            hint=f"change backends.{name}.hours in orch.toml",
+        )

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from orchestrator.core.replica.replicator import Replicator
 from orchestrator.core.replica.takeover import Replica
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, ServerDatabase
-from orchestrator.server.demand import demand_of
+from orchestrator.server.dispatch.active_batch import ActiveBatch
 from orchestrator.server.dispatch.aliases import Aliases
+from orchestrator.server.dispatch.bodies import DEFAULT_MODEL
 from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.rate_limiter import RateLimiter
 from orchestrator.server.dispatch.results import Writer
@@ -345,3 +346,17 @@ def _endpoints(added: Sequence[str]) -> Endpoints:
         return Endpoints(added)
     except ValueError as error:
         raise UsageError(f"allow_endpoints: {error}") from error
+
+
+def demand_of(runs: Iterable[ActiveBatch]) -> list[ModelDemand]:
+    """Return the rows without a result, by the model that they name; None for rows that accept any model."""
+    found: dict[str | None, ModelDemand] = {}
+    for run in runs:
+        if not run.rows_left or run.is_stopping:
+            continue
+        model = None if run.model == DEFAULT_MODEL else run.model
+        before = found.get(model, ModelDemand(model, 0, 0, run.deadline))
+        rows, out = before.rows + run.rows_left, before.in_flight + run.in_flight
+        due = (*before.due, (run.deadline, run.rows_left))
+        found[model] = ModelDemand(model, rows, out, min(before.deadline, run.deadline), due)
+    return list(found.values())

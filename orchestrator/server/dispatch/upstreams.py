@@ -12,19 +12,17 @@ from orchestrator.core.answers import answer_tokens
 from orchestrator.core.counts import number_of
 from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
-from orchestrator.server.dispatch.account_refusal import NEVER, AccountRefusal
 from orchestrator.server.dispatch.aliases import Aliases, ServedModels
 from orchestrator.server.dispatch.bodies import is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
 from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
-from orchestrator.server.dispatch.outage import Outage
+from orchestrator.server.dispatch.outage import NEVER, AccountRefusal, Outage
 from orchestrator.server.dispatch.pages import UpstreamPages, context_window, models_in, models_problem, said
 from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
 from orchestrator.server.dispatch.retry import End
-from orchestrator.server.dispatch.stats import Stats
-from orchestrator.server.dispatch.time_share import TimeShare
+from orchestrator.server.dispatch.stats import Stats, TimeShare
 from orchestrator.server.logs import plain_url, told
 
 if TYPE_CHECKING:
