@@ -1,6 +1,6 @@
-"""`orch init`: writes an orch.toml and a job.yaml to start from, without questions, and overwrites nothing.
+"""`orch init`: writes a commented orch.toml and job.yaml. Asks no questions and overwrites nothing.
 
-In these files, `# ` begins a comment, and `#` without a blank a setting that may be turned on as it stands.
+In these files, `# ` begins a comment. Remove a `#` without a blank to turn a setting on.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from orchestrator.core.errors import StorageError, UsageError
 UPSTREAM = "http://127.0.0.1:8000/v1"
 
 CONFIG = """\
-# Settings of orch: where models are, what they cost, where reports go. All of them: docs/reference/configuration.md.
+# Settings of orch: models, prices, reports. Reference: docs/reference/configuration.md.
 
-# Where all state lies, beside this file; without it, in ~/.local/share/orch.
+# Folder of all state, beside this file. Default: ~/.local/share/orch.
 home = "state"
 
-# A server that speaks OpenAI's API, such as vLLM. `orch doctor` says whether it answers.
+# A server with OpenAI's API, such as vLLM. `orch doctor` checks that it answers.
 [backends.local]
 upstreams = ["http://127.0.0.1:8000/v1"]
-location = "local"                     # what is sent there stays with you
+location = "local"                     # documents sent there stay with you
 idle = true                            # its hours cost nothing; or: cost_per_hour = 2.50
 #api_key_env = "MY_KEY"
 
-# A hosted Batch API at half price (docs/reference/backends/README.md). The key itself stands in the environment.
+# A hosted Batch API at half price (docs/reference/backends/README.md). The environment variable holds the key.
 #[backends.openai]
 #kind = "openai"                       # or "azure", "anthropic"; most others: "openai" with a base_url
 #api_key_env = "OPENAI_API_KEY"
 
-# What all jobs of a month may cost together (docs/how-to/budgets.md).
+# A limit on the total cost of a month's jobs (docs/how-to/budgets.md).
 #[[budgets]]
 #name = "all"
 #amount = 50
 #period = "month"
 
-# How long what finished jobs leave is kept (docs/how-to/retention-and-backup.md).
+# How long to keep finished jobs (docs/how-to/retention-and-backup.md).
 #[retention]
 #results = "90d"
 #jobs = "365d"
@@ -51,9 +51,9 @@ idle = true                            # its hours cost nothing; or: cost_per_ho
 #folder = "reports"                    # or webhook_env = "SLACK_WEBHOOK"; or email_to and smtp
 
 #[alerts]
-#chance = 0.8                          # tell when the deadline is kept with less than this
-#failed_share = 0.1                    # and when more than a tenth of the rows have failed
-#cut_share = 0.1                       # and when more than a tenth of the answers ended at max_tokens
+#chance = 0.8                          # alert if the chance to meet the deadline is lower
+#failed_share = 0.1                    # alert if more than a tenth of the rows failed
+#cut_share = 0.1                       # alert if more than a tenth of the answers were cut at max_tokens
 
 #[routing]
 #probe = true                          # measure backends long unused (docs/explanation/planning.md)
@@ -70,10 +70,10 @@ documents:
 CONTRACTS = """\
   - id: term
     model: small
-    #sources: [documents]              # which of the documents above it is asked of; default: all
+    #sources: [documents]              # ask about these documents only; default: all
     prompt: When does this contract end, and can it be renewed? Answer as JSON.
     max_tokens: 120
-    #retries: 1                        # an answer that does not fit is asked again, with what was wrong
+    #retries: 1                        # re-ask if an answer does not fit, with the reason
     schema:                            # answers that do not fit are failed rows with a reason
       type: object
       properties: {end_date: {type: string}, renewable: {type: boolean}}
@@ -85,7 +85,7 @@ FACTS = """\
     model: small
     prompt: What kind of document is this, who wrote it, and when? Answer as JSON; null for what it does not say.
     max_tokens: 200
-    #retries: 1                        # an answer that does not fit is asked again, with what was wrong
+    #retries: 1                        # re-ask if an answer does not fit, with the reason
     schema:                            # answers that do not fit are failed rows with a reason
       type: object
       properties:
@@ -95,10 +95,10 @@ FACTS = """\
       required: [kind, author, date]
 """
 
-MODEL = "  small: {local: default}              # `default`: whatever the upstream serves\n"
+MODEL = "  small: {local: default}              # `default`: the model that the upstream serves\n"
 
 JOB = """\
-# What to ask of which documents. Every field: docs/reference/job-file.md; `orch validate job.yaml` checks this one.
+# Questions and documents. Every field: docs/reference/job-file.md. `orch validate job.yaml` checks this file.
 name: {name}
 
 {documents}
@@ -113,7 +113,7 @@ models:
 
 #deadline: 8h                          # or "06:00", or an ISO time
 #budget: 5                             # dollars, a hard cap
-#allow: {{location: local}}              # nothing leaves for a hosted backend
+#allow: {{location: local}}              # use no hosted backend
 output: {{path: answers.csv, shape: wide}}   # a row per document; .xlsx, .parquet and .jsonl too
 #tags: {{team: legal}}                   # for cost reports
 """
@@ -139,17 +139,17 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
     that the server has. Else a sample document is added. Both files are commented and pass `orch validate`. Asks no
     questions and never overwrites a file.
     """
-    proposed = _proposed(folder, upstream)
-    target, told = proposed.target, proposed.found
-    files = {target / "orch.toml": CONFIG.replace(UPSTREAM, upstream), target / "job.yaml": proposed.job}
+    scaffold = _propose(folder, upstream)
+    target, summary = scaffold.target, scaffold.summary
+    files = {target / "orch.toml": CONFIG.replace(UPSTREAM, upstream), target / "job.yaml": scaffold.job}
     documents = target / "documents"
-    if told is None and (not documents.is_dir() or not any(documents.iterdir())):
+    if summary is None and (not documents.is_dir() or not any(documents.iterdir())):
         files[documents / "example.txt"] = DOCUMENT
-    if told is not None and (target / "orch.toml").is_file():
-        del files[target / "orch.toml"]  # the settings of this place are kept
-    if there := [str(path) for path in files if path.exists() or path.is_symlink()]:
+    if summary is not None and (target / "orch.toml").is_file():
+        del files[target / "orch.toml"]  # keep the existing settings
+    if existing := [str(path) for path in files if path.exists() or path.is_symlink()]:
         raise UsageError(
-            f"{', '.join(there)}: already there; nothing was written",
+            f"{', '.join(existing)}: already there; nothing was written",
             hint="name an empty folder: `orch init FOLDER`",
         )
     _write(files)
@@ -158,31 +158,31 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
         return 0
     for path in files:
         show(str(path))
-    if told is not None:
-        say(f"orch: {folder}: {told}")
+    if summary is not None:
+        say(f"orch: {folder}: {summary}")
     where = "" if target == Path() else f"in {target}: "
-    before = "" if proposed.has_model else "set your model in orch.toml, then "
+    before = "" if scaffold.has_model else "set your model in orch.toml, then "
     say(f"orch: {where}{before}`orch doctor` and `orch run job.yaml --limit 5`")
     return 0
 
 
-class _Proposal(Struct, frozen=True):
-    """Where to write, the job file, and what the folder holds; None if it holds no documents."""
+class _Scaffold(Struct, frozen=True):
+    """Target folder and job file, and a summary of the folder's documents; None if it holds no documents."""
 
     target: Path
     job: str
-    found: str | None = None
+    summary: str | None = None
     has_model: bool = False
 
 
-def _proposed(folder: Path, upstream: str) -> _Proposal:
+def _propose(folder: Path, upstream: str) -> _Scaffold:
     from orchestrator.cli import proposal
 
     is_here = folder == Path()
     is_ours = any((folder / name).exists() for name in ("documents", "orch.toml", "job.yaml"))
-    found = None if is_ours or not folder.is_dir() else proposal.look(folder, deep=not is_here)
+    found = None if is_ours or not folder.is_dir() else proposal.scan(folder, deep=not is_here)
     if found is None or not found.is_any:
-        return _Proposal(folder, JOB.format(name="example", documents=DOCUMENTS, task=CONTRACTS, model=MODEL))
+        return _Scaffold(folder, JOB.format(name="example", documents=DOCUMENTS, task=CONTRACTS, model=MODEL))
     target, path = (folder, ".") if is_here else (folder.parent, folder.name)
     models = proposal.models_at(upstream)
     job = JOB.format(
@@ -191,7 +191,7 @@ def _proposed(folder: Path, upstream: str) -> _Proposal:
         task=FACTS,
         model=proposal.model_line(models) if models else MODEL,
     )
-    return _Proposal(target, job, str(found), has_model=bool(models))
+    return _Scaffold(target, job, str(found), has_model=bool(models))
 
 
 def _write(files: dict[Path, str]) -> None:

@@ -1,4 +1,4 @@
-"""What `orch init FOLDER` finds in a folder of documents, and the job that it proposes for them."""
+"""Contents of a folder of documents, and the job that `orch init FOLDER` proposes for them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from msgspec import Struct, field
 from orchestrator.core.counts import number_of
 from orchestrator.documents.kinds import FILES, IMAGES, LEGACY, Holds, kind_of, split_name
 
-MOST_FILES = 200_000
-MOST_TABLES = 5
+MAX_FILES = 200_000
+MAX_TABLES = 5
 SAMPLE_ROWS = 50
 ANSWER_SECONDS = 2.0
-_LONGEST_LINE = 1_000_000
+_MAX_LINE = 1_000_000
 
 
 class FoundFiles(Struct):
-    """Files of a folder by ending: those that are read, pictures, those that LibreOffice reads, and others.
+    """Files of a folder, counted by ending: readable, pictures, readable with LibreOffice, and others.
 
-    `tables` are the files whose rows are documents, relative to the folder.
+    `tables` are the files whose rows are documents, as paths relative to the folder.
     """
 
     read: Counter[str] = field(default_factory=Counter)
@@ -41,13 +41,13 @@ class FoundFiles(Struct):
 
     @property
     def is_any(self) -> bool:
-        """True if there is something to ask about."""
+        """True if the folder holds documents."""
         return bool(self.read or self.pictures or self.converted or self.tables)
 
     def __str__(self) -> str:
-        parts = [_counted(self.read), _counted(self.pictures)]
+        parts = [_list_counts(self.read), _list_counts(self.pictures)]
         parts.append(number_of(len(self.tables), "table") if self.tables else "")
-        parts += [f"{_counted(kinds)} {why}" for kinds, why in self._unread() if kinds]
+        parts += [f"{_list_counts(kinds)} {why}" for kinds, why in self._unread() if kinds]
         return "; ".join(filter(None, parts))
 
     def _unread(self) -> Iterator[tuple[Counter[str], str]]:
@@ -55,24 +55,24 @@ class FoundFiles(Struct):
         yield self.others, "not read"
 
 
-def look(folder: Path, *, deep: bool = True) -> FoundFiles:
-    """Count the files of a folder, and of the folders in it if `deep`. Hidden ones are left out."""
-    found = FoundFiles()
-    for path in islice(_files(folder, deep=deep), MOST_FILES):
+def scan(folder: Path, *, deep: bool = True) -> FoundFiles:
+    """Count the files of a folder, with its subfolders if `deep`. Hidden files are left out."""
+    files = FoundFiles()
+    for path in islice(_files(folder, deep=deep), MAX_FILES):
         ending = split_name(path.name)[1].lower()
         kind = kind_of(path.name, {}, as_rows=False)
         if kind.holds is Holds.ROWS:
-            found.tables.append(path.relative_to(folder).as_posix())
+            files.tables.append(path.relative_to(folder).as_posix())
         elif ending in IMAGES:
-            found.pictures[ending] += 1
+            files.pictures[ending] += 1
         elif ending in LEGACY:
-            found.converted[ending] += 1
+            files.converted[ending] += 1
         elif kind.holds is Holds.PARTS or ending in FILES or kind.packing:
-            found.read[ending] += 1
+            files.read[ending] += 1
         else:
-            found.others[ending or "without an ending"] += 1
-    found.tables.sort()
-    return found
+            files.others[ending or "without an ending"] += 1
+    files.tables.sort()
+    return files
 
 
 def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
@@ -81,15 +81,15 @@ def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
         yield from (Path(place, name) for name in sorted(names) if not name.startswith("."))
 
 
-def _counted(kinds: Counter[str]) -> str:
+def _list_counts(kinds: Counter[str]) -> str:
     return ", ".join(f"{number:,} {ending}" for ending, number in kinds.most_common())
 
 
 def text_column(table: Path) -> str | None:
-    """Return the column of a CSV or JSONL file with the longest texts; None if it cannot be known here."""
+    """Return the column of a CSV or JSONL file with the longest texts, or None if it cannot be read."""
     try:
         with table.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            lines = islice((line[:_LONGEST_LINE] for line in file), SAMPLE_ROWS)
+            lines = islice((line[:_MAX_LINE] for line in file), SAMPLE_ROWS)
             rows = list(
                 _json_rows(lines) if table.suffix.lower() in (".jsonl", ".ndjson") else _csv_rows(table, lines)
             )
@@ -128,37 +128,37 @@ def model_line(models: list[str]) -> str:
 
 
 def name_of(folder: Path) -> str:
-    """Return a name for a job about a folder."""
+    """Return a job name made from the folder's name."""
     plain = "".join(one for one in unicodedata.normalize("NFKD", folder.name) if not unicodedata.combining(one))
     return re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")[:40] or "documents"
 
 
-def sources(found: FoundFiles, folder: Path, path: str, *, deep: bool) -> str:
-    """Return the job file's `documents` for a folder, which is `path` there, in YAML."""
+def sources(files: FoundFiles, folder: Path, path: str, *, deep: bool) -> str:
+    """Return the job file's `documents` section for a folder, which the job file calls `path`."""
     lines = []
-    if kinds := {**found.read, **found.pictures, **found.converted}:
+    if kinds := {**files.read, **files.pictures, **files.converted}:
         lines.append(f"  - path: {_yaml(path)}")
-        lines[-1] += f"                    # {found}"
+        lines[-1] += f"                    # {files}"
         if not deep:
             lines.append(f"    include: {_yaml([f'*{ending}' for ending in sorted(kinds)])}   # this folder alone")
-        elif found.tables:
-            endings = sorted({split_name(name)[1] for name in found.tables})
+        elif files.tables:
+            endings = sorted({split_name(name)[1] for name in files.tables})
             lines.append(f"    exclude: {_yaml([f'**/*{ending}' for ending in endings])}   # tables: see below")
-        if found.pictures:
+        if files.pictures:
             lines.append("    render: auto                     # pictures and scans go to a model that sees; or ocr")
-        if found.converted:
+        if files.converted:
             lines.append('    # orch.toml: converter = "soffice" under [documents] lets LibreOffice read older files')
-    for name in found.tables[:MOST_TABLES]:
+    for name in files.tables[:MAX_TABLES]:
         column = text_column(folder / name)
         source = f"{{path: {_yaml(f'{path}/{name}')}, text_column: {_yaml(column or 'COLUMN')}}}"
         lines.append(f"  {'' if column else '#'}- {source}   # a document for each row")
-    if len(found.tables) > MOST_TABLES:
-        lines.append(f"  # and {number_of(len(found.tables) - MOST_TABLES, 'table')} more, each with its text_column")
+    if len(files.tables) > MAX_TABLES:
+        lines.append(f"  # and {number_of(len(files.tables) - MAX_TABLES, 'table')} more, each with its text_column")
     return "\n".join(["documents:", *lines, ""])
 
 
 def _yaml(value: object) -> str:
-    """Return a value as YAML on one line: JSON, without quotes where a word needs none."""
+    """Return a value as YAML on one line: as JSON, or as a plain word if that is safe."""
     if (
         isinstance(value, str)
         and re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", value)

@@ -34,7 +34,7 @@ from typing import Any
 
 
 class OrchError(Exception):
-    """Base of all errors, with a message for the user; `hint` says what to do, `kind` is its name for programs."""
+    """Base of all errors. `message` is for the user, `hint` says what to do, `kind` is its name for programs."""
 
     kind: str = "error"
     exit_code: int = 1
@@ -48,16 +48,16 @@ class OrchError(Exception):
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # BaseException would rebuild it from its message alone, without its other arguments.
-        return _restored, (type(self), self.args), self.__dict__
+        # BaseException would rebuild it from its message only, without keyword arguments.
+        return _rebuild, (type(self), self.args), self.__dict__
 
 
-def _restored(kind: type[OrchError], args: tuple[Any, ...]) -> OrchError:
+def _rebuild(kind: type[OrchError], args: tuple[Any, ...]) -> OrchError:
     return kind.__new__(kind, *args)
 
 
 class InputError(OrchError):
-    """Bad input. `file`, `line` (from 1) and `field` say where, if known.
+    """Bad input. `file`, `line` (from 1) and `field` locate it, if known.
 
     `others` are further mistakes found with it.
     """
@@ -109,7 +109,7 @@ class RefusedError(OrchError):
 
 
 class BackendError(OrchError):
-    """A backend, an upstream or an engine cannot be reached or misbehaves."""
+    """A backend, an upstream or an engine cannot be reached or answers incorrectly."""
 
     kind = "backend"
     exit_code = 4
@@ -124,7 +124,7 @@ class NotSent(BackendError):
 class BackendRefused(BackendError):
     """The backend refused the call, so nothing was created there.
 
-    `status` is HTTP's, `code` is the provider's own word, `retry_after` is in seconds; each is optional.
+    `status` is the HTTP status, `code` the provider's error code, `retry_after` is in seconds. Each is optional.
     """
 
     kind = "backend_refused"
@@ -159,7 +159,7 @@ class AccountError(BackendRefused):
 class RequestRefused(BackendRefused):
     """The backend refuses all rows of a kind: the request, the model or the backend is at fault. The rows wait.
 
-    `holds` says for each kind of row why it waits, in its stable form.
+    `holds` gives the reason for each kind of row, in its stable form.
     """
 
     kind = "request_refused"
@@ -173,7 +173,7 @@ class RequestRefused(BackendRefused):
 
 
 class Uncertain(BackendError):
-    """The call was sent and no answer came: only a look at the backend can tell if it was carried out."""
+    """The call was sent and no answer came. Only a request to the backend can tell if it was carried out."""
 
     kind = "uncertain"
 

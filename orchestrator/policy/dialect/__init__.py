@@ -1,7 +1,7 @@
-"""Which fields a model at a provider accepts in a request, and how they are spelled there. Pure.
+"""Fields that a model at a provider accepts in a request, and their names there. Pure.
 
-A request is built once, in the spelling of its task, and keeps that as its identity. The dialect acts on the line
-that is written for a route: it renames, transforms or reports what cannot be expressed there.
+A request is built once, in its task's spelling, which is its identity. The dialect changes the line that is written
+for a route: it renames and transforms fields, and reports fields that cannot be expressed there.
 """
 
 from orchestrator.policy.dialect.draft import Loss

@@ -1,7 +1,4 @@
-"""Anthropic's rules for fields of a chat completion that need more than a table line. Pure.
-
-Afterwards the fields become Anthropic's Messages.
-"""
+"""Anthropic's rules for fields of a chat completion that become fields of its Messages. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from orchestrator.policy.dialect.structured import ask_anthropic, ask_in_prompt
 _UNKNOWN = Claude("", LATEST)
 _NO_SAMPLING_SINCE = (4, 7)
 _THINKS_SINCE = (3, 7)
-_LEAST_TOP_P = 0.95
-LEAST_BUDGET = 1_024
-"""Fewest tokens of a thinking budget."""
+_MIN_TOP_P = 0.95
+MIN_BUDGET = 1_024
+"""Smallest thinking budget, in tokens."""
 _BOUNDS = ("max_completion_tokens", "max_tokens")
 
 
@@ -28,19 +25,19 @@ TRANSLATED = frozenset(
         "thinking", "cache_control",
     }
 )  # fmt: skip
-_CALLED_HERE = {
+_TASK_NAMES = {
     "stop_sequences": "`stop`",
     "output_config": "`reasoning_effort`, and the task's `schema`",
     "output_format": "the task's `schema`",
 }
-"""Anthropic's own names of what a task says otherwise; beside each other one would be lost."""
+"""Anthropic's names of settings that a task spells differently. With both names, one value would be lost."""
 LEFT_OUT = frozenset(
     {
         "logprobs", "top_logprobs", "metadata", "store", "service_tier", "prediction", "prompt_cache_key",
         "prompt_cache_options", "prompt_cache_retention",
     }
 )  # fmt: skip
-"""Fields that say nothing about the answer: they are left out, and a message names them."""
+"""Fields without effect on the answer. They are left out, and a message names them."""
 
 
 def _model(draft: Draft) -> Claude | None:
@@ -48,23 +45,23 @@ def _model(draft: Draft) -> Claude | None:
 
 
 def _always_thinks(model: Claude) -> bool:
-    """True if its thinking cannot be turned off: then it may not be forced to call a tool either."""
+    """Return True if thinking cannot be turned off. Such a model cannot be forced to call a tool either."""
     return model.line in ("fable", "mythos") or model.since(opus=(5, 5), sonnet=(5, 5))
 
 
 def check_fields(draft: Draft) -> None:
-    """Refuse the fields without a counterpart in Anthropic's Messages."""
+    """Note the loss of fields without a counterpart in Anthropic's Messages."""
     for name, value in list(draft.fields.items()):
-        is_said = value is not None and not (name in NEUTRAL and value == NEUTRAL[name])
-        if is_said and name not in TRANSLATED and name not in LEFT_OUT:
-            ours = _CALLED_HERE.get(name)
-            draft.lose(name, f"takes no {name}" if ours is None else f"takes {name} as {ours}")
+        is_set = value is not None and not (name in NEUTRAL and value == NEUTRAL[name])
+        if is_set and name not in TRANSLATED and name not in LEFT_OUT:
+            task_name = _TASK_NAMES.get(name)
+            draft.lose(name, f"takes no {name}" if task_name is None else f"takes {name} as {task_name}")
     if named(draft.fields.get("response_format"), "type") == "json_object":
         draft.lose("response_format", "takes no json_object, only a json_schema")
 
 
 def takes_no_sampling(draft: Draft) -> bool:
-    """True for models that take no temperature, top_p and top_k. A name without a version may take them."""
+    """Return True for models without temperature, top_p and top_k. A name without a version may accept them."""
     model = _model(draft)
     return model is not None and model.version >= _NO_SAMPLING_SINCE
 
@@ -77,19 +74,19 @@ def leave_out_default_top_p(draft: Draft) -> None:
 
 
 def takes_one_of_temperature_and_top_p(draft: Draft) -> bool:
-    """True for models that refuse a temperature beside `top_p`."""
+    """Return True for models that refuse a temperature beside `top_p`."""
     model = _model(draft)
     return model is not None and model.since(opus=(4, 1), other=(4, 5))
 
 
 def takes_no_schema(draft: Draft) -> bool:
-    """True for models without structured outputs."""
+    """Return True for models without structured outputs."""
     model = _model(draft)
     return model is not None and not model.since(opus=(4, 1), other=(4, 5))
 
 
 def check_effort(draft: Draft) -> None:
-    """Refuse an effort that the model does not take; `none` asks for no thinking, which most models allow."""
+    """Note the loss of an effort that the model does not accept. `none` turns thinking off if the model allows it."""
     effort, model = draft.fields.get("reasoning_effort"), _model(draft)
     if effort is None or model is None:
         return
@@ -117,7 +114,7 @@ def bound_answer(draft: Draft) -> None:
 
 
 def check_thinking(draft: Draft) -> None:
-    """Refuse a kind of thinking that the model does not take, and a temperature beside thinking."""
+    """Note the loss of a kind of thinking that the model does not support, and of sampling fields beside thinking."""
     thinking, model = draft.fields.get("thinking"), _model(draft)
     if not isinstance(thinking, dict) or model is None:
         return
@@ -133,8 +130,8 @@ def check_thinking(draft: Draft) -> None:
     if is_on and draft.fields.get("temperature", 1) != 1:
         draft.lose("temperature", "takes no temperature beside thinking")
     top_p = draft.fields.get("top_p")
-    if is_on and is_number(top_p) and top_p < _LEAST_TOP_P:
-        draft.lose("top_p", f"takes a top_p of at least {_LEAST_TOP_P} beside thinking")
+    if is_on and is_number(top_p) and top_p < _MIN_TOP_P:
+        draft.lose("top_p", f"takes a top_p of at least {_MIN_TOP_P} beside thinking")
     if is_on and draft.fields.get("top_k") is not None:
         draft.lose("top_k", "takes no top_k beside thinking")
 
@@ -147,14 +144,14 @@ def _check_budget(draft: Draft, thinking: dict[str, object], model: Claude) -> N
         return
     budget = thinking.get("budget_tokens")
     bound = next((draft.fields[name] for name in _BOUNDS if is_number(draft.fields.get(name))), None)
-    if not isinstance(budget, int) or budget < LEAST_BUDGET:
-        draft.lose("thinking", f"takes a budget of thinking of at least {LEAST_BUDGET:,} tokens")
+    if not isinstance(budget, int) or budget < MIN_BUDGET:
+        draft.lose("thinking", f"takes a budget of thinking of at least {MIN_BUDGET:,} tokens")
     elif bound is not None and budget >= bound:
         draft.lose("thinking", f"takes no budget of thinking that is not below max_tokens ({budget:,} and {bound:,})")
 
 
 def check_tool_choice(draft: Draft) -> None:
-    """Refuse a forced tool call if the model always thinks, or thinks in this request."""
+    """Note the loss of a forced tool call if the model thinks."""
     choice, model = draft.fields.get("tool_choice"), _model(draft)
     is_forced = choice == "required" or isinstance(choice, dict)
     if not is_forced or model is None:
@@ -165,15 +162,15 @@ def check_tool_choice(draft: Draft) -> None:
 
 
 def check_stops(draft: Draft) -> None:
-    """Refuse stops of white space alone; with `drop` the others stay."""
+    """Note the loss of stops of white space only. With `drop`, the other stops stay."""
     stop = draft.fields.get("stop")
     stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
-    kept = [one for one in stops if not isinstance(one, str) or one.strip()]
-    if len(kept) == len(stops):
+    remaining = [one for one in stops if not isinstance(one, str) or one.strip()]
+    if len(remaining) == len(stops):
         return
     draft.lose("stop", "takes no stop of white space alone")
-    if draft.drop and kept:
-        draft.fields["stop"] = kept
+    if draft.drop and remaining:
+        draft.fields["stop"] = remaining
 
 
 _ANTHROPIC = ("anthropic", ANTHROPIC_CHAT)

@@ -1,4 +1,4 @@
-"""JSON Schemas in the form for Anthropic's structured outputs. Pure."""
+"""Conversion of JSON Schemas for Anthropic's structured outputs. Pure."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _READ = frozenset(
     {"required", "additionalProperties", "items", "description", "title", "default", "pattern", "format", "minItems",
      *_TYPED, *_NAMED, *_NOT_TAKEN}
 )  # fmt: skip
-"""Keywords that are sent, or whose schema is not taken. All others are left out."""
+"""Keywords that are sent, or that make a schema unusable. All other keywords are left out."""
 DEEPEST = 100
 
 
 def fitted(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
-    """Return a schema with closed objects and its limits in words; answers are checked against those limits here.
+    """Return a schema with closed objects, and with its limits in its descriptions.
 
-    The provider reports other unsupported features (recursion, `oneOf`) in the row's answer. Raises InputError for
-    anything but a schema, for more `levels`, and for objects with unlisted keys, which would be empty there.
+    orch checks answers against the limits. The provider reports other unsupported features (recursion, `oneOf`) in
+    the row's answer. Raises InputError if it is not a schema, has more than `levels` levels, or has objects with
+    unlisted keys: these would be empty there.
     """
     if not isinstance(schema, dict):
         raise InputError("must be a schema object", field=where)
@@ -63,7 +64,7 @@ def fitted(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
 
 
 def _is_limit(name: str, value: Any) -> bool:
-    """True for a keyword that is a limit by its value."""
+    """Return True if the keyword's value is a limit that Anthropic does not support."""
     if name == "pattern":
         return isinstance(value, str) and has_lookaround(value)
     return (name == "minItems" and value not in (0, 1)) or (name == "format" and value not in _FORMATS)
@@ -71,11 +72,11 @@ def _is_limit(name: str, value: Any) -> bool:
 
 MOST_OPTIONAL = 24
 MOST_UNIONS = 16
-"""Most optional properties and most unions of a schema there."""
+"""Most optional properties, and most unions, in a schema."""
 
 
 def is_taken(schema: Any) -> bool:
-    """True if structured outputs take a fitted schema: no recursion, no empty object, no unsupported keyword."""
+    """Return True if structured outputs accept a fitted schema: no recursion, empty object or unsupported keyword."""
     nodes = [*_nodes(schema)]
     unions = sum("anyOf" in node or isinstance(node.get("type"), list) for node in nodes)
     optional = sum(len(node["properties"].keys() - set(node.get("required") or ())) for node in nodes if _has(node))
@@ -109,7 +110,7 @@ def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_recursive(schema: Any) -> bool:
-    """True if a definition leads back to itself, or a reference leads to anything but a definition."""
+    """Return True if a definition refers to itself, or a reference leads to anything but a definition."""
     definitions = {
         f"#/{place}/{name}": inner
         for place in ("$defs", "definitions")

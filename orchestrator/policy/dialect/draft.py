@@ -1,4 +1,4 @@
-"""A request body while it is adapted to its recipient, and what could not be expressed. Pure."""
+"""A request body during its conversion for a recipient, and the fields that are lost. Pure."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ NEVER_DROPPED = frozenset(
         MODEL,
     }
 )  # fmt: skip
-"""Fields that bound the cost, keep a text private or give the answer its form. A task cannot give them up."""
+"""Fields that bound the cost, keep a text private or set the form of the answer. A task cannot give them up."""
 
 
 class Loss(Struct, frozen=True):
-    """A field of a request that its recipient does not take, and why. `field` is its name in the task's spelling."""
+    """A field of a request that its recipient does not accept, and why.
+
+    `field` is its name in the task's spelling.
+    """
 
     field: str
     reason: str
 
     @property
     def may_be_taken_out(self) -> bool:
-        """True if a task without the field would be taken; a task always has a model."""
+        """True if a task could be sent without the field. Only the model is required."""
         return self.field != MODEL
 
     @property
     def may_be_dropped(self) -> bool:
-        """True if a task can allow the request to be sent without the field."""
+        """True if a task may allow orch to send the request without the field."""
         return self.field not in NEVER_DROPPED
 
 
 class Draft(Struct):
-    """The fields of one body besides its messages, while the rules of `model` at `recipient` change them.
+    """The fields of a body except its messages, while the rules of `model` at `recipient` change them.
 
-    `name` is what the recipient calls the model. `edits` change the messages. With `drop`, a field that is not taken
-    is left out if allowed; its loss is noted anyway.
+    `name` is the recipient's name of the model. `edits` change the messages. With `drop`, a field that is not
+    accepted is left out if allowed; its loss is noted in any case.
     """
 
     fields: dict[str, Any]
@@ -55,7 +58,7 @@ class Draft(Struct):
     edits: list[Callable[[Messages], Messages]] = field(default_factory=list)
 
     def lose(self, name: str, why: str) -> None:
-        """Note that a field is not taken, and leave it out if allowed."""
+        """Note that a field is not accepted, and leave it out if allowed."""
         loss = Loss(name, f"{self.name or self.model} {why}")
         if loss not in self.losses:
             self.losses.append(loss)
@@ -80,21 +83,21 @@ def named(value: Any, name: str) -> Any:
 
 def system_into_question(draft: Draft) -> None:
     """Move system messages into the user's first question."""
-    draft.edits.append(_joined)
+    draft.edits.append(_join_system)
 
 
-def _joined(messages: Messages) -> Messages:
+def _join_system(messages: Messages) -> Messages:
     system = [message["content"] for message in messages if message.get("role") in ("system", "developer")]
     others = [message for message in messages if message.get("role") not in ("system", "developer")]
     at = next((number for number, message in enumerate(others) if message.get("role") == "user"), None)
     if not system or at is None:
         return messages
-    asked = others[at]
-    content = _before(system, asked.get("content"))
-    return [*others[:at], {**asked, "content": content}, *others[at + 1 :]]
+    question = others[at]
+    content = _prepend(system, question.get("content"))
+    return [*others[:at], {**question, "content": content}, *others[at + 1 :]]
 
 
-def _before(system: list[Any], content: Any) -> Any:
+def _prepend(system: list[Any], content: Any) -> Any:
     if isinstance(content, str) and all(isinstance(one, str) for one in system):
         return "\n\n".join([*system, content])
     return [part for one in [*system, content] for part in _parts(one)]

@@ -1,4 +1,4 @@
-"""Facts from models' names: which reason, which efforts they take, and their versions. Pure."""
+"""Facts from model names: versions, reasoning, accepted efforts and longest answers. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ _VENDOR = re.compile(r"^(?:ft:)?(?:[a-z0-9_.-]+/)*", re.IGNORECASE)
 
 
 def plain_name(model: str) -> str:
-    """Return a model's name in lower case, without vendor, variant after a colon, or mark of a tuning."""
+    """Return a model's name in lower case, without vendor, tuning prefix or variant after a colon."""
     return _VENDOR.sub("", model.strip(), count=1).split(":")[0].lower()
 
 
 class Reasoning(Struct, frozen=True):
-    """How a family reasons: by default, and with which efforts. A family without efforts does not reason."""
+    """How a model family reasons: by default or not, and with which efforts.
+
+    A family without efforts does not reason.
+    """
 
     by_default: bool
     efforts: frozenset[str]
@@ -34,8 +37,8 @@ def _efforts(words: str) -> frozenset[str]:
 
 _NEVER = Reasoning(False, frozenset())
 _CLASSIC = _efforts("low medium high")
-# The first match holds, so a narrower name stands before a wider one. Read on 2026-11-26: OpenAI's model pages, what
-# pydantic-ai 2026-11 verified against the Responses API, and recorded answers.
+# The first match counts, so narrow patterns come first. Sources: OpenAI's model pages, read on 2026-11-26; tests of
+# pydantic-ai 2026-11 against the Responses API; recorded answers.
 _OPENAI: tuple[tuple[str, Reasoning], ...] = tuple(
     (pattern, Reasoning(by_default, _efforts(efforts)))
     for pattern, by_default, efforts in (
@@ -67,7 +70,7 @@ def openai_reasoning(model: str) -> Reasoning:
     return next((found for pattern, found in _OPENAI if re.match(pattern, name)), _NEVER)
 
 
-_OPENAI_MOST = tuple(
+_OPENAI_MAX_TOKENS = tuple(
     (re.compile(pattern).match, most)
     for pattern, most in (
         (r"gpt-[5-9]", 128_000),
@@ -84,9 +87,9 @@ _OPENAI_MOST = tuple(
 
 
 def openai_most_tokens(model: str) -> int | None:
-    """Return the most tokens that may be requested for an OpenAI model's answer, None if unknown."""
+    """Return the largest answer length that an OpenAI model accepts, in tokens; None if unknown."""
     name = plain_name(model)
-    return next((most for fits, most in _OPENAI_MOST if fits(name)), None)
+    return next((most for fits, most in _OPENAI_MAX_TOKENS if fits(name)), None)
 
 
 _CLAUDE = re.compile(
@@ -96,13 +99,13 @@ _CLAUDE_PREVIEW = re.compile(r"claude-(mythos|fable)")
 
 
 class Claude(Struct, frozen=True):
-    """A Claude model: its line (`opus`, `sonnet`, `haiku`, …) and version; without a version it is `LATEST`."""
+    """A Claude model: its line (`opus`, `sonnet`, `haiku`, …) and version. An unknown version is `LATEST`."""
 
     line: str
     version: tuple[int, int]
 
     def since(self, **versions: tuple[int, int]) -> bool:
-        """True if it is at least the version given for its line; `other` stands for lines that are not named."""
+        """Return True if its version is at least the one given for its line. `other` stands for other lines."""
         first = versions.get(self.line, versions.get("other", LATEST))
         return self.version >= first
 
@@ -111,7 +114,7 @@ _MYTHOS_PREVIEW = Claude("mythos", LATEST)
 
 
 def claude_of(model: str) -> Claude | None:
-    """Return the Claude model of a name; None for other models, and for a name without version of a known line."""
+    """Return the Claude model of a name, or None for other models and for names without a version."""
     name = plain_name(model)
     if found := _CLAUDE.search(name):
         line = found["before"] or found["after"] or ""
@@ -122,7 +125,7 @@ def claude_of(model: str) -> Claude | None:
 
 
 def claude_efforts(claude: Claude) -> frozenset[str]:
-    """Return the levels of effort that a model takes; empty if it takes no effort."""
+    """Return the efforts that a model accepts; empty if it has no effort setting."""
     if claude == _MYTHOS_PREVIEW:
         return _CLASSIC | {"max"}  # PrimeIntellect-ai/prime-agent#229: the preview has no xhigh
     if claude.since(opus=(4, 7), sonnet=(5, 0), other=(5, 0)):
@@ -132,9 +135,9 @@ def claude_efforts(claude: Claude) -> frozenset[str]:
     return _CLASSIC if claude.since(opus=(4, 5)) else frozenset()
 
 
-# Anthropic's model pages, read on 2026-11-26; a recorded refusal names 64,000 for haiku-4-5. Later models take twice
-# as much; earlier models that are not listed are unknown here.
-_CLAUDE_MOST: Mapping[tuple[str, tuple[int, int]], int] = {
+# Sources: Anthropic's model pages, read on 2026-11-26; a recorded refusal names 64,000 for haiku-4-5. Later models
+# accept twice as much. Earlier models that are not listed are unknown.
+_CLAUDE_MAX_TOKENS: Mapping[tuple[str, tuple[int, int]], int] = {
     ("opus", (3, 0)): 4_096,
     ("sonnet", (3, 0)): 4_096,
     ("haiku", (3, 0)): 4_096,
@@ -149,10 +152,10 @@ _CLAUDE_MOST: Mapping[tuple[str, tuple[int, int]], int] = {
     ("opus", (4, 5)): 64_000,
     ("sonnet", (4, 6)): 64_000,
 }
-_NEWER_MOST = 128_000
+_NEWER_MAX_TOKENS = 128_000
 
 
 def claude_most_tokens(claude: Claude) -> int | None:
-    """Return the most tokens that may be requested for an answer, None if unknown."""
-    known = _CLAUDE_MOST.get((claude.line, claude.version))
-    return _NEWER_MOST if known is None and claude.version >= (4, 6) else known
+    """Return the largest answer length that a model accepts, in tokens; None if unknown."""
+    known = _CLAUDE_MAX_TOKENS.get((claude.line, claude.version))
+    return _NEWER_MAX_TOKENS if known is None and claude.version >= (4, 6) else known

@@ -25,12 +25,12 @@ def _effort(draft: Draft) -> Any:
 
 
 def reasons(draft: Draft) -> bool:
-    """True if the model reasons about this request: then it takes no sampling fields."""
+    """Return True if the model reasons about this request, and so accepts no sampling fields."""
     return openai_reasoning(draft.model).is_on(_effort(draft))
 
 
 def check_effort(draft: Draft) -> None:
-    """Refuse an effort that the model does not take."""
+    """Note the loss of an effort that the model does not accept."""
     effort, known = _effort(draft), openai_reasoning(draft.model)
     if effort is None or effort in known.efforts:
         return
@@ -49,7 +49,7 @@ def bound_answer(draft: Draft) -> None:
 
 
 def check_included_logprobs(draft: Draft) -> None:
-    """Refuse token probabilities, which the Responses API requests through `include`."""
+    """Note the loss of token probabilities, which the Responses API requests through `include`."""
     included = draft.fields.get("include")
     if not isinstance(included, list) or _LOGPROBS not in included:
         return
@@ -60,7 +60,7 @@ def check_included_logprobs(draft: Draft) -> None:
 
 
 def ask_without_json_mode(draft: Draft) -> None:
-    """Ask for a schema in the prompt, and refuse `json_object`: the model has neither."""
+    """Ask for a schema in the prompt, and note the loss of `json_object`: the model supports neither."""
     structured.ask_in_prompt(draft)
     for name, asked in ((structured.FIELD, draft.fields.get(structured.FIELD)), ("text", draft.fields.get("text"))):
         wanted = named(asked, "format") if name == "text" else asked
@@ -69,7 +69,7 @@ def ask_without_json_mode(draft: Draft) -> None:
 
 
 def ask_responses_strictly(draft: Draft) -> None:
-    """Give a schema of the Responses API its strict form."""
+    """Convert a schema of the Responses API to its strict form."""
     text = draft.fields.get("text")
     asked = named(text, "format")
     if not isinstance(text, dict) or not isinstance(asked, dict) or asked.get("type") != "json_schema":
@@ -79,8 +79,8 @@ def ask_responses_strictly(draft: Draft) -> None:
     structured.ask_strictly(chat)
     found = chat.fields.get(structured.FIELD)
     if found is None:
-        rest = {name: value for name, value in text.items() if name != "format"}
-        draft.fields.pop("text") if not rest else draft.fields.update(text=rest)
+        others = {name: value for name, value in text.items() if name != "format"}
+        draft.fields.pop("text") if not others else draft.fields.update(text=others)
         draft.edits.extend(chat.edits)
     else:
         draft.fields["text"] = {**text, "format": {"type": "json_schema", **found["json_schema"]}}
@@ -94,7 +94,7 @@ _NO_COUNTERPART = (
 
 
 def to_responses(draft: Draft) -> None:
-    """Move a body to the Responses API, with its field names."""
+    """Convert a chat completion's body for the Responses API."""
     draft.endpoint = RESPONSES
     respell(draft)
     draft.fields.setdefault("store", False)  # these answers are never fetched by id
@@ -102,7 +102,7 @@ def to_responses(draft: Draft) -> None:
 
 
 def respell(draft: Draft) -> None:
-    """Respell the fields of a chat completion for the Responses API."""
+    """Convert the field names of a chat completion to those of the Responses API."""
     fields = draft.fields
     for name in _NO_COUNTERPART:
         if name in fields and fields[name] == NEUTRAL.get(name):

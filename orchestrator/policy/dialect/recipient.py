@@ -1,4 +1,4 @@
-"""The recipient of a request, as far as its spelling depends on it: the provider, and the user's own rules."""
+"""The recipient of a request, as far as its spelling depends on it: provider and user rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 LOCAL = "local"
 OTHER = "other"
 ANTHROPIC_CHAT = "anthropic-chat"
-"""Anthropic's chat completions, for tests with OpenAI's SDK; its Messages are `anthropic`."""
+"""Anthropic's OpenAI-compatible chat completions, meant for tests. Its Messages API is `anthropic`."""
 
 _HOSTS = {
     "api.openai.com": "openai",
@@ -32,18 +32,18 @@ _CALLED = {listed: name for name, listed in _PRICED_AS.items()}
 
 
 class Structured(StrEnum):
-    """How a server can be asked for JSON. In each case answers are checked against the task's schema."""
+    """How a server is asked for JSON. Answers are always checked against the task's schema."""
 
-    JSON_SCHEMA = "json_schema"  # it takes the schema, and answers by it
-    JSON_OBJECT = "json_object"  # it answers in JSON; the schema is in the prompt
-    NONE = "none"  # it takes no such field; the prompt asks for JSON
+    JSON_SCHEMA = "json_schema"  # the server enforces the schema
+    JSON_OBJECT = "json_object"  # the server enforces JSON; the schema is in the prompt
+    NONE = "none"  # the server has no such field; the prompt asks for JSON
 
 
 class OwnRule(Struct, frozen=True):
-    """One entry under `dialect` of a backend in orch.toml: what its `models` (a glob) do with a field.
+    """An entry under `dialect` of a backend in orch.toml: a rule for the models that match the glob `models`.
 
-    Exactly one other setting is given: `like` names the model whose rules hold; `endpoint` the only available
-    endpoint; `structured` how JSON is requested; or, for `field`, `rename`, `at_least`, `at_most` or `refuse`.
+    Exactly one other setting is given: `like` names a model with the same rules; `endpoint` the only available
+    endpoint; `structured` how JSON is requested; or, for `field`: `rename`, `at_least`, `at_most` or `refuse`.
     """
 
     models: str = "*"
@@ -57,12 +57,12 @@ class OwnRule(Struct, frozen=True):
     structured: Structured | None = None
 
     def holds_for(self, model: str) -> bool:
-        """True if the rule is about this model."""
+        """Return True if the rule applies to this model."""
         return fnmatchcase(model, self.models)
 
 
 class Recipient(Struct, frozen=True):
-    """A backend as the dialect sees it: its provider, how to ask it for JSON if set, and the user's own rules."""
+    """A backend as the dialect sees it: provider, way to ask for JSON (None: the default), and the user's rules."""
 
     provider: str = OTHER
     structured: Structured | None = None
@@ -70,11 +70,11 @@ class Recipient(Struct, frozen=True):
 
 
 UNKNOWN = Recipient()
-"""A server about which nothing is known."""
+"""A server without known properties."""
 
 
 def provider_at(base_url: str, named: str | None = None) -> str:
-    """Return the provider of an address; `named`, its name in orch.toml, has priority."""
+    """Return the provider of an address. `named`, its name in orch.toml, has priority."""
     if named is not None:
         return _CALLED.get(named, named)
     host = urlsplit(base_url).hostname or ""
@@ -82,6 +82,6 @@ def provider_at(base_url: str, named: str | None = None) -> str:
 
 
 def priced_as(base_url: str) -> str | None:
-    """Return the price table's name for the provider of an address, None if the provider is unknown."""
+    """Return the provider's name in the price table, or None for an unknown provider."""
     name = provider_at(base_url)
     return None if name == OTHER else _PRICED_AS.get(name, name)

@@ -1,4 +1,4 @@
-"""The kinds of rules in the tables; each changes a draft. Pure."""
+"""Kinds of rules in the tables. Each changes a draft. Pure."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ NEUTRAL: Mapping[str, Any] = {
     "modalities": ["text"],
     "verbosity": "medium",
 }
-"""Values that equal the default."""
+"""Values that equal the default, so that leaving them out changes nothing."""
 
 
 class Change(Protocol):
     """The action of a rule on a draft."""
 
     def apply(self, draft: Draft) -> None:
-        """Change the draft, or note what is lost."""
+        """Change the draft, or note a loss."""
 
 
 class TableRule(Struct, frozen=True):
-    """One line of the tables: what `models` (a regular expression) at `providers` do, with its `source`.
+    """A rule for `models` (a regular expression) at `providers`, with its `source` and the date `read`.
 
-    It holds at `endpoints`, all if none is named, and only if `when` holds. `read` is the date of the source.
+    It applies at `endpoints` (empty: all) if `when` is true.
     """
 
     providers: Collection[str]
@@ -53,11 +53,11 @@ class TableRule(Struct, frozen=True):
     when: Condition | None = None
 
     def holds_for(self, provider: str, model: str) -> bool:
-        """True if the rule is about a model at a provider."""
+        """Return True if the rule applies to a model at a provider."""
         return provider in self.providers and re.match(self.models, plain_name(model)) is not None
 
     def apply(self, draft: Draft) -> None:
-        """Apply the change to a draft of such a model, if the rule's other conditions hold."""
+        """Apply the change to a draft of such a model, if endpoint and condition fit."""
         if self.endpoints and draft.endpoint not in self.endpoints:
             return
         if self.when is None or self.when(draft):
@@ -65,7 +65,7 @@ class TableRule(Struct, frozen=True):
 
 
 class Renamed(Struct, frozen=True):
-    """A field has another name there."""
+    """The recipient has another name for a field."""
 
     field: str
     to: str
@@ -75,7 +75,7 @@ class Renamed(Struct, frozen=True):
 
 
 class NotTaken(Struct, frozen=True):
-    """Fields are refused there; a value equal to the default is left out silently."""
+    """The recipient refuses these fields. A value equal to the default is left out silently."""
 
     fields: tuple[str, ...]
     why: str = ""
@@ -92,7 +92,7 @@ class NotTaken(Struct, frozen=True):
 
 
 class NotThere(Struct, frozen=True):
-    """The model is not at the endpoint that it is asked at; `is_for` says what it is for."""
+    """The endpoint does not have the model. `is_for` says what the model is for."""
 
     is_for: str
 
@@ -101,7 +101,7 @@ class NotThere(Struct, frozen=True):
 
 
 class OnlyValues(Struct, frozen=True):
-    """A field takes only these values; the first is the default."""
+    """The recipient accepts only these values of a field. The first is the default."""
 
     field: str
     values: tuple[Any, ...]
@@ -113,7 +113,10 @@ class OnlyValues(Struct, frozen=True):
 
 
 class Bounded(Struct, frozen=True):
-    """Raise a number below `least`, or lower one above `most`: it bounds an answer's cost, and stays a bound."""
+    """Raise a number below `least`, or lower one above `most`.
+
+    Used for bounds of an answer's length: a changed bound still bounds the cost.
+    """
 
     field: str
     least: float | None = None
@@ -130,7 +133,7 @@ class Bounded(Struct, frozen=True):
 
 
 class NotAbove(Struct, frozen=True):
-    """Refuse a number above `most`: a lower one would ask for something else."""
+    """Refuse a number above `most`, because a lower one would change the request."""
 
     field: str
     most: float
@@ -154,7 +157,7 @@ class NotMore(Struct, frozen=True):
 
 
 class NotTogether(Struct, frozen=True):
-    """The second of two fields is refused beside the first."""
+    """The recipient refuses the second of two fields beside the first."""
 
     first: str
     second: str

@@ -1,7 +1,7 @@
-"""A user's JSON Schema in the form for strict structured outputs: closed objects, every property required. Pure.
+"""Strict form of a JSON Schema for structured outputs: closed objects, every property required. Pure.
 
-The strict schema allows roughly what the user's does, and answers are always checked against the user's. What cannot
-be expressed strictly (open objects, untyped lists) has no strict schema.
+The strict schema allows roughly the same answers. orch checks answers against the user's schema in any case. Open
+objects and untyped lists have no strict form.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _READ = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "oneOf", "allOf",
      "$ref", "$defs", "definitions", "patternProperties", "prefixItems", "description", "title"}
 )  # fmt: skip
-"""Keywords that are sent, or without which there is no strict form. All others are checked here instead."""
+"""Keywords that are sent, or that decide if a strict form exists. orch checks all others itself."""
 _NUMBER_AND_LIST_LIMITS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "pattern",
      "format"}
 )  # fmt: skip
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
-_SAID_IN_WORDS = frozenset({*_NUMBER_AND_LIST_LIMITS, "minLength", "maxLength", "uniqueItems"})
+_DESCRIBED_LIMITS = frozenset({*_NUMBER_AND_LIST_LIMITS, "minLength", "maxLength", "uniqueItems"})
 _LOOKAROUND = re.compile(r"(?<!\\)\(\?(?:[=!]|<[=!])")
 _DEFINITION = re.compile(r"#(?:/(?:\$defs|definitions)/[^/]+)?")
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object",
@@ -34,10 +34,10 @@ DEEPEST = 10
 MOST_PROPERTIES = 5_000
 MOST_VALUES = 1_000
 MOST_TEXT = 120_000
-"""OpenAI's limits on a strict schema: levels, properties, values of enums, characters of names and values."""
+"""OpenAI's limits on a strict schema: levels, properties, enum values, and characters of names and values."""
 BIG_ENUM = 250
 MOST_TEXT_OF_ONE = 15_000
-"""Characters of the values of a single enum with more than `BIG_ENUM` values."""
+"""Most characters of the values of an enum with more than `BIG_ENUM` values."""
 
 
 class _NotStrictError(Exception):
@@ -57,8 +57,8 @@ class _Size(Struct):
 def strict_schema(schema: Mapping[str, Any], *, limits: bool = True) -> Schema | None:
     """Return the strict form of a schema, or None.
 
-    Optional properties become nullable. `limits` says whether the recipient takes bounds of numbers and lists,
-    patterns and formats; the descriptions state what it does not take, which is checked here.
+    Optional properties become nullable. `limits` is True if the recipient accepts bounds of numbers and lists,
+    patterns and formats. Other limits go into descriptions, and orch checks them.
     """
     try:
         return _Strict(limits).root(schema)
@@ -67,7 +67,7 @@ def strict_schema(schema: Mapping[str, Any], *, limits: bool = True) -> Schema |
 
 
 class _Strict:
-    """One schema during its conversion."""
+    """Conversion of one schema."""
 
     def __init__(self, limits: bool) -> None:
         self._limits = limits
@@ -93,8 +93,8 @@ class _Strict:
         if not isinstance(schema, dict) or not levels:
             raise _NotStrictError
         found = {name: value for name, value in schema.items() if name in _READ or self._is_taken(name, value)}
-        words = ", ".join(f"{name}: {schema[name]}" for name in schema if name in _SAID_IN_WORDS - found.keys())
-        found = self._joined(found, levels)
+        words = ", ".join(f"{name}: {schema[name]}" for name in schema if name in _DESCRIBED_LIMITS - found.keys())
+        found = self._resolve(found, levels)
         if words:
             found["description"] = f"{found.get('description', '')} ({words})".strip()
         return found
@@ -107,7 +107,7 @@ class _Strict:
             return value in _FORMATS
         return name != "pattern" or not (isinstance(value, str) and has_lookaround(value))
 
-    def _joined(self, found: Schema, levels: int) -> Schema:
+    def _resolve(self, found: Schema, levels: int) -> Schema:
         if "oneOf" in found:
             if "anyOf" in found:
                 raise _NotStrictError
@@ -186,12 +186,12 @@ class _Strict:
 
 
 def has_lookaround(pattern: str) -> bool:
-    """True if a pattern looks ahead or back, which providers do not support."""
+    """Return True if a pattern has a lookahead or lookbehind, which providers do not support."""
     return _LOOKAROUND.search(pattern) is not None
 
 
 def _definition(schema: Mapping[str, Any], reference: Any) -> Schema:
-    """Return the definition that a whole schema refers to; a schema that says more has no strict form."""
+    """Return the definition that a whole schema refers to. A schema with other keywords has no strict form."""
     found = _DEFINITION.fullmatch(reference) if isinstance(reference, str) else None
     if found is None or reference == "#" or schema.keys() - {"$ref", "$defs", "definitions", "$schema", "title"}:
         raise _NotStrictError
@@ -203,7 +203,7 @@ def _definition(schema: Mapping[str, Any], reference: Any) -> Schema:
 
 
 def _nullable(schema: Schema) -> Schema:
-    """Return the same schema, which also allows null."""
+    """Return the schema, extended to allow null."""
     if "anyOf" in schema:
         if _allows_null(schema["anyOf"]):
             return schema

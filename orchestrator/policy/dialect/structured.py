@@ -1,6 +1,6 @@
-"""Ways to ask a recipient for JSON: by its schema, as any JSON, or in the prompt alone. Pure.
+"""Ways to ask a recipient for JSON: with a schema, as any JSON, or in the prompt only. Pure.
 
-The prompt contains the word JSON, since servers refuse `json_object` without it in a message.
+The prompt always contains the word JSON, because servers refuse `json_object` without it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from orchestrator.policy.dialect.strict_schemas import strict_schema
 
 FIELD = "response_format"
 FIELDS = frozenset({FIELD, "text"})
-"""The fields that ask for JSON, of chat completions and of the Responses API."""
+"""The fields that ask for JSON: in chat completions, and in the Responses API."""
 
 
 def schema_of(draft: Draft) -> Mapping[str, Any] | None:
-    """Return the named schema that a chat completion's body asks for, or None."""
+    """Return the named schema of a chat completion's body, or None."""
     asked = draft.fields.get(FIELD)
     if not isinstance(asked, dict) or asked.get("type") != "json_schema":
         return None
@@ -31,7 +31,7 @@ def schema_of(draft: Draft) -> Mapping[str, Any] | None:
 
 
 def ask_for(way: Structured, draft: Draft) -> None:
-    """Ask for the schema of a body in another way."""
+    """Ask for the schema of a body in the given way."""
     if draft.endpoint == RESPONSES:
         _ask_responses(way, draft)
         return
@@ -60,7 +60,7 @@ def _ask_responses(way: Structured, draft: Draft) -> None:
 
 
 def ask_in_prompt(draft: Draft) -> None:
-    """Ask for JSON in the prompt alone."""
+    """Ask for JSON in the prompt only."""
     ask_for(Structured.NONE, draft)
 
 
@@ -70,9 +70,9 @@ def ask_for_an_object(draft: Draft) -> None:
 
 
 def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
-    """Give the schema its strict form; without one, the schema is sent but not enforced.
+    """Convert the schema to its strict form. Without one, the schema is sent but not enforced.
 
-    A schema of anything but an object is refused there in either form, and is requested in the prompt.
+    A schema that is not an object is refused in both forms, so the prompt asks for it.
     """
     asked = schema_of(draft)
     if asked is None or asked.get("strict") is not True:
@@ -81,12 +81,12 @@ def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
     if strict is None and not _is_object(asked["schema"]):
         ask_in_prompt(draft)
         return
-    better = {**asked, "schema": asked["schema"] if strict is None else strict, "strict": strict is not None}
-    draft.fields[FIELD] = {"type": "json_schema", "json_schema": better}
+    strict_format = {**asked, "schema": asked["schema"] if strict is None else strict, "strict": strict is not None}
+    draft.fields[FIELD] = {"type": "json_schema", "json_schema": strict_format}
 
 
 def ask_strictly_without_limits(draft: Draft) -> None:
-    """Give the schema its strict form for a recipient that refuses bounds of numbers and lists."""
+    """Convert the schema to its strict form, for a recipient that refuses bounds of numbers and lists."""
     ask_strictly(draft, limits=False)
 
 
@@ -98,7 +98,7 @@ def ask_loosely(draft: Draft) -> None:
 
 
 def ask_anthropic(draft: Draft) -> None:
-    """Give the schema Anthropic's form; without one, ask for it in the prompt."""
+    """Convert the schema for Anthropic. Without such a form, the prompt asks for it."""
     asked = schema_of(draft)
     if asked is None:
         return
@@ -117,13 +117,13 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def _with_instruction(messages: Messages, schema: Mapping[str, Any]) -> Messages:
-    """Append the required form of the answer to the last message."""
-    told = json.dumps(schema, ensure_ascii=False)
-    said = f"Answer with JSON that fits this JSON Schema, and with nothing else:\n{told}"
+    """Append the schema of the answer to the last message."""
+    schema_text = json.dumps(schema, ensure_ascii=False)
+    instruction = f"Answer with JSON that fits this JSON Schema, and with nothing else:\n{schema_text}"
     *before, last = messages
     content = last.get("content")
     if isinstance(content, str):
-        return [*before, {**last, "content": f"{content}\n\n{said}"}]
+        return [*before, {**last, "content": f"{content}\n\n{instruction}"}]
     parts = list(content or [])
     kind = "input_text" if any(str(named(part, "type")).startswith("input_") for part in parts) else "text"
-    return [*before, {**last, "content": [*parts, {"type": kind, "text": said}]}]
+    return [*before, {**last, "content": [*parts, {"type": kind, "text": instruction}]}]

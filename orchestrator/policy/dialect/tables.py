@@ -1,7 +1,7 @@
-"""Fields that models of providers do not take as requested, a line each, with its source. Pure data.
+"""Fields that models refuse or spell differently: one rule per line, with its source. Pure data.
 
-Sources: providers' pages and SDKs as of 2026-11, findings of pydantic-ai 2026-11, and refusals, posted by users or
-recorded. A name like `owner/repo#1` is an issue on GitHub. Rules apply in this order.
+Sources: providers' pages and SDKs as of 2026-11, findings of pydantic-ai 2026-11, and refusals that users posted or
+orch recorded. A name like `owner/repo#1` is an issue on GitHub. Rules apply in this order.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from orchestrator.policy.dialect.structured import (
     ask_strictly_without_limits,
 )
 
-# An unknown server is treated as a proxy: it takes what OpenAI's models take if its model has such a name.
+# An unknown server is treated as a proxy: OpenAI's rules apply if its model has the name of an OpenAI model.
 _OPENAI = ("openai", "azure", "other")
 _ANY = ""
 _KNOWN_AS_OPENAIS = r"gpt-(3\.5|35|4|5|6|audio)|o\d|chatgpt|codex|computer-use"
-# Some rules hold for every model at OpenAI and Azure, whose deployments have names chosen by their owners.
+# Some rules apply to every model at OpenAI and Azure, because owners name their deployments freely.
 _EVERY_OPENAI_MODEL = ((("openai", "azure"), _ANY), (("other",), _KNOWN_AS_OPENAIS))
 _SAMPLING = (
     "temperature",

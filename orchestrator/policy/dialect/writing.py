@@ -1,4 +1,4 @@
-"""Request lines in the dialect of one model at one recipient. Pure.
+"""Request lines in the dialect of a model at a recipient. Pure.
 
 Lines of one task differ only in their messages, so the other fields are converted once for all lines.
 """
@@ -20,15 +20,15 @@ from orchestrator.policy.dialect.recipient import OwnRule, Recipient, Structured
 from orchestrator.policy.dialect.rules import CHAT, EMBEDDINGS, RESPONSES, Bounded, NotAbove, NotTaken, Renamed
 from orchestrator.policy.dialect.tables import RULES
 
-_ASKED = ("messages", "input", "prompt")
+_CONTENT_FIELDS = ("messages", "input", "prompt")
 _BOUNDS = frozenset({"max_completion_tokens", "max_output_tokens"})
 _CHAT_BOUNDS = ("max_tokens", "max_completion_tokens")
 _RESPONSES_BOUNDS = ("max_output_tokens",)
 _GRAMMARS = frozenset({"structured_outputs", "grammar", "json_schema", "regex", "ebnf"})
-"""How vLLM, llama.cpp and SGLang are asked for a form. They refuse a second one, or let it win."""
+"""Fields of vLLM, llama.cpp and SGLang that set the form of an answer. Beside a second form, they refuse or win."""
 _REPLACING = _BOUNDS | _GRAMMARS
-MOST_KEPT = 256
-"""Number of sets of fields that a dialect remembers."""
+CACHE_SIZE = 256
+"""Number of sets of fields that a dialect caches."""
 
 
 class _Line(msgspec.Struct):
@@ -54,8 +54,8 @@ _decode_plain_line = msgspec.json.Decoder(_PlainLine).decode
 _encode = msgspec.json.encode
 
 
-class _Written(Struct, frozen=True):
-    """The result for one set of fields; `fields` is None if they stay unchanged."""
+class _Conversion(Struct, frozen=True):
+    """Converted fields; `fields` is None if nothing changes."""
 
     endpoint: str
     fields: Mapping[str, msgspec.Raw] | None
@@ -63,9 +63,9 @@ class _Written(Struct, frozen=True):
 
 
 class Dialect:
-    """Writes requests to `asked_at` for a model at a recipient; `refused` are fields that it has refused.
+    """Converts requests to `asked_at` for a model at a recipient. `refused` are fields that it has refused.
 
-    `name` is the model's own. A deployment's model may be like another model, whose rules then hold.
+    `name` is the recipient's name of the model. A user's rule can declare that it is like another model.
     """
 
     def __init__(self, recipient: Recipient, name: str, asked_at: str, refused: frozenset[str] = frozenset()) -> None:
@@ -78,69 +78,70 @@ class Dialect:
         self._rules = [rule for rule in RULES if rule.holds_for(recipient.provider, self._like)]
         self._is_plain = not (self._own or self._rules or refused or recipient.structured)
         self._model = msgspec.Raw(_encode(name))
-        self._known: dict[tuple[bool, bool, bytes], _Written] = {}
+        self._conversions: dict[tuple[bool, bool, bytes], _Conversion] = {}
 
     @property
     def endpoint(self) -> str:
-        """The path that the requests are finally sent to."""
+        """Path that the requests are finally sent to."""
         return self._draft({}, drop=True, is_ready=False).endpoint
 
     def losses(self, body: Mapping[str, Any]) -> tuple[Loss, ...]:
-        """Return what cannot be expressed there of a body in its task's spelling, without its messages."""
+        """Return the fields of a body (in its task's spelling, without messages) that cannot be expressed there."""
         return tuple(self._draft(body, drop=False, is_ready=False).losses)
 
     def body(self, body: Mapping[str, Any], *, drop: bool = False) -> dict[str, Any]:
-        """Return a whole body as it is sent; with `drop`, without fields that are not taken and may be left out."""
-        asked = next((name for name in _ASKED if name in body), None)
+        """Return a whole body as it is sent. With `drop`, unsupported fields are left out if allowed."""
+        asked = next((name for name in _CONTENT_FIELDS if name in body), None)
         draft = self._draft({name: value for name, value in body.items() if name != asked}, drop=drop, is_ready=False)
         if asked is None:
             return draft.fields
-        return {**draft.fields, **_asked_again(asked, body[asked], draft.endpoint, draft.edits)}
+        return {**draft.fields, **_edited_content(asked, body[asked], draft.endpoint, draft.edits)}
 
     def line(self, line: bytes, *, drop: bool = False, is_ready: bool = False) -> bytes:
-        """Return a request line as it is sent. `is_ready`: a person wrote it, so only field names change."""
+        """Return a request line as it is sent. If `is_ready`, a person wrote it, and only field names change."""
         if self._is_plain and self._is_as_sent(_decode_plain_line(line).body):
             return line
         parsed = _decode_line(line)
         body: dict[str, Any] = parsed.body
         if self._is_plain and _REPLACING.isdisjoint(body):
             return self._with_name(line, parsed)
-        asked = next((name for name in _ASKED if name in body), None)
+        asked = next((name for name in _CONTENT_FIELDS if name in body), None)
         others = {name: raw for name, raw in body.items() if name not in (asked, "model")}
-        written = self._written(others, drop, is_ready)
-        if written.fields is None and not written.edits and written.endpoint == self.asked_at:
+        conversion = self._convert(others, drop, is_ready)
+        if conversion.fields is None and not conversion.edits and conversion.endpoint == self.asked_at:
             return self._with_name(line, parsed)
-        fields = others if written.fields is None else written.fields
-        content = {} if asked is None else self._asked(asked, body[asked], written)
+        fields = others if conversion.fields is None else conversion.fields
+        content = {} if asked is None else self._content(asked, body[asked], conversion)
         parsed.body = {"model": self._model, **content, **fields}
-        if written.endpoint != self.asked_at:
-            parsed.url = written.endpoint
+        if conversion.endpoint != self.asked_at:
+            parsed.url = conversion.endpoint
         return _encode(parsed)
 
     def _is_as_sent(self, body: _PlainBody) -> bool:
-        """True if a body needs no change where no rule holds: most lines, decided without all of their fields."""
-        old, new = body.max_tokens is not NO_BODY, body.max_completion_tokens is not NO_BODY
+        """Return True if a body without rules needs no change: true for most lines, and cheap to see."""
+        has_old_bound = body.max_tokens is not NO_BODY
+        has_new_bound = body.max_completion_tokens is not NO_BODY
         if self.asked_at == RESPONSES:
-            is_bound_changed = old or new
+            is_bound_changed = has_old_bound or has_new_bound
         else:
-            is_bound_changed = (old and new) or body.max_output_tokens is not NO_BODY
+            is_bound_changed = (has_old_bound and has_new_bound) or body.max_output_tokens is not NO_BODY
         return body.model == self._model and not is_bound_changed
 
     def _with_name(self, line: bytes, parsed: _Line) -> bytes:
-        """Return the line with the model's own name; unchanged if it has that name already."""
+        """Return the line with the recipient's name of the model."""
         if bytes(parsed.body.get("model", b"")) == bytes(self._model):
             return line
         parsed.body["model"] = self._model
         return _encode(parsed)
 
-    def _asked(self, name: str, raw: msgspec.Raw, written: _Written) -> dict[str, Any]:
-        if not written.edits:
+    def _content(self, name: str, raw: msgspec.Raw, conversion: _Conversion) -> dict[str, Any]:
+        if not conversion.edits:
             return {name: raw}
-        return _asked_again(name, msgspec.json.decode(raw), written.endpoint, written.edits)
+        return _edited_content(name, msgspec.json.decode(raw), conversion.endpoint, conversion.edits)
 
-    def _written(self, fields: Mapping[str, msgspec.Raw], drop: bool, is_ready: bool) -> _Written:
+    def _convert(self, fields: Mapping[str, msgspec.Raw], drop: bool, is_ready: bool) -> _Conversion:
         key = (drop, is_ready, b"\0".join(name.encode() + b"\0" + bytes(raw) for name, raw in fields.items()))
-        if (found := self._known.get(key)) is not None:
+        if (found := self._conversions.get(key)) is not None:
             return found
         before = {name: msgspec.json.decode(raw) for name, raw in fields.items()}
         draft = self._draft(before, drop=drop, is_ready=is_ready)
@@ -149,10 +150,10 @@ class Dialect:
             for name, value in draft.fields.items()
         }
         same = draft.fields == before and [*draft.fields] == [*before]
-        found = _Written(draft.endpoint, None if same else after, tuple(draft.edits))
-        if len(self._known) >= MOST_KEPT:
-            self._known.clear()
-        self._known[key] = found
+        found = _Conversion(draft.endpoint, None if same else after, tuple(draft.edits))
+        if len(self._conversions) >= CACHE_SIZE:
+            self._conversions.clear()
+        self._conversions[key] = found
         return found
 
     def _draft(self, body: Mapping[str, Any], *, drop: bool, is_ready: bool) -> Draft:
@@ -166,7 +167,7 @@ class Dialect:
                     rule.apply(draft)
             return draft
         if not _GRAMMARS.isdisjoint(fields):
-            _leave_out_schema(fields)  # a grammar in `extra` replaces ours; answers are still checked
+            _leave_out_schema(fields)  # a grammar in `extra` replaces orch's schema; answers are still checked
         for one in self._own:
             _apply_own(one, draft)
         _ask_in_a_known_way(draft, self._own, self._refused)
@@ -177,7 +178,7 @@ class Dialect:
 
 
 def _take_own_bound(fields: dict[str, Any], endpoint: str, is_ready: bool) -> None:
-    """Let a bound in `extra` replace ours, under a name of the endpoint: another name would bound nothing there."""
+    """Let a bound in `extra` replace orch's, under the endpoint's name: other names would not bound anything."""
     if is_ready:
         fields.pop("max_tokens", None)
         return
@@ -204,15 +205,15 @@ def _leave_out_schema(fields: dict[str, Any]) -> None:
 def dialect_of(recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()) -> Dialect:
     """Return the dialect of requests to `endpoint` for a model at a recipient.
 
-    `refused` are the names of fields that this model has refused there; a part of a field is named with a dot.
+    `refused` names the fields that this model has refused there. A dot separates a part of a field.
     """
     return Dialect(recipient, model, endpoint, frozenset(refused))
 
 
-def _asked_again(
+def _edited_content(
     name: str, asked: Any, endpoint: str, edits: Sequence[Callable[[Messages], Messages]]
 ) -> dict[str, Any]:
-    """Return the edited messages under the name that their endpoint uses."""
+    """Return the edited messages under the endpoint's name of them."""
     if not edits or not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
         return {name: asked}
     for edit in edits:
@@ -221,7 +222,7 @@ def _asked_again(
 
 
 def _apply_own(rule: OwnRule, draft: Draft) -> None:
-    """Apply a rule of orch.toml; the reason names orch.toml."""
+    """Apply a rule of orch.toml. The reason of a loss names orch.toml."""
     if rule.endpoint == RESPONSES and draft.endpoint == CHAT:
         to_responses(draft)
     name = rule.field
@@ -239,18 +240,18 @@ def _apply_own(rule: OwnRule, draft: Draft) -> None:
 
 
 def _ask_in_a_known_way(draft: Draft, own: Sequence[OwnRule], refused: frozenset[str]) -> None:
-    """Ask for JSON as orch.toml says, or as the server is known to accept it."""
-    said = next((rule.structured for rule in own if rule.structured is not None), draft.recipient.structured)
-    if said is None and any(name.split(".")[0] in structured.FIELDS for name in refused):
-        said = Structured.JSON_OBJECT
-    if said is Structured.JSON_OBJECT and f"{structured.FIELD}.json_object" in refused:
-        said = Structured.NONE
-    if said is not None:
-        structured.ask_for(said, draft)
+    """Ask for JSON as orch.toml says, or in the way that the server has accepted."""
+    notes = next((rule.structured for rule in own if rule.structured is not None), draft.recipient.structured)
+    if notes is None and any(name.split(".")[0] in structured.FIELDS for name in refused):
+        notes = Structured.JSON_OBJECT
+    if notes is Structured.JSON_OBJECT and f"{structured.FIELD}.json_object" in refused:
+        notes = Structured.NONE
+    if notes is not None:
+        structured.ask_for(notes, draft)
 
 
 def _leave_out_refused(draft: Draft, refused: frozenset[str]) -> None:
-    """Express refused fields in another way if possible, else note them as lost."""
+    """Express refused fields in another way if possible; otherwise note their loss."""
     if SYSTEM in refused:
         system_into_question(draft)
     for name in sorted(refused):
@@ -266,25 +267,25 @@ def _leave_out_refused(draft: Draft, refused: frozenset[str]) -> None:
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 _FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}}
-# One value for each of a task's settings that is not any model's default.
+# A value for each setting of a task that differs from every model's default.
 _SETTINGS: dict[str, Any] = {"temperature": 0.5, "top_p": 0.5, "seed": 7, "stop": ["."], "logprobs": True}
 
 
 def describe(recipient: Recipient, model: str) -> str | None:
-    """Describe in one line how a model differs from a task's spelling; None if it takes all as it is."""
+    """Describe in one line how a model differs from a task's spelling, or return None."""
     dialect = dialect_of(recipient, model, CHAT)
-    said = [] if dialect.endpoint == CHAT else [f"asked at {dialect.endpoint}"]
-    if elsewhere := dialect.losses({}):
+    notes = [] if dialect.endpoint == CHAT else [f"asked at {dialect.endpoint}"]
+    if chat_losses := dialect.losses({}):
         at_vectors = dialect_of(recipient, model, EMBEDDINGS).losses({"dimensions": 8})
         sizes = ["takes no dimensions"] if any(loss.field == "dimensions" for loss in at_vectors) else []
-        return "; ".join([elsewhere[0].reason, *sizes])
+        return "; ".join([chat_losses[0].reason, *sizes])
     lost = [name for name, value in _SETTINGS.items() if dialect.losses({name: value})]
     if lost:
-        said.append(f"takes no {', '.join(lost)}")
+        notes.append(f"takes no {', '.join(lost)}")
     bounds = dialect.body({"max_tokens": 100})
-    said += [f"max_tokens is sent as {name}" for name in bounds if name.startswith("max_") and name != "max_tokens"]
+    notes += [f"max_tokens is sent as {name}" for name in bounds if name.startswith("max_") and name != "max_tokens"]
     asked = dialect.body({"messages": [{"role": "user", "content": ""}], "response_format": _FORMAT})
     kind = (asked.get("response_format") or (asked.get("text") or {}).get("format") or {}).get("type")
     if kind != "json_schema":
-        said.append("schemas are sent in the prompt")
-    return "; ".join(said) or None
+        notes.append("schemas are sent in the prompt")
+    return "; ".join(notes) or None
