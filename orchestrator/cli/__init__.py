@@ -55,6 +55,7 @@ COMMANDS = {
     "keys": ("keys", "Manage the API keys of `orch serve`."),
     "schedule": ("schedule", "Run job files every night."),
     "up": ("up", "Run the daemon: queued jobs and schedules."),
+    "mcp": ("mcp", "Serve plan, submit, status and rows to a coding agent."),
 }
 
 OTHERWISE = {"show": "show_row", "init": "init_folder", "try": "try_job"}

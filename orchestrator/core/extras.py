@@ -23,6 +23,12 @@ def require_xlsx(what: str) -> None:
         )
 
 
+def require_mcp() -> None:
+    """Raise UsageError if the Model Context Protocol's library is not installed."""
+    if find_spec("mcp") is None:
+        raise UsageError("`orch mcp` needs mcp, which is not installed", hint="pip install 'orch-batch[mcp]'")
+
+
 def require_otel() -> None:
     """Raise UsageError if telemetry support is not installed."""
     try:

@@ -31,6 +31,7 @@ from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.settings.config import Config
+from orchestrator.settings.job_spec import MAX_BUDGET
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -58,7 +59,9 @@ class JobTerms(Struct, frozen=True):
         try:
             budget = None if self.budget is None else Decimal(str(self.budget))
         except ArithmeticError:
-            raise UsageError(f"budget: {self.budget!r} is not an amount of dollars") from None
+            budget = Decimal("nan")
+        if budget is not None and not (budget.is_finite() and 0 <= budget <= MAX_BUDGET):
+            raise UsageError(f"budget: {self.budget!r} is not an amount of dollars up to {MAX_BUDGET:,}")
         return Options(deadline=deadline, budget=budget, backend=self.backend)
 
 
