@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 6 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install npm ray storages phoenix gateways demo test test-fast soak lint format engine bench clean
+.PHONY: install npm ray storages phoenix gateways demo test test-fast soak lint format engine house bench clean
 
 install: $(VENV)/installed
 
@@ -169,6 +169,10 @@ lint: install
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The drawing of the rooms in CONTRIBUTING.md, from their imports.
+house:
+	$(PYTHON) tools/house.py
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tools import house
 
 ROOT = Path(__file__).resolve().parents[2]
 INDEX = ROOT / "docs/README.md"
@@ -50,6 +53,32 @@ def anchors(page: Path) -> set[str]:
         repeated = [f"{anchor}-{n}" for n in range(1, len(found) + 1)]
         found.add(next(one for one in (anchor, *repeated) if one not in found))
     return found
+
+
+STEP = re.compile(r"`([\w/]+\.py): (?:(\w+)\.)?(\w+)`")
+"""A function, as the life of a row names it: its file in the package, perhaps a class, and its name."""
+
+
+def defined(path: Path, owner: str | None) -> set[str]:
+    """The names of a module's classes and functions, or of a class's methods."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    if owner is not None:
+        [body] = (node.body for node in body if isinstance(node, ast.ClassDef) and node.name == owner)
+    return {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+
+
+def test_each_step_of_a_rows_life_names_a_function_that_exists() -> None:
+    text = (ROOT / "docs/explanation/life-of-a-row.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^\| \d+ .*$", text, re.MULTILINE)
+    named = [STEP.findall(step) for step in steps]
+    assert all(len(found) == 1 for found in named), "each step has one place"
+    assert named
+    for [(file, owner, function)] in named:
+        assert function in defined(ROOT / "orchestrator" / file, owner or None), file
+
+
+def test_the_drawing_of_the_rooms_is_that_of_the_imports() -> None:
+    assert house.drawing() in house.PAGE.read_text(encoding="utf-8"), "run make house"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
