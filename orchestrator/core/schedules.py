@@ -89,6 +89,11 @@ class Night(Struct, frozen=True):
     asked_by: str | None = None
 
     @property
+    def is_lost(self) -> bool:
+        """True if it should have run and has no job."""
+        return self.state is NightState.MISSED or (self.state is NightState.FAILED and self.job_id is None)
+
+    @property
     def name(self) -> str:
         """Name of the night: 2026-11-20, or 2026-11-20 14:00."""
         return f"{self.night} {self.slot}".rstrip()

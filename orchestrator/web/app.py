@@ -158,8 +158,7 @@ class Pages:
             live=here if view.live else "",
             daemon=None if holder is None else str(holder),
             # A page of an error of ours must not ask the database again.
-            has_work=view.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-            or (holder is None and bool(reader.store.jobs.unfinished(reader.home.identity()))),
+            has_work=view.status >= HTTPStatus.INTERNAL_SERVER_ERROR or (holder is None and _has_work(reader)),
             home=str(reader.home.root),
             version=__version__,
             visitor=visitor,
@@ -284,6 +283,13 @@ class Pages:
             return Response(status_code=404)
 
         return await self._refused(UsageError("there is no such page"), request)
+
+
+def _has_work(reader: HomeReader) -> bool:
+    """True if jobs of the home are open, or schedules will have some."""
+    home = reader.home.identity()
+    will_run = any(one.home == home and one.paused_at is None for one in reader.store.schedules.all())
+    return will_run or bool(reader.store.jobs.unfinished(home))
 
 
 def _error_view(error: OrchError, title: str = "") -> View:

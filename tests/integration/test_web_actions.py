@@ -17,13 +17,17 @@ import pytest
 
 from orchestrator.cli import run
 from orchestrator.cli.pages import PagesOptions, serve_pages
+from orchestrator.core.clock import now
 from orchestrator.core.events import EventKind
 from orchestrator.core.listening import bound
 from orchestrator.core.model import JobId
-from orchestrator.core.schedules import NightState
+from orchestrator.core.schedules import Night, NightState
 from orchestrator.library.context import Context, opened
+from orchestrator.reports.night import night_of
 from orchestrator.store import Store
-from tests.support.webhome import WebHome, web_home
+from tests.support.webhome import SETTINGS, WebHome, web_home
+
+LINE = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "x"}})
 
 
 @dataclass
@@ -129,11 +133,7 @@ def test_a_row_is_released_from_quarantine_once(desk: Desk, capsys: pytest.Captu
 
 
 def test_a_schedule_runs_now_once(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "in.jsonl").write_text(
-        json.dumps(
-            {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "x"}}
-        )
-    )
+    (tmp_path / "in.jsonl").write_text(LINE)
     assert run(["schedule", "add", str(tmp_path / "in.jsonl"), "--cron", "0 22 * * *", "--tz", "UTC"]) == 0
     done = desk.do("run", schedule="in")
     assert (done.status_code, done.headers["location"]) == (303, "/schedules"), "where the night is seen"
@@ -141,6 +141,38 @@ def test_a_schedule_runs_now_once(desk: Desk, tmp_path: Path, capsys: pytest.Cap
     [night] = desk.store.schedules.nights(None)
     assert (night.state, night.asked_by) == (NightState.DUE, "the user")
     assert desk.do("run", schedule="none").status_code == 404
+
+
+def test_a_night_that_brought_no_job_needs_attention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing else of such a home is open, and it would look calm."""
+    (tmp_path / "orch.toml").write_text(SETTINGS)
+    (tmp_path / "in.jsonl").write_text(LINE)
+    for name, value in {"ORCH_CONFIG": tmp_path / "orch.toml", "ORCH_HOME": tmp_path}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("ORCH_DATABASE_URL", raising=False)
+    with (
+        opened() as found,
+        serve_pages(bound("127.0.0.1", 0), found, PagesOptions("127.0.0.1"), lambda: found) as url,
+        httpx2.Client(base_url=url, timeout=30) as reader,
+    ):
+        reader.get(re.findall(r"http://\S+", capsys.readouterr().err)[-1])
+        assert "no daemon</span>" in reader.get("/").text
+        assert run(["schedule", "add", str(tmp_path / "in.jsonl"), "--cron", "0 22 * * *", "--tz", "UTC"]) == 0
+        shown = reader.get("/").text
+        assert "daemon down" in shown
+        assert "Nothing needs attention" in shown
+        [one], at = found.store.schedules.all(), now()
+        lost = Night(one.id, night_of(at), at, NightState.MISSED, "no daemon ran in time", at)
+        assert found.store.schedules.claim(lost)
+        shown = reader.get("/").text
+        assert "no daemon ran in time" in shown
+        assert "Nothing needs attention" not in shown
+        cell = rf'class="night bad" href="/schedules"><span class="date">{night_of(at).day}</span>'
+        assert re.search(cell, reader.get("/nights").text)
+        found.store.schedules.pause(one.id, at)
+        assert "no daemon ran in time" not in reader.get("/").text
 
 
 def test_who_only_looks_or_comes_from_elsewhere_does_nothing(

@@ -58,6 +58,7 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
         of_night[night_of(line.job.created_at)].append(line)
     tonight = night_of(at)
     first = tonight - timedelta(days=tonight.weekday() + 7 * (WEEKS - 1))
+    lost = {night.night for night in reader.store.schedules.nights(since=first) if night.is_lost}
     over = [line.job for line in lines if line.state.is_final][:60]
     return View(
         "nights.html",
@@ -66,7 +67,7 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
         {
             "weeks": [
                 [
-                    _cell(day, of_night.get(day, ()), at)
+                    _cell(day, of_night.get(day, ()), at, is_lost=day in lost)
                     for day in (first + timedelta(days=7 * week + n) for n in range(7))
                 ]
                 for week in range(WEEKS)
@@ -104,16 +105,19 @@ def schedules(reader: HomeReader, address: PageAddress) -> View:
     )
 
 
-def _cell(day: date, lines: Sequence[status.JobLine], at: datetime) -> dict[str, Any]:
+def _cell(day: date, lines: Sequence[status.JobLine], at: datetime, *, is_lost: bool) -> dict[str, Any]:
     tonight = night_of(at)
     final = last_runs(lines, lambda line: line.job)
     rows, answered = sum(line.counts.total for line in final), sum(line.counts.succeeded for line in final)
     bad = any(line.job.error is not None or line.counts.expired or line.is_late(at) for line in final)
     going = any(not line.state.is_final for line in final)
-    state = "" if not lines else "bad" if bad else "going" if going else "warn" if answered < rows else "good"
+    state = (
+        "bad" if bad or is_lost else "" if not lines else "going" if going else "warn" if answered < rows else "good"
+    )
     return {
         "day": day,
         "state": state,
+        "is_lost": is_lost,
         "is_tonight": day == tonight,
         "is_ahead": day > tonight,
         "jobs": len(lines),

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job
+from orchestrator.core.schedules import Night, Schedule
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetMark
@@ -60,6 +61,7 @@ class Tonight:
                 "needs": needs[:MOST_NEEDS],
                 "more_needs": max(0, len(needs) - MOST_NEEDS),
                 "budgets": _budgets(reader),
+                "lost_nights": _lost_nights(reader, schedules),
                 "sums": _sums(lines),
                 "foreseen": _foreseen(reports),
                 "coming": sorted(
@@ -99,6 +101,13 @@ def _sums(lines: Sequence[status.JobLine]) -> dict[str, Any]:
 def _foreseen(reports: Sequence[Any]) -> tuple[Decimal, Decimal] | None:
     known = [report.foreseen for report in reports if report.foreseen is not None]
     return (sum((p50 for p50, _ in known), Decimal(0)), sum((p95 for _, p95 in known), Decimal(0))) if known else None
+
+
+def _lost_nights(reader: HomeReader, schedules: Sequence[Schedule]) -> list[tuple[str, Night]]:
+    """Return the last nights that brought no job although they should have, with the names of their schedules."""
+    last = {night.schedule_id: night for night in reader.store.schedules.nights()}
+    found = [(one.name, last.get(one.id)) for one in schedules if one.paused_at is None]
+    return [(name, night) for name, night in found if night is not None and night.is_lost]
 
 
 def _budgets(reader: HomeReader) -> list[Any]:
