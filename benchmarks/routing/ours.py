@@ -282,7 +282,7 @@ class _Books:
 
     def _batch(self, batch: BatchNight) -> BatchOption:
         sight = self._memory.sight(batch.name, self)
-        cancel = observed.leaving(sight.shards, self.now)
+        cancel = observed.seconds_until_free(sight.shards, self.now)
         there = [shard for shard in self.shards[batch.name] if shard.state is ShardState.SUBMITTED]
         return BatchOption(
             batch.name,

@@ -162,7 +162,7 @@ class Prospects:
         sight, profile = self._sight(name), profile_for(backend)
         cost, unpriced = self._token_cost(name, backend, self._now)
         room, behind = self._room(name, backend, profile)
-        cancel = observed.leaving(sight.shards, self._now)
+        cancel = observed.seconds_until_free(sight.shards, self._now)
         return BatchOption(
             backend=name,
             location=backend.location,

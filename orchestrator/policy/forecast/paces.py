@@ -140,7 +140,7 @@ class Pace(Struct, frozen=True):
     is_known: bool = False
     observed_hazard: float = 0.0
 
-    def full(self, seconds: float) -> float:
+    def equivalent_seconds(self, seconds: float) -> float:
         """Return the integral of the hourly profile, in seconds at the present rate, over the next `seconds`."""
         if not self.steps:
             return seconds
@@ -151,8 +151,8 @@ class Pace(Struct, frozen=True):
             total, at, factor = total + factor * (begin - at), begin, each
         return total + factor * (seconds - at)
 
-    def _invert_full(self, full: float) -> float:
-        """Return the inverse of `full`: the time at which that much work is done."""
+    def _time_of(self, full: float) -> float:
+        """Return the inverse of `equivalent_seconds`: the time at which that much work is done."""
         at, factor = 0.0, 1.0
         for begin, each in self.steps:
             part = factor * (begin - at)
@@ -168,7 +168,7 @@ class Pace(Struct, frozen=True):
         if self.rate <= 0:
             return math.inf
         slow = math.exp(NORMAL.inv_cdf(chance) * self.spread)
-        return self._invert_full(self.full(self.start) + slow * (self.ahead + rows) / self.rate)
+        return self._time_of(self.equivalent_seconds(self.start) + slow * (self.ahead + rows) / self.rate)
 
     def within(self, openings: tuple[tuple[float, float], ...]) -> Pace:
         """Restrict the rate to opening hours: `openings` alternates (seconds from now, 1 for open or 0 for closed).

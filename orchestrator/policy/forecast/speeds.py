@@ -30,7 +30,7 @@ from orchestrator.policy.forecast.paces import ASSUMED_OUTAGE, LEAST_SPREAD, Pac
 from orchestrator.policy.forecast.words import source
 
 ENOUGH_NIGHTS = 10
-"""Nights after which the prior is no longer mentioned."""
+"""Nights after which the source no longer mentions the prior."""
 ASSUMED_DRIFT = 0.15
 """Prior spread of a rate within a night."""
 _NIGHTS_SPREAD = 0.25
@@ -61,7 +61,7 @@ _MIN_EFFECT = 0.15
 _CHANGE_NIGHTS = 2
 """An hour of day has changed if this many newest nights agree with each other but not with earlier ones."""
 _RECENT_HALF_LIFE = 4.0 * MINUTE
-"""Half-life of tonight's observations in the current rate, in seconds."""
+"""Half-life, in seconds, of the weights in tonight's rate."""
 _MIN_RECENT_WEIGHT = 0.001
 _BURST_SIZE = 4.0
 """Rows finish in bursts of this size, so their count has that many times the Poisson variance."""
@@ -78,8 +78,9 @@ class Speeds(Struct, frozen=True):
 
     `nights` are (rate, weight), newest first, in work per second with the hourly profile removed. `unfaded` is their
     total weight without idle time. `hours` is the profile: 24 factors (UTC). `drift` is the spread within a night.
-    `outages` were observed in `watched` hours. They lasted `outage_seconds` in total, and `ended_outages` have ended.
-    `alike` is the share of the work from the forecast's own job series. Work is tokens if `counted`, otherwise rows.
+    `outages` were observed in `watched` hours. They lasted `outage_seconds` in total, and `ended_outages` of them
+    ended; both include one assumed outage. `alike` is the share of the work from the forecast's own job series. Work
+    is tokens if `counted`, otherwise rows.
     """
 
     nights: tuple[tuple[float, float], ...] = ()
@@ -343,7 +344,7 @@ def _night_weight(night: NightSeen, newer: int) -> float:
 def _winsorized_rates(
     nights_seen: Sequence[NightSeen], idle_weights: Sequence[float]
 ) -> tuple[list[tuple[float, float]], list[bool]]:
-    """Return each night's (rate, weight), newest first, and True for each bad night.
+    """Return (rate, weight) of each night, newest first; and for each night, True if it was bad.
 
     Outliers are winsorized by the median absolute deviation. A bad night is far slower than the others.
     """
@@ -383,7 +384,10 @@ def _hourly_profile(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
 
 
 def _since_change(seen: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Return the effects since an hour of day changed: the newest nights agree, but not with earlier ones."""
+    """Return the effects after the last change point of an hour of day.
+
+    At a change point, the newest nights agree with each other but not with an older night.
+    """
     if len(seen) < _CHANGE_NIGHTS + 1:
         return seen
     newest = [effect for effect, _ in seen[:_CHANGE_NIGHTS]]

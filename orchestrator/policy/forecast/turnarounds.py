@@ -33,7 +33,7 @@ PRIOR_NIGHTS = 6.0
 TONIGHT_WEIGHT = 4.0
 """Weight of the current night, as a multiple of all other nights and the prior together."""
 ENOUGH_NIGHTS = 30
-"""Nights after which the prior is no longer mentioned."""
+"""Nights after which the source no longer mentions the prior."""
 
 _FIRST, _RATIO = float(MINUTE), 1.1
 _LOG_RATIO = math.log(_RATIO)

@@ -23,9 +23,9 @@ MIN_BET_CHANCE = 0.1
 HALF_OF_CANCELS = 0.5
 """P(a cancel takes no longer than its median)."""
 SLIP_FACTOR, SLIP_DECAY, MIN_SLIP_SHARE = 1.5, 1.5, 0.25
-"""Tail of slow cancels: P(longer than t times planned) is `slips` (SLIP_FACTOR / t) ** SLIP_DECAY.
+"""Tail of slow cancels: P(longer than t times planned) is `slips` x (SLIP_FACTOR / t) ^ SLIP_DECAY.
 
-It is at least `MIN_SLIP_SHARE` of `slips`.
+It is at least `slips` x `MIN_SLIP_SHARE`.
 """
 WAITS = tuple(60.0 * 1.35**step for step in range(27))
 """Candidate waits before a reroute, in seconds.
@@ -255,7 +255,7 @@ def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
         return 0.0
 
     def chance_after(burden: float, latest: float, usual: float, sure: float, cause: frozenset[str]) -> float:
-        """Return P(`burden` rows are done), by `latest` or, if that is too late, by the median of cancels."""
+        """Return P(all rows are done) if `burden` rows arrive by `latest`; half of all cancels end by `usual`."""
         chance = sure * capacity.chance(burden, candidate.held, latest, candidate.fallback, cause=cause)
         if chance >= HALF_OF_CANCELS or usual >= latest:
             return chance

@@ -58,16 +58,17 @@ class OptionCapacity(Struct, frozen=True):
         return _EXPECTED_OUTAGES / outages if outages > 0.0 else math.inf
 
     def between(self, at: float, end: float, rate: float, *, warm: bool = False) -> float:
-        """Return the rows done from `at` to `end` at this rate, if ours arrive at `at`.
+        """Return the rows done from `at` to `end` at this rate, if the job's rows arrive at `at`.
 
-        A stopped option has to start, and rows of other jobs go first. A `warm` option has had rows since now.
+        A stopped option has to start first, and rows of other jobs go first. A `warm` option has rows now, so it
+        starts now.
         """
         begin = (at if at >= self.start else self.start) if warm else at + self.start
         if end <= begin or rate <= 0.0:
             return 0.0
         if self.is_even:
             return rate * (end - begin)
-        full = self.option.pace.full
+        full = self.option.pace.equivalent_seconds
         ahead = self.ahead - rate * full(at) if self.ahead else 0.0
         rows = rate * (full(end) - full(begin)) - (ahead if ahead > 0.0 else 0.0)
         return rows if rows > 0.0 else 0.0
@@ -151,7 +152,7 @@ class Capacity(Struct, frozen=True):
             if claim.source in cause:
                 total += claim.rows
             elif (sync := self._option_of(claim.source)) is not None:
-                does = sync.low * sync.option.pace.full(max(0.0, self.horizon - sync.start))
+                does = sync.low * sync.option.pace.equivalent_seconds(max(0.0, self.horizon - sync.start))
                 total += max(0.0, claim.rows - does)
         return total
 
@@ -237,10 +238,10 @@ class Capacity(Struct, frozen=True):
         return found
 
     def until(self, place: int, fallback: int) -> float:
-        """Return until when an option of the fallback may get rows, in seconds.
+        """Return the time until which an option of the fallback may work, in seconds from now.
 
-        If other options could take over, it ends early enough to move what remains. An option that fails often ends
-        early enough to detect an outage.
+        If other options could take over, it stops early enough to move the remaining rows. An option that fails often
+        stops early enough to detect an outage.
         """
         if (
             fallback < 2

@@ -17,7 +17,7 @@ from orchestrator.policy.planner.planning_problem import objection
 from orchestrator.policy.planner.types import Cost, CostSteps, Option, SynchronousOption, Terms
 
 HIGH_QUANTILE = 0.95
-"""A slow run, whose price may be higher, has this quantile of time."""
+"""Quantile of the duration of a slow run, which may reach higher prices."""
 
 
 def starts(options: Sequence[Option], terms: Terms, now: datetime) -> Iterator[tuple[datetime, tuple[Option, ...]]]:
@@ -84,7 +84,7 @@ def _shares_by_step(option: SynchronousOption, rows: int, speed: float) -> list[
     """Return the shares of the rows done before each price step, and after the last."""
     pace, done, found = option.pace, 0.0, []
     for begin, _ in option.cost_steps:
-        full = max(0.0, pace.full(begin) - pace.full(pace.start))
+        full = max(0.0, pace.equivalent_seconds(begin) - pace.equivalent_seconds(pace.start))
         by = min(1.0, max(0.0, (pace.rate * speed * full - pace.ahead) / rows))
         found.append(by - done)
         done = by

@@ -29,9 +29,10 @@ def locate_rows(
     claims: tuple[Claim, ...] = (),
     later_cost: Cost | None = None,
 ) -> Open:
-    """Return a job's open rows by place. `rows` counts open rows by shard; `synchronous` names row-by-row backends.
+    """Return a job's open rows by place.
 
-    `cancel` gives, by backend, the seconds until rows of a cancelled batch are free (95 %).
+    `rows` counts open rows by shard. `synchronous` names the backends that answer row by row. `cancel` gives, by
+    backend, the seconds until rows of a cancelled batch are free (95 %).
     """
     running: list[Running] = []
     held: dict[str, int] = {}
@@ -82,7 +83,7 @@ def to_reroute(decision: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]
 
 
 EARLY_RETURN = 0.3
-"""Rows that come back early take this share of the longest time."""
+"""Early return of cancelled rows, as a share of the longest time."""
 
 
 def returning(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> dict[str, int]:

@@ -39,7 +39,7 @@ SIZE_CHANCE, SAVING_CHANCE = 0.2, 0.05
 NIGHTS = 10
 """Number of similar nights that profit from a measured speed.
 
-A probe pays if `NIGHTS` x `SAVING_CHANCE` x saving exceeds its cost.
+A probe pays if `NIGHTS` x `SAVING_CHANCE` x (saving in a night) exceeds its extra cost.
 """
 MIN_ROWS = 20
 """Fewest rows that measure a speed."""
@@ -174,7 +174,7 @@ def _sends_now(
 ) -> list[Send]:
     """Return the probe and the sends of `plain` that do not wait.
 
-    Rows do not wait for a route that is as cheap as any. A guessed dearer route gets a few rows.
+    Rows for the cheapest routes do not wait. A dearer route with a guessed price gets a few rows that measure it.
     """
     there = {name for name, rows in job.synchronous if rows}
     at_work = there | ({probe.backend} if probe else set())

@@ -93,8 +93,8 @@ def _observed_batches(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBa
         yield SeenBatch(shard.submitted_at, max(1.0, seconds), completed, shard.rows)
 
 
-def leaving(shards: Sequence[Shard], now: datetime) -> float:
-    """Return the seconds until the rows of a hosted batch are free if it is cancelled now."""
+def seconds_until_free(shards: Sequence[Shard], now: datetime) -> float:
+    """Return the seconds from a cancel now until the rows of a hosted batch are free (95 %)."""
     return SILENT_CANCEL if silence(shards, now) else cancel_seconds(shards, now)
 
 
@@ -149,7 +149,7 @@ def claims(
     others: Mapping[JobId, Sequence[Shard]], deadlines: Mapping[JobId, datetime], options: Iterable[BatchOption],
     synchronous: frozenset[str], now: datetime,
 ) -> tuple[Claim, ...]:  # fmt: skip
-    """Return the rows that other jobs may need at the synchronous routes, by where they are now."""
+    """Return the rows that other jobs may need at the synchronous routes, grouped by their present backend."""
     by_name = {option.backend: option for option in options}
     rows: dict[str, int] = defaultdict(int)
     in_time: dict[str, float] = defaultdict(lambda: 1.0)

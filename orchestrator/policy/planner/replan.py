@@ -43,7 +43,7 @@ from orchestrator.policy.planner.types import (
 )
 
 MIN_MOVE_SHARE = 0.03
-"""Rows move between options only if they are more than this share of the rows held, and save as much."""
+"""A move must involve more than this share of the rows held, and save at least this share of the cost."""
 MIN_CHANCE_GAIN = 0.05
 """If no plan holds, a move must raise the chance by this much."""
 MIN_BATCH_CHANCE = 0.5
@@ -357,7 +357,10 @@ def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden:
 
 
 def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Capacity) -> list[Send]:
-    """Return the sends that turn the rows by option `before` into `after`. No option gives more than is `there`."""
+    """Return the sends that turn the rows by option `before` into `after`.
+
+    No option gives more rows than it had before these orders (`there`).
+    """
     names = [sync.option.backend for sync in ours.sync_options]
     gives = {
         name: min(a - b, most) for name, a, b, most in zip(names, before, after, there, strict=True) if a > b and most

@@ -29,7 +29,7 @@ from orchestrator.policy.planner.types import NOTHING, SLIPS, BatchOption, Cost,
 PARTS = 8
 """Number of parts into which rows are divided between batches and synchronous routes."""
 COARSE_WAITS = frozenset(WAITS[::3])
-"""Reroute times to try if no candidate is in time."""
+"""Fewer reroute times, to choose among candidates that are all late."""
 MIN_CHANCE = 0.1
 """A smaller chance counts as none."""
 
@@ -215,8 +215,8 @@ def _synchronous_rows(
 ) -> Iterator[tuple[Rows, Rows]]:
     """Yield the rows to send to synchronous options, and the rows they then hold.
 
-    Cheap options get what they usually do, if the others can take over the difference to what they surely do.
-    Otherwise they get what they surely do.
+    Cheap options get what they do at the median pace, if the others can take over the difference to the low quantile.
+    Otherwise they get what they do at the low quantile.
     """
     if not rows:
         yield (0,) * len(capacity.sync_options), position.held

@@ -26,7 +26,7 @@ MAX_PAUSE = timedelta(seconds=5)
 MIN_ROWS, MIN_SPAN = 10, timedelta(seconds=2)
 """`MIN_ROWS` rows done between two polls took at least this long."""
 MIN_LEFT_SHARE = 0.3
-"""A sample needs this many rows left per row done since the last sample."""
+"""Rows that must be left at a sample, per row done since the last sample."""
 _FINAL = frozenset(status for status in BatchStatus if status.is_final)
 
 
@@ -114,7 +114,7 @@ def stints_of(
             of_job[shard.job_id].append(shard)
     found: list[Stint] = []
     sampled_jobs: set[JobId] = set()
-    pauses = _pauses(sight, start, now)
+    pauses = _start_intervals(sight, start, now)
     for job_id, samples in by_job.items():
         shards = of_job.get(job_id, [])
         if live := _current_sample(shards, samples, now):
@@ -131,7 +131,7 @@ def stints_of(
 
 
 def _scale_to_all_engines(stint: Stint, sight: Sight) -> Stint:
-    """Scale a stint as if all engines had run: fewer engines tell the speed of each."""
+    """Scale a stint to the rate of all engines, if only some of them ran."""
     seconds = sum(
         max(0.0, (min(one.seen_at, stint.end) - max(one.warm_at, stint.begin)).total_seconds())
         for one in sight.holds
@@ -142,7 +142,7 @@ def _scale_to_all_engines(stint: Stint, sight: Sight) -> Stint:
     return replace(stint, rows=stint.rows * factor, tokens=stint.tokens * factor)
 
 
-def _pauses(sight: Sight, start: float, now: datetime) -> list[tuple[datetime, datetime]]:
+def _start_intervals(sight: Sight, start: float, now: datetime) -> list[tuple[datetime, datetime]]:
     """Return the intervals in which the engine started: from rows sent until the first row is done."""
     return [
         (sent, first if first is not None else min(now, sent + timedelta(seconds=start)))

@@ -84,7 +84,7 @@ Option = BatchOption | SynchronousOption
 
 
 class Claim(Struct, frozen=True):
-    """Rows of other jobs, now at `source`, that may need the same routes, with their chance. They go first."""
+    """Rows of other jobs, now at `source`, that need the same routes with probability `chance`. They go first."""
 
     source: str
     rows: int
@@ -171,7 +171,7 @@ class Route(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A backend that takes no rows, and the reason. The figures are for all rows there, or None if unknown."""
+    """A backend that takes no rows, and the reason. The figures assume that it takes all rows; None if unknown."""
 
     backend: str
     reason: str
@@ -193,7 +193,7 @@ class Reroute(Struct, frozen=True):
 
 
 class PlanVerdict(Struct, frozen=True):
-    """Says if the plan meets the terms; otherwise the reason, and the nearest terms that a plan would meet.
+    """Result of checking a plan against the terms, with the reason and the nearest feasible terms.
 
     `deadline` is the earliest feasible one within the budget, `budget` the smallest feasible one for the deadline.
     """
@@ -260,7 +260,7 @@ class Plan(Struct, frozen=True):
 class Send(Struct, frozen=True):
     """An order to send rows to a backend.
 
-    If `source` is None, they are `waiting` or `rerouted` rows; otherwise they leave the backend `source`.
+    `source` is the backend that the rows leave. If it is None, they are `waiting` or `rerouted` rows.
     """
 
     rows: int
