@@ -83,32 +83,32 @@ class NightSeen(Struct, frozen=True):
 
 def _undisturbed(rates: Sequence[tuple[float, Stint]], bound: float) -> list[tuple[float, Stint]]:
     """Return the windows of normal work, without neighbours of a standstill, which contain part of it."""
-    found = []
+    undisturbed = []
     for place, (rate, one) in enumerate(rates):
         beside = (*rates[max(0, place - 1) : place], *rates[place + 1 : place + 2])
         if rate >= bound and all(other > 0 for other, _ in beside):
-            found.append((rate, one))
-    return found
+            undisturbed.append((rate, one))
+    return undisturbed
 
 
 def _outages(rates: Sequence[tuple[float, Stint]], bound: float) -> tuple[tuple[float, bool], ...]:
     """Return the length of each outage in seconds, and True if it ended."""
-    found: list[tuple[float, bool]] = []
+    outages: list[tuple[float, bool]] = []
     out = 0.0
     for rate, one in rates:
         if rate < bound:
             out += one.seconds
         elif out:
-            found.append((out, True))
+            outages.append((out, True))
             out = 0.0
     if out:
-        found.append((out, False))
-    return tuple((seconds, ended) for seconds, ended in found if seconds >= _WINDOW - 1.0)
+        outages.append((out, False))
+    return tuple((seconds, ended) for seconds, ended in outages if seconds >= _WINDOW - 1.0)
 
 
 def _log_deviations(pieces: Sequence[tuple[float, Stint]], rate: float) -> tuple[float, ...]:
-    found = [math.log(each / rate) for each, one in pieces if one.seconds >= _WINDOW - 1.0]
-    return tuple(found) if len(found) > 1 else ()
+    deviations = [math.log(each / rate) for each, one in pieces if one.seconds >= _WINDOW - 1.0]
+    return tuple(deviations) if len(deviations) > 1 else ()
 
 
 def in_common_unit(stints: Sequence[Stint], a_row: float, *, counted: bool) -> list[Stint]:
@@ -125,16 +125,16 @@ def in_windows(stints: Sequence[Stint]) -> list[Stint]:
     """Merge adjacent stints into windows long enough to tell a pause from chance."""
     seconds, rows = sum(one.seconds for one in stints), sum(one.rows for one in stints)
     window = min(_LONGEST_WINDOW, max(_WINDOW, _WINDOW_ROWS * seconds / rows if rows else _WINDOW))
-    found: list[Stint] = []
+    windows: list[Stint] = []
     piece: list[Stint] = []
     length = 0.0
     for one, after in zip_longest(stints, stints[1:]):
         piece.append(one)
         length += one.seconds
         if length >= window - 1.0 or after is None or after.begin - one.end > timedelta(minutes=1):
-            found.append(_join(piece, length))
+            windows.append(_join(piece, length))
             piece, length = [], 0.0
-    return found
+    return windows
 
 
 def _join(piece: Sequence[Stint], seconds: float) -> Stint:

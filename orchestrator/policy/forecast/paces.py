@@ -99,12 +99,12 @@ def _weighted_waits(seen: Sequence[Wait], assumed: float, at: datetime) -> list[
     cap = _OUTLIER_FACTOR * max(
         (one.seconds for one in observed if one is not longest), default=assumed / _OUTLIER_FACTOR
     )
-    found = []
+    weighted = []
     for newer, one in enumerate(observed):
         age = max(0.0, (at - one.at).total_seconds())
         weight = _DECAY**newer * 0.5 ** (age / _HALF_LIFE)
-        found.append((max(1.0, min(one.seconds, max(cap, assumed)) if one is longest else one.seconds), weight))
-    return found
+        weighted.append((max(1.0, min(one.seconds, max(cap, assumed)) if one is longest else one.seconds), weight))
+    return weighted
 
 
 LEAST_SPREAD = 0.05

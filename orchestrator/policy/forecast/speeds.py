@@ -279,15 +279,15 @@ def _hourly_steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, f
     """Return the profile of the next 24 hours, relative to this hour, as (seconds from now, factor)."""
     if all(factor == 1.0 for factor in hours):
         return ()
-    base, last, found = hours[now.hour], 1.0, []
+    base, previous, steps = hours[now.hour], 1.0, []
     begin = now.replace(minute=0, second=0, microsecond=0)
     for later in range(1, 25):
         at = begin + timedelta(hours=later)
         factor = hours[at.hour] / base
-        if factor != last:
-            found.append(((at - now).total_seconds(), factor))
-            last = factor
-    return tuple(found)
+        if factor != previous:
+            steps.append(((at - now).total_seconds(), factor))
+            previous = factor
+    return tuple(steps)
 
 
 def _before_standstill(tonight: Sequence[Stint], now: datetime) -> Sequence[Stint]:
@@ -324,10 +324,10 @@ def _drift(nights_seen: Sequence[NightSeen]) -> float:
     squares, count = _PRIOR_PIECES * ASSUMED_DRIFT**2, _PRIOR_PIECES
     for newer, one in enumerate(nights_seen):
         if one.deviations:
-            many = len(one.deviations)
-            weight = _SLOW_DECAY**newer * min(1.0, _MAX_PIECES / many)
+            count_of_night = len(one.deviations)
+            weight = _SLOW_DECAY**newer * min(1.0, _MAX_PIECES / count_of_night)
             squares += weight * sum(each * each for each in one.deviations)
-            count += weight * (many - 1)
+            count += weight * (count_of_night - 1)
     return max(LEAST_SPREAD, math.sqrt(squares / count))
 
 
@@ -375,10 +375,10 @@ def _hourly_profile(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
             by_hour[one.begin.hour].append(one)
         if level <= 0 or len(by_hour) < 2:
             continue
-        for hour, found in by_hour.items():
-            seconds = sum(one.seconds for one in found)
+        for hour, hour_stints in by_hour.items():
+            seconds = sum(one.seconds for one in hour_stints)
             if seconds >= 10 * MINUTE:
-                rate = sum(one.work for one in found) / seconds
+                rate = sum(one.work for one in hour_stints) / seconds
                 seen[hour].append((math.log(max(rate / level, 0.05)), _DECAY**newer))
     return tuple(_hour_factor(seen.get(hour, ())) for hour in range(24))
 

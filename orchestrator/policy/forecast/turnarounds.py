@@ -134,12 +134,12 @@ def turnaround(seen: Sequence[SeenBatch], *, rows: int, at: datetime) -> Turnaro
             risks[step] += weight
         elif step:
             risks[step - 1] += weight  # censored: at risk up to the mark before
-    at_risk, left, before, curve = sum(risks), 1.0, 1.0, []
-    for prior, ended, gone in zip(_PRIOR_LEFT, ends, risks, strict=True):
+    at_risk, survival, before, curve = sum(risks), 1.0, 1.0, []
+    for prior, ended, leaving in zip(_PRIOR_LEFT, ends, risks, strict=True):
         running = PRIOR_NIGHTS * before + at_risk
-        left *= max(0.0, 1.0 - (PRIOR_NIGHTS * (before - prior) + ended) / running) if running > 1e-9 else 1.0
-        at_risk, before = at_risk - gone, prior
-        curve.append(left)
+        survival *= max(0.0, 1.0 - (PRIOR_NIGHTS * (before - prior) + ended) / running) if running > 1e-9 else 1.0
+        at_risk, before = at_risk - leaving, prior
+        curve.append(survival)
     count = len({_night(one.at) for one in seen})
     return Turnaround(tuple(curve), source(count, "nights", ENOUGH_NIGHTS), count >= ENOUGH_NIGHTS)
 
@@ -152,7 +152,7 @@ def _weighted_batches(seen: Sequence[SeenBatch], rows: int, at: datetime) -> lis
     nights: dict[date, dict[datetime, list[SeenBatch]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
         nights[_night(one.at)][one.at.replace(minute=0, second=0, microsecond=0)].append(one)
-    found, tonight = [], []
+    earlier, tonight = [], []
     for night, hours in nights.items():
         slowest = [max(batches, key=lambda one: (one.seconds, not one.ended)) for batches in hours.values()]
         likeness = [_likeness(one, rows, at) for one in slowest]
@@ -161,9 +161,9 @@ def _weighted_batches(seen: Sequence[SeenBatch], rows: int, at: datetime) -> lis
         if night == _night(at):
             tonight = weighted
         else:
-            found += weighted
-    others = PRIOR_NIGHTS + sum(weight for weight, _ in found)
-    return found + [(weight * TONIGHT_WEIGHT * others, one) for weight, one in tonight]
+            earlier += weighted
+    others = PRIOR_NIGHTS + sum(weight for weight, _ in earlier)
+    return earlier + [(weight * TONIGHT_WEIGHT * others, one) for weight, one in tonight]
 
 
 def _night(at: datetime) -> date:

@@ -54,22 +54,22 @@ class BatchShare(Struct, frozen=True):
         Batches of one night are fully correlated, so all are done when one is. Rows beyond the quota go in
         consecutive waves, each as slow as the first.
         """
-        each = min((seconds + self.age) / self.waves, self.option.window)
-        return self.option.turnaround.by(each, self.age) * self.answers(seconds)
+        run_time = min((seconds + self.age) / self.waves, self.option.window)
+        return self.option.turnaround.by(run_time, self.age) * self.answers(seconds)
 
     def unfinished(self, seconds: float) -> float:
         """Return the expected share of rows that remain if the batches are cancelled `seconds` from now."""
         waves, option = self.waves, self.option
-        kept = self.kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if self.kept else 0.0
+        done_share = self.kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if self.kept else 0.0
         if waves == 1:
-            return (1.0 - self.by(seconds)) * (1.0 - kept)
+            return (1.0 - self.by(seconds)) * (1.0 - done_share)
         left, unfinished = self.rows, 0.0
         for wave in range(1, waves + 1):
             rows = min(left, option.room or left)
-            each = min((seconds + self.age) / wave, option.window)
-            unfinished += rows * (1.0 - option.turnaround.by(each, self.age))
+            run_time = min((seconds + self.age) / wave, option.window)
+            unfinished += rows * (1.0 - option.turnaround.by(run_time, self.age))
             left -= rows
-        return unfinished / self.rows * (1.0 - kept)
+        return unfinished / self.rows * (1.0 - done_share)
 
     def paid(self, unfinished: float) -> float:
         """Return the share of rows that is billed, if the share `unfinished` remains after a cancel."""
@@ -77,8 +77,8 @@ class BatchShare(Struct, frozen=True):
 
     def within(self, chance: float) -> float:
         """Return the quantile at `chance` of the seconds until all rows are done; infinite if they expire first."""
-        each = self.option.turnaround.within(chance, self.age)
-        return each * self.waves - self.age if each <= self.option.window else float("inf")
+        run_time = self.option.turnaround.within(chance, self.age)
+        return run_time * self.waves - self.age if run_time <= self.option.window else float("inf")
 
     @property
     def waves(self) -> int:
@@ -98,8 +98,8 @@ def done_by(batch_shares: Sequence[BatchShare], seconds: float) -> float:
             chances.get(batch_share.option.backend, 1.0), batch_share.by(seconds)
         )
     chance = 1.0
-    for each in chances.values():
-        chance *= each
+    for backend_chance in chances.values():
+        chance *= backend_chance
     return chance
 
 

@@ -163,26 +163,28 @@ class Capacity(Struct, frozen=True):
         self, burden: float, held: Sequence[int], at: float, fallback: int, cause: Collection[str] = ()
     ) -> float:
         """Return P(an engine fails or other jobs claim capacity, and the rest of the fallback is too slow)."""
-        lows, found = self.lows, 0.0
+        lows, risk = self.lows, 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
             if sync.hazard <= 0.0 or sync.rate <= 0.0 or not (rows or (burden > 0 and place < fallback)):
                 continue
             begin = 0.0 if rows else at - min(at, sync.option.pace.outage)
-            ends = min(self.horizon, self._usual_end(burden, held, at, fallback, place))
-            exposed = max(0.0, ends - begin)
-            if sync.hazard * exposed <= NEGLIGIBLE:
+            end = min(self.horizon, self._usual_end(burden, held, at, fallback, place))
+            exposed_seconds = max(0.0, end - begin)
+            if sync.hazard * exposed_seconds <= NEGLIGIBLE:
                 continue
             if place and not rows and self._spare_rows(lows, burden, held, at, place) >= 0:
                 continue  # cheaper options do all of it
             if place < fallback and self._others_suffice(lows, burden, held, at, fallback, place):
-                exposed = min(exposed, max(0.0, ends + DETECTION_SECONDS - self.horizon))
-            found += _outages_exceed(max(0.0, self.horizon - ends), sync.hazard * exposed, sync.option.pace.outage)
+                exposed_seconds = min(exposed_seconds, max(0.0, end + DETECTION_SECONDS - self.horizon))
+            risk += _outages_exceed(
+                max(0.0, self.horizon - end), sync.hazard * exposed_seconds, sync.option.pace.outage
+            )
         for claim in self.claims:
             if claim.source in cause or claim.chance <= NEGLIGIBLE or self._option_of(claim.source):
                 continue
             if self._spare_rows(lows, burden + claim.rows, held, at, fallback) < 0:
-                found += claim.chance
-        return min(1.0, found)
+                risk += claim.chance
+        return min(1.0, risk)
 
     def _usual_end(self, burden: float, held: Sequence[int], at: float, fallback: int, place: int) -> float:
         """Return when an option usually ends its own rows and, within the fallback, its share of `burden`."""
@@ -217,8 +219,8 @@ class Capacity(Struct, frozen=True):
                 if own < 0:
                     return own
                 continue
-            if rows and (rest := rows - sync.between(0.0, until, rate)) > 0.0:
-                room -= rest
+            if rows and (unfinished := rows - sync.between(0.0, until, rate)) > 0.0:
+                room -= unfinished
             room += sync.between(at, horizon, rate, warm=rows > 0)
         return room
 
@@ -229,13 +231,13 @@ class Capacity(Struct, frozen=True):
 
         If `outage_free`, count only the time in which it surely has no outage.
         """
-        found = []
+        room = []
         for place, (sync, rows) in enumerate(zip(self.sync_options[:fallback], held, strict=False)):
             rate, until = sync.low if sure else sync.rate, self.until(place, fallback)
             until = min(until, sync.outage_free_seconds) if outage_free else until
-            rest = max(0.0, rows - sync.between(0.0, min(at, until), rate)) if rows else 0.0
-            found.append(max(0.0, sync.between(at, until, rate, warm=rows > 0) - rest))
-        return found
+            own = max(0.0, rows - sync.between(0.0, min(at, until), rate)) if rows else 0.0
+            room.append(max(0.0, sync.between(at, until, rate, warm=rows > 0) - own))
+        return room
 
     def until(self, place: int, fallback: int) -> float:
         """Return the time until which an option of the fallback may work, in seconds from now.
@@ -275,7 +277,7 @@ class Capacity(Struct, frozen=True):
     def at_most(self, rows: Sequence[int]) -> Decimal:
         """Return the 95 % quantile of the cost of rows by option."""
         return sum(
-            (sync.option.cost.p95 * many for sync, many in zip(self.sync_options, rows, strict=True) if many),
+            (sync.option.cost.p95 * count for sync, count in zip(self.sync_options, rows, strict=True) if count),
             Decimal(0),
         )
 
@@ -302,9 +304,9 @@ class Capacity(Struct, frozen=True):
             if rows <= 0:
                 break
             sync = self.sync_options[place]
-            rest = max(0.0, load[place] - sync.between(0.0, min(when, self.horizon), sync.rate))
-            free = sync.between(when, self.horizon, sync.rate, warm=load[place] > 0) - rest
-            unfinished = shortfall(rows, max(0.0, free), sync.option.pace.spread) if place < fallback - 1 else 0.0
+            own = max(0.0, load[place] - sync.between(0.0, min(when, self.horizon), sync.rate))
+            spare = sync.between(when, self.horizon, sync.rate, warm=load[place] > 0) - own
+            unfinished = shortfall(rows, max(0.0, spare), sync.option.pace.spread) if place < fallback - 1 else 0.0
             total += sync.price * (rows - unfinished)
             load[place] += rows - unfinished
             rows = unfinished
@@ -329,19 +331,19 @@ class Capacity(Struct, frozen=True):
 
     def seconds(self, burden: float, held: Sequence[int], at: float, fallback: int) -> tuple[float, float]:
         """Return the median seconds until all rows are done, and the spread; infinite if no option moves."""
-        rest, rate, spread, start, alone = burden, 0.0, 0.0, 0.0, 0.0
+        rows_left, rate, spread, start, outside_end = burden, 0.0, 0.0, 0.0, 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
             if place >= fallback and not rows:
                 continue
             spread = max(spread, sync.option.pace.spread)
             if place >= fallback:
-                alone = max(alone, sync.option.pace.seconds_for(rows))
+                outside_end = max(outside_end, sync.option.pace.seconds_for(rows))
                 continue
-            rest += max(0.0, rows - sync.between(0.0, at, sync.rate)) + max(0.0, sync.ahead - sync.rate * at)
+            rows_left += max(0.0, rows - sync.between(0.0, at, sync.rate)) + max(0.0, sync.ahead - sync.rate * at)
             rate, start = rate + sync.rate, max(start, sync.start)
         if burden <= 0 and not any(held[:fallback]):
-            return alone, spread
-        return max(alone, at + start + rest / rate if rate > 0 else math.inf), spread
+            return outside_end, spread
+        return max(outside_end, at + start + rows_left / rate if rate > 0 else math.inf), spread
 
 
 def capacity(
@@ -378,18 +380,18 @@ def _outages_exceed(spare: float, outages: float, length: float) -> float:
 
     `outages` is the expected number. Lengths are exponential with mean `length`.
     """
-    stretch, found = spare / length, 0.0
-    many = in_time = math.exp(-outages)
+    stretch, exceedance = spare / length, 0.0
+    poisson = cumulative = math.exp(-outages)
     ends, term = 0.0, math.exp(-stretch)
     for count in range(1, MAX_OUTAGES):
         # P(the sum of `count` exponential lengths > spare) = P(Poisson(spare / length) < count).
         ends, term = ends + term, term * stretch / count
-        many *= outages / count
-        in_time += many
-        found += many * ends
-        if many < _FLOAT_EPSILON * found:
+        poisson *= outages / count
+        cumulative += poisson
+        exceedance += poisson * ends
+        if poisson < _FLOAT_EPSILON * exceedance:
             break
-    return min(1.0, found + max(0.0, 1.0 - in_time))
+    return min(1.0, exceedance + max(0.0, 1.0 - cumulative))
 
 
 def _widen_tail(tail: float) -> float:

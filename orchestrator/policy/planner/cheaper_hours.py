@@ -45,18 +45,18 @@ def _option_at(option: Option, seconds: float) -> Option:
 
 
 def _shift_costs(cost: Cost, steps: CostSteps, seconds: float) -> tuple[Cost, CostSteps]:
-    for begin, each in steps:
+    for begin, later_cost in steps:
         if begin <= seconds:
-            cost = each
-    return cost, tuple((begin - seconds, each) for begin, each in steps if begin > seconds)
+            cost = later_cost
+    return cost, tuple((begin - seconds, later_cost) for begin, later_cost in steps if begin > seconds)
 
 
 def _shift_pace(pace: Pace, seconds: float) -> Pace:
     """Return the pace from then on. Start time and rows ahead are assumed unchanged."""
     if not pace.steps:
         return pace
-    factor = next((each for begin, each in reversed(pace.steps) if begin <= seconds), 1.0)
-    after = tuple((begin - seconds, each) for begin, each in pace.steps if begin > seconds)
+    factor = next((later_factor for begin, later_factor in reversed(pace.steps) if begin <= seconds), 1.0)
+    after = tuple((begin - seconds, later_factor) for begin, later_factor in pace.steps if begin > seconds)
     return replace(pace, steps=((0.0, factor), *after))
 
 
@@ -82,10 +82,10 @@ def _weighted_price(prices: Sequence[Decimal], shares: Sequence[float]) -> Decim
 
 def _shares_by_step(option: SynchronousOption, rows: int, speed: float) -> list[float]:
     """Return the shares of the rows done before each price step, and after the last."""
-    pace, done, found = option.pace, 0.0, []
+    pace, done, shares = option.pace, 0.0, []
     for begin, _ in option.cost_steps:
         full = max(0.0, pace.equivalent_seconds(begin) - pace.equivalent_seconds(pace.start))
         by = min(1.0, max(0.0, (pace.rate * speed * full - pace.ahead) / rows))
-        found.append(by - done)
+        shares.append(by - done)
         done = by
-    return [*found, 1.0 - done]
+    return [*shares, 1.0 - done]

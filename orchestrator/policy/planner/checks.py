@@ -16,20 +16,20 @@ MAX_SPREAD = 30.0
 def check(options: Sequence[Option], terms: Terms, now: datetime, job: Open) -> None:
     """Raise ValueError, naming the figure, if an input is invalid."""
     running = [one.rows for one in job.running]
-    there = [rows for _, rows in job.synchronous]
+    synchronous = [rows for _, rows in job.synchronous]
     claimed = [claim.rows for claim in job.claims]
-    for count in (job.waiting, job.rerouted, job.coming, job.later, *running, *there, *claimed):
+    for count in (job.waiting, job.rerouted, job.coming, job.later, *running, *synchronous, *claimed):
         if count < 0:
             raise ValueError(f"{count} is not a number of rows")
     sent = (("submitted_at", one.submitted_at) for one in job.running)
     for what, at in (("now", now), ("deadline", terms.deadline), ("coming_at", job.coming_at), *sent):
         if at is not None and at.utcoffset() is None:
             raise ValueError(f"{what} is {at}, a time without a zone")
-    found = (_option_figures(option) for option in options)
+    figures_by_option = (_option_figures(option) for option in options)
     for name, figure, maximum in (
         *_terms_figures(terms),
         *_claim_figures(job.claims),
-        *(each for one in found for each in one),
+        *(each for one in figures_by_option for each in one),
     ):
         if not 0.0 <= figure <= maximum:
             raise ValueError(f"{name} is {figure}")

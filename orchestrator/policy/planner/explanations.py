@@ -18,19 +18,19 @@ from orchestrator.policy.planner.types import BatchOption, Cost, Option, Refusal
 
 def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> list[Route]:
     """Return the backends that take rows."""
-    found = []
+    routes = []
     for batch_share in candidate.batch_shares:
         why = (
             "the cheapest"
             if candidate.reroute_after is None
             else f"rerouted after {duration(candidate.reroute_after)} if still running"
         )
-        found.append(_route(batch_share.option, batch_share.rows, ours.horizon, now, why))
+        routes.append(_route(batch_share.option, batch_share.rows, ours.horizon, now, why))
     for place, (sync, rows) in enumerate(zip(ours.sync_options, candidate.new, strict=True)):
         if rows:
             why = "the cheapest" if not place and not candidate.batch_shares else "cheapest for the rows done in time"
-            found.append(_route(sync.option, rows, ours.horizon, now, why))
-    return found
+            routes.append(_route(sync.option, rows, ours.horizon, now, why))
+    return routes
 
 
 def _route(option: Option, rows: int, horizon: float, now: datetime, reason: str) -> Route:
@@ -66,21 +66,21 @@ def refusals_of(
     horizon = ours.horizon
     to: tuple[str, ...] = ()
     if candidate:
-        taken |= {sync.option.backend for sync, many in zip(ours.sync_options, candidate.new, strict=True) if many}
+        taken |= {sync.option.backend for sync, count in zip(ours.sync_options, candidate.new, strict=True) if count}
         reroute = reroute_of(candidate, ours, now)
         to = reroute.to if reroute else ()
-    found = []
+    refusals = []
     for option in options:
         if option.backend in taken:
             continue
         reason = objection(option, terms)
         if reason is not None:
-            found.append(Refusal(option.backend, reason))
+            refusals.append(Refusal(option.backend, reason))
             continue
         cost, p50, p95, chance = _figures(option, rows, horizon, now)
         why = _refusal_reason(option, rows, cost, p95, chance, terms, now, chosen, is_fallback=option.backend in to)
-        found.append(Refusal(option.backend, why, cost, p50, p95, chance))
-    return tuple(found)
+        refusals.append(Refusal(option.backend, why, cost, p50, p95, chance))
+    return tuple(refusals)
 
 
 def _refusal_reason(

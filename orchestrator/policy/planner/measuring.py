@@ -74,14 +74,14 @@ def measure(
         fee = rows * max(Decimal(0), option.cost.p50 - plain.expected / job.waiting)
         if (plain.expected - better.expected) * Decimal(repr(NIGHTS * SAVING_CHANCE)) <= fee:
             continue
-        most = option.cost.p95 * rows
-        left = terms if terms.budget is None else replace(terms, budget=max(Decimal(0), terms.budget - most))
-        found = _hold_back(job, Send(rows, option.backend), options, left, now, plain)
-        if found is not None:
-            why = f"a probe: its speed was never measured, and it is cheap if fast; costs at most {up_to(most)}"
-            return Probe(option.backend, rows, most, why), found
-    held = _hold_back(job, None, options, terms, now, plain)
-    return None if held is None else (None, held)
+        at_most = option.cost.p95 * rows
+        left = terms if terms.budget is None else replace(terms, budget=max(Decimal(0), terms.budget - at_most))
+        decision = _hold_back(job, Send(rows, option.backend), options, left, now, plain)
+        if decision is not None:
+            why = f"a probe: its speed was never measured, and it is cheap if fast; costs at most {up_to(at_most)}"
+            return Probe(option.backend, rows, at_most, why), decision
+    decision = _hold_back(job, None, options, terms, now, plain)
+    return None if decision is None else (None, decision)
 
 
 def keep_waiting(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision | None:
@@ -89,8 +89,8 @@ def keep_waiting(job: Open, options: Sequence[Option], terms: Terms, now: dateti
 
     Return None if no row waits, or if waiting would endanger the deadline.
     """
-    there = {backend for backend, rows in job.synchronous if rows}
-    guesses = {one.backend for one in options if _is_guess(one, starts=True)} & there
+    at_work = {backend for backend, rows in job.synchronous if rows}
+    guesses = {one.backend for one in options if _is_guess(one, starts=True)} & at_work
     if not guesses or not job.waiting or job.rerouted or job.coming:
         return None
     plain = replan(job, options, terms, now)
@@ -113,7 +113,7 @@ def _is_guess(option: Option, *, starts: bool = False) -> bool:
 
 def _unknown_prices(options: Sequence[Option], terms: Terms, *, starts: bool = False) -> list[SynchronousOption]:
     """Return hourly-paid routes with a guessed rate, cheapest first if they are fast."""
-    found = [
+    routes = [
         one
         for one in options
         if isinstance(one, SynchronousOption)
@@ -121,7 +121,7 @@ def _unknown_prices(options: Sequence[Option], terms: Terms, *, starts: bool = F
         and _is_guess(one, starts=starts)
         and objection(one, terms) is None
     ]
-    return sorted(found, key=lambda one: _fast_variant(one, SAVING_CHANCE).cost.p50)
+    return sorted(routes, key=lambda one: _fast_variant(one, SAVING_CHANCE).cost.p50)
 
 
 def _fast_variant(option: SynchronousOption, chance: float) -> SynchronousOption:
@@ -159,9 +159,9 @@ def _hold_back(
     chance, reroute = 0.0, None
     for all_lost, failed in ((False, probed), (True, probed | guesses)):
         late, then = _state_after_wait(job, now_sent, all_lost, failed, left, by_name, now)
-        found = replan(late, [one for one in options if one.backend not in failed], terms, then)
-        if found.chance > chance:
-            chance, reroute = found.chance, found.reroute
+        decision = replan(late, [one for one in options if one.backend not in failed], terms, then)
+        if decision.chance > chance:
+            chance, reroute = decision.chance, decision.reroute
     if chance < min(terms.target, plain.chance - MAX_CHANCE_LOSS):
         return None
     why = f"{number_that(left, 'row', 'wait')} until a guessed speed is measured; {chance:.1%} likely to be in time"
@@ -176,22 +176,22 @@ def _sends_now(
 
     Rows for the cheapest routes do not wait. A dearer route with a guessed price gets a few rows that measure it.
     """
-    there = {name for name, rows in job.synchronous if rows}
-    at_work = there | ({probe.backend} if probe else set())
+    at_work_before = {name for name, rows in job.synchronous if rows}
+    at_work = at_work_before | ({probe.backend} if probe else set())
     guesses = [
         _fast_variant(one, SAVING_CHANCE)
         for one in _unknown_prices(list(by_name.values()), terms, starts=True)
         if one.backend in at_work
     ]
     cheap = min([by_name[send.backend].cost.p50 for send in plain.sends] + [one.cost.p50 for one in guesses])
-    found = [] if probe is None else [probe]
+    sends = [] if probe is None else [probe]
     for send in plain.sends:
         option = by_name[send.backend]
         if option.cost.p50 <= cheap:
-            found.append(send)
-        elif _is_guess(option) and send.backend not in there:
-            found.append(replace(send, rows=min(send.rows, MIN_ROWS)))
-    return found
+            sends.append(send)
+        elif _is_guess(option) and send.backend not in at_work_before:
+            sends.append(replace(send, rows=min(send.rows, MIN_ROWS)))
+    return sends
 
 
 def _state_after_wait(

@@ -81,9 +81,13 @@ def plan(
     check(options, terms, now, Open(rows, later=later, claims=claims))
     best = _plan_from(rows, price_over_time(options, rows), terms, now, later, claims, later_cost)
     for start, then in starts(options, terms, now):
-        found = _plan_from(rows, price_over_time(then, rows), terms, start, later, claims, later_cost)
-        if found.routes and found.verdict.holds and (not best.verdict.holds or found.expected < best.expected):
-            best = replace(found, starts_at=start)
+        later_plan = _plan_from(rows, price_over_time(then, rows), terms, start, later, claims, later_cost)
+        if (
+            later_plan.routes
+            and later_plan.verdict.holds
+            and (not best.verdict.holds or later_plan.expected < best.expected)
+        ):
+            best = replace(later_plan, starts_at=start)
     return best
 
 
@@ -174,9 +178,9 @@ def _smallest_budget(work: _Work, terms: Terms) -> Decimal | None:
     bottom, top = terms.budget or Decimal(0), free.at_most + work.more.p95
     while top - bottom > max(Decimal("0.01"), bottom / 100):
         middle = (bottom + top) / 2
-        found = holds(middle)
-        if found:
-            top = found.at_most + work.more.p95
+        chosen = holds(middle)
+        if chosen:
+            top = chosen.at_most + work.more.p95
         else:
             bottom = middle
     return top

@@ -45,11 +45,11 @@ def capacity_of(
     That is the deadline less the margin, and less the time of `later` rows that are made from the answers.
     """
     synchronous = [option for option in usable if isinstance(option, SynchronousOption)]
-    found = capacity(synchronous, terms.seconds(now), terms.target, claims, terms.finishes(now))
-    if not later or found.horizon <= 0:
-        return found
-    reserve = _stage_seconds(later, found, usable) + terms.margin
-    return replace(found, horizon=max(found.horizon - reserve, (1.0 - LATER_ROWS_SHARE) * found.horizon))
+    ours = capacity(synchronous, terms.seconds(now), terms.target, claims, terms.finishes(now))
+    if not later or ours.horizon <= 0:
+        return ours
+    reserve = _stage_seconds(later, ours, usable) + terms.margin
+    return replace(ours, horizon=max(ours.horizon - reserve, (1.0 - LATER_ROWS_SHARE) * ours.horizon))
 
 
 def _stage_seconds(rows: int, ours: Capacity, usable: Sequence[Option]) -> float:

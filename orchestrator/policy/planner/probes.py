@@ -148,10 +148,10 @@ def _rest_decision(
         others = replace(others, running=(Running(_BATCH_NAME, option.backend, rows, now),))
     else:
         others = replace(others, synchronous=((option.backend, rows),))
-    found = replan(others, options, terms, now)
-    if found.cancel or any(send.source is not None or send.backend == option.backend for send in found.sends):
+    decision = replan(others, options, terms, now)
+    if decision.cancel or any(send.source is not None or send.backend == option.backend for send in decision.sends):
         return None
-    return replace(found, sends=(Send(rows, option.backend), *found.sends))
+    return replace(decision, sends=(Send(rows, option.backend), *decision.sends))
 
 
 def _reason(option: Option, last_used: Mapping[str, datetime], now: datetime, most: Decimal) -> str:

@@ -88,25 +88,25 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     keep waiting for a cheaper hour if the target is still met.
     """
     check(options, terms, now, job)
-    found = best = _replan(job, price_over_time(options, _open_rows(job)), terms, now)
-    if not job.waiting or job.rerouted or job.coming or found.cancel or any(one.source for one in found.sends):
-        return found
+    send_now = best = _replan(job, price_over_time(options, _open_rows(job)), terms, now)
+    if not job.waiting or job.rerouted or job.coming or send_now.cancel or any(one.source for one in send_now.sends):
+        return send_now
     held = dict(job.synchronous)
     if any(isinstance(one, SynchronousOption) and one.cost_steps and held.get(one.backend) for one in options):
-        return found  # rows done until then cost today's price
+        return send_now  # rows done until then cost today's price
     for start, then in starts(options, terms, now):
         # Keep the age of running batches: they then have less time, which is safe.
         young = tuple(replace(one, submitted_at=one.submitted_at + (start - now)) for one in job.running)
         later = _replan(replace(job, running=young), price_over_time(then, _open_rows(job)), terms, start)
         is_sure = bool(later.sends) and later.chance >= terms.target
         if is_sure and (best.chance < terms.target or later.expected < best.expected):
-            best = _decide_to_wait(later, found, start, now)
+            best = _decide_to_wait(later, send_now, start, now)
     return best
 
 
 def _open_rows(job: Open) -> int:
-    there = sum(rows for _, rows in job.synchronous) + sum(one.rows for one in job.running)
-    return job.waiting + job.rerouted + job.coming + there
+    placed = sum(rows for _, rows in job.synchronous) + sum(one.rows for one in job.running)
+    return job.waiting + job.rerouted + job.coming + placed
 
 
 def _decide_to_wait(later: Decision, found: Decision, start: datetime, now: datetime) -> Decision:
@@ -180,21 +180,23 @@ def _choose(job: Open, board: _Board, now: datetime) -> Chosen | None:
     """
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
     at = _position(job, board, running, 0, now)
-    found = board.best_of_all(at)
-    soon = (
-        found is not None and found.candidate.reroute_after is not None and found.candidate.reroute_after <= WAITS[0]
+    waiting = board.best_of_all(at)
+    is_due = (
+        waiting is not None
+        and waiting.candidate.reroute_after is not None
+        and waiting.candidate.reroute_after <= WAITS[0]
     )
-    if found is None or not running or (found.holds and not soon):
-        return found
-    if found.holds and len(running) > 1:
-        one = board.best_of_all(_position(job, board, running, 1, now))
-        if one and one.holds and one.value < found.value:
-            return one
-    everything = board.best_of_all(_position(job, board, running, len(running), now))
-    if everything is None:
-        return found
-    likelier = board.terms.late_cost is None and everything.chance > found.chance + MIN_CHANCE_GAIN
-    return everything if soon or everything.holds or likelier else found
+    if waiting is None or not running or (waiting.holds and not is_due):
+        return waiting
+    if waiting.holds and len(running) > 1:
+        largest_cancelled = board.best_of_all(_position(job, board, running, 1, now))
+        if largest_cancelled and largest_cancelled.holds and largest_cancelled.value < waiting.value:
+            return largest_cancelled
+    all_cancelled = board.best_of_all(_position(job, board, running, len(running), now))
+    if all_cancelled is None:
+        return waiting
+    likelier = board.terms.late_cost is None and all_cancelled.chance > waiting.chance + MIN_CHANCE_GAIN
+    return all_cancelled if is_due or all_cancelled.holds or likelier else waiting
 
 
 def _surplus_to_batches(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
@@ -252,9 +254,9 @@ def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
 
 def _position(job: Open, board: _Board, running: Sequence[Running], count: int, now: datetime) -> Position:
     """Return where rows are after `count` of the running batches are cancelled."""
-    cancelled, kept = running[:count], running[count:]
+    cancelled, remaining = running[:count], running[count:]
     batch_shares: dict[str, BatchShare] = {}
-    for one in kept:
+    for one in remaining:
         option, age = _option_of(board, one), max(0.0, (now - one.submitted_at).total_seconds())
         same = batch_shares.get(one.backend)
         # The age of the youngest batch is safe for all batches of a backend.
@@ -329,20 +331,20 @@ def _take(pool: deque[tuple[str | None, int]], rows: int, backend: str, *, from_
 def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
     """Return moves away from options that are too slow, once the others could not take over later."""
     candidate = chosen.candidate
-    there, held, fallback = candidate.before, candidate.held, candidate.fallback
+    before, held, fallback = candidate.before, candidate.held, candidate.fallback
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
-    release = ours.release_seconds(there)
+    release = ours.release_seconds(before)
     later = max(2 * MIN_REPLAN_SECONDS + release, arrival(candidate))
-    if not fallback or not any(there) or (ours.horizon > 0 and ours.fits(burden, held, later, fallback)):
+    if not fallback or not any(before) or (ours.horizon > 0 and ours.fits(burden, held, later, fallback)):
         return []
-    kept = [
+    sure_rows = [
         min(rows, int(sync.between(0.0, ours.until(place, fallback), sync.low))) if place < fallback else rows
         for place, (sync, rows) in enumerate(zip(ours.sync_options, held, strict=True))
     ]
-    more = ours.fill(sum(held) - sum(kept), ours.room(kept, release, fallback, sure=True))
-    after = [a + b for a, b in zip(kept, more, strict=True)]
+    more = ours.fill(sum(held) - sum(sure_rows), ours.room(sure_rows, release, fallback, sure=True))
+    after = [a + b for a, b in zip(sure_rows, more, strict=True)]
     helps = chosen.holds or _helps(candidate, after, later, burden, ours)
-    return _between(there, held, after, ours) if helps else []
+    return _between(before, held, after, ours) if helps else []
 
 
 def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden: float, ours: Capacity) -> bool:
@@ -356,14 +358,16 @@ def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden:
     return ours.chance(burden, after, later, fallback) >= before + min(MIN_MOVE_GAIN, (1.0 - before) / 5)
 
 
-def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Capacity) -> list[Send]:
+def _between(movable: Rows, before: Sequence[int], after: Sequence[int], ours: Capacity) -> list[Send]:
     """Return the sends that turn the rows by option `before` into `after`.
 
-    No option gives more rows than it had before these orders (`there`).
+    No option gives more rows than it had before these orders (`movable`).
     """
     names = [sync.option.backend for sync in ours.sync_options]
     gives = {
-        name: min(a - b, most) for name, a, b, most in zip(names, before, after, there, strict=True) if a > b and most
+        name: min(a - b, most)
+        for name, a, b, most in zip(names, before, after, movable, strict=True)
+        if a > b and most
     }
     sends = []
     for name, a, b in zip(names, before, after, strict=True):

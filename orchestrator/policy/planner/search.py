@@ -112,11 +112,11 @@ def _cheapest(judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Cho
     return next((chosen for chosen in affordable if chosen.holds or late), None)
 
 
-def _add_fallback(found: Chosen, judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Chosen:
+def _add_fallback(chosen: Chosen, judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Chosen:
     """Add a reroute to a plan that relies on batches alone, if the budget covers one."""
-    candidate = found.candidate
+    candidate = chosen.candidate
     if not candidate.batch_shares or candidate.reroute_after is not None or terms.late_cost is not None:
-        return found
+        return chosen
     same = [
         one for one in judged if one.candidate.fallback
         and one.candidate.batch_shares == candidate.batch_shares and one.candidate.new == candidate.new
@@ -124,18 +124,18 @@ def _add_fallback(found: Chosen, judged: Iterable[Judged], capacity: Capacity, t
     same.sort(key=lambda one: (round(one.value, 9), one.candidate.fallback))
     affordable = (_affordable(one, capacity, terms) for one in same)
     with_fallback = next((chosen for chosen in affordable if chosen is not None and chosen.holds), None)
-    if with_fallback is None or with_fallback.chance < found.chance:
-        return found
-    return replace(with_fallback, expected=found.expected, value=found.value)
+    if with_fallback is None or with_fallback.chance < chosen.chance:
+        return chosen
+    return replace(with_fallback, expected=chosen.expected, value=chosen.value)
 
 
 def _likeliest(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> Chosen | None:
     """Return the candidate with the best chance; if every chance is negligible, the least late one."""
     judged = (one for candidate in candidates for one in judge(candidate, capacity, terms, late=True))
     some = (one for one in judged if one.reroute_after is None or one.reroute_after in COARSE_WAITS)
-    found = [chosen for one in some if (chosen := _affordable(one, capacity, terms))]
+    affordable = [chosen for one in some if (chosen := _affordable(one, capacity, terms))]
     return min(
-        found,
+        affordable,
         key=lambda one: (
             -_comparable_chance(one.chance),
             _lateness_steps(one, capacity),
@@ -201,13 +201,13 @@ def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchS
 
 
 def _spill(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...]:
-    found = []
+    shares = []
     for option in sorted(batches, key=lambda one: one.cost.p50):
-        many = rows if option.room is None else min(rows, option.room)
-        if many > 0:
-            found.append(BatchShare(option, many, kept=option.kept))
-            rows -= many
-    return tuple(found) if not rows else ()
+        taken = rows if option.room is None else min(rows, option.room)
+        if taken > 0:
+            shares.append(BatchShare(option, taken, kept=option.kept))
+            rows -= taken
+    return tuple(shares) if not rows else ()
 
 
 def _synchronous_rows(

@@ -112,7 +112,7 @@ def stints_of(
     for shard in sight.shards:
         if since is None or (shard.ended_at or now) >= since:
             of_job[shard.job_id].append(shard)
-    found: list[Stint] = []
+    stints: list[Stint] = []
     sampled_jobs: set[JobId] = set()
     pauses = _start_intervals(sight, start, now)
     for job_id, samples in by_job.items():
@@ -122,12 +122,12 @@ def stints_of(
         job_stints = list(_stints_of_samples(samples_at_work(samples, shards, now), series, weight))
         if any(one.rows > 0 for one in _without_starts(job_stints, pauses)):
             sampled_jobs.add(job_id)
-        found += job_stints
-    found = _without_starts(merge(found), pauses)
+        stints += job_stints
+    stints = _without_starts(merge(stints), pauses)
     idle = {sent for sent, _ in starts_of(sight)}
     unsampled = [one for job_id, shards in of_job.items() if job_id not in sampled_jobs for one in shards]
-    found = merge([*found, *_stints_of_shards(unsampled, idle, start, weight)])
-    return [_scale_to_all_engines(one, sight) for one in found] if sight.most_engines else found
+    stints = merge([*stints, *_stints_of_shards(unsampled, idle, start, weight)])
+    return [_scale_to_all_engines(one, sight) for one in stints] if sight.most_engines else stints
 
 
 def _scale_to_all_engines(stint: Stint, sight: Sight) -> Stint:
@@ -155,15 +155,15 @@ def _without_starts(stints: Sequence[Stint], pauses: Sequence[tuple[datetime, da
 
     If a start takes longer than assumed, the excess counts as a standstill.
     """
-    found, at = [], 0
+    working, at = [], 0
     for one in stints:
         while at < len(pauses) and pauses[at][1] <= one.begin:
             at += 1
         if at == len(pauses) or pauses[at][0] >= one.end:
-            found.append(one)
+            working.append(one)
         elif one.rows <= 0 and pauses[at][1] < one.end:
-            found.append(replace(one, begin=max(one.begin, pauses[at][1])))
-    return found
+            working.append(replace(one, begin=max(one.begin, pauses[at][1])))
+    return working
 
 
 def _current_sample(
@@ -205,13 +205,13 @@ def samples_at_work(
 
 def _work_intervals(shards: Sequence[Shard], now: datetime) -> list[tuple[datetime, datetime]]:
     """Return the intervals in which a job had rows at an engine."""
-    found: list[tuple[datetime, datetime]] = []
+    intervals: list[tuple[datetime, datetime]] = []
     for begin, end in sorted((one.submitted_at, one.ended_at or now) for one in shards if one.submitted_at):
-        if found and begin <= found[-1][1] + MAX_PAUSE:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if intervals and begin <= intervals[-1][1] + MAX_PAUSE:
+            intervals[-1] = intervals[-1][0], max(intervals[-1][1], end)
         else:
-            found.append((begin, end))
-    return found
+            intervals.append((begin, end))
+    return intervals
 
 
 def _stints_of_samples(
@@ -272,7 +272,7 @@ def merge(stints: Iterable[Stint]) -> list[Stint]:
     if all(a.end <= b.begin for a, b in pairwise(ordered)):
         return ordered
     marks = sorted({at for one in ordered for at in (one.begin, one.end)})
-    found: list[Stint] = []
+    merged: list[Stint] = []
     running: list[Stint] = []
     remaining = iter(ordered)
     next_stint = next(remaining, None)
@@ -286,5 +286,5 @@ def merge(stints: Iterable[Stint]) -> list[Stint]:
             rows = sum(one.rows * seconds / one.seconds for one in running)
             tokens = sum(one.tokens * seconds / one.seconds for one in running)
             alike = sum(one.alike * one.rows for one in running) / max(1e-9, sum(one.rows for one in running))
-            found.append(Stint(begin, end, rows, tokens, min(1.0, alike)))
-    return found
+            merged.append(Stint(begin, end, rows, tokens, min(1.0, alike)))
+    return merged

@@ -69,15 +69,15 @@ def exclusive_work(sight: Sight) -> list[JobWork]:
         if b.done > a.done
     ]
     stretches.sort(key=lambda pair: pair[0].at)
-    found: dict[JobId, list[JobWork]] = defaultdict(list)
+    work_by_job: dict[JobId, list[JobWork]] = defaultdict(list)
     for place, (a, b) in enumerate(stretches):
         before = stretches[place - 1][1].at if place else None
         after = stretches[place + 1][0].at if place + 1 < len(stretches) else None
         if (before is None or before <= a.at) and (after is None or after >= b.at):
             seconds = (b.at - a.at).total_seconds()
             input_tokens, output_tokens = b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens
-            found[a.job_id].append(JobWork(input_tokens, output_tokens, seconds))
+            work_by_job[a.job_id].append(JobWork(input_tokens, output_tokens, seconds))
     return [
         JobWork(*(sum(getattr(one, name) for one in of_job) for name in JobWork.__struct_fields__))
-        for of_job in found.values()
+        for of_job in work_by_job.values()
     ]

@@ -205,13 +205,13 @@ class PlanVerdict(Struct, frozen=True):
 
     def nearest(self) -> list[tuple[str, str]]:
         """Return the feasible terms as command-line options."""
-        found = []
+        options = []
         if self.deadline is not None:
-            found.append(("--deadline", self.deadline.astimezone().isoformat(timespec="minutes")))
+            options.append(("--deadline", self.deadline.astimezone().isoformat(timespec="minutes")))
         if self.budget is not None:
             cents = Decimal("0.01") if self.budget >= 1 else Decimal("0.000001")
-            found.append(("--budget", f"{self.budget.quantize(cents, ROUND_UP).normalize():f}"))
-        return found
+            options.append(("--budget", f"{self.budget.quantize(cents, ROUND_UP).normalize():f}"))
+        return options
 
 
 class Probe(Struct, frozen=True):
