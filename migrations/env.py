@@ -7,7 +7,7 @@ import os
 from alembic import context
 from sqlalchemy import Connection, create_engine
 
-from orchestrator.store import learned_tables, night_tables, proof_tables  # noqa: F401  (their tables are of the metadata)
+from orchestrator.store import learned_tables, night_tables  # noqa: F401  (their tables are of the metadata)
 from orchestrator.store.tables import metadata
 
 

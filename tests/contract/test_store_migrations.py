@@ -23,7 +23,6 @@ from orchestrator.store import (
     Store,
     learned_tables,  # noqa: F401  (the same)
     night_tables,  # noqa: F401  (its tables are of the metadata)
-    proof_tables,  # noqa: F401
 )
 from orchestrator.store.database import HEAD, migrations_folder
 from orchestrator.store.tables import metadata
