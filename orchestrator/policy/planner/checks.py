@@ -20,11 +20,11 @@ def check(options: Sequence[Option], terms: Terms, now: datetime, job: Open) -> 
     claimed = [claim.rows for claim in job.claims]
     for count in (job.waiting, job.rerouted, job.coming, job.later, *running, *synchronous, *claimed):
         if count < 0:
-            raise ValueError(f"{count} is not a number of rows")
+            raise ValueError(f"{count} rows: must be 0 or more")
     sent = (("submitted_at", one.submitted_at) for one in job.running)
     for what, at in (("now", now), ("deadline", terms.deadline), ("coming_at", job.coming_at), *sent):
         if at is not None and at.utcoffset() is None:
-            raise ValueError(f"{what} is {at}, a time without a zone")
+            raise ValueError(f"{what} is {at}: must have a time zone")
     figures_by_option = (_option_figures(option) for option in options)
     for name, figure, maximum in (
         *_terms_figures(terms),
@@ -71,25 +71,25 @@ def _batch_figures(option: BatchOption) -> Figures:
     yield f"kept of {name}", option.kept, 1.0
     yield f"slips of {name}", option.slips, 1.0
     yield f"the room of {name}", float(option.room or 0), FINITE
-    yield f"what is behind at {name}", float(option.behind), FINITE
+    yield f"the rows behind at {name}", float(option.behind), FINITE
 
 
 def _pace_figures(option: SynchronousOption) -> Figures:
     name, pace = option.backend, option.pace
     for begin, cost in option.cost_steps:
-        yield f"the begin of a price of {name}", begin, ANY
+        yield f"the time of a price change of {name}", begin, ANY
         yield f"a later cost of {name}", float(cost.p50), FINITE
         yield f"a later cost of {name}", float(cost.p95), FINITE
     yield f"the rate of {name}", pace.rate, FINITE
     yield f"the spread of {name}", pace.spread, MAX_SPREAD
     yield f"the start of {name}", pace.start, ANY
-    yield f"what is ahead at {name}", pace.ahead, ANY
+    yield f"the rows ahead at {name}", pace.ahead, ANY
     yield f"the hazard of {name}", pace.hazard, FINITE
-    yield f"how often {name} fails", pace.observed_hazard, FINITE
+    yield f"the observed hazard of {name}", pace.observed_hazard, FINITE
     if not pace.outage > 0.0:
-        raise ValueError(f"the outage of {name} is {pace.outage}, which is no length of time")
+        raise ValueError(f"the outage of {name} is {pace.outage}, and must be greater than 0")
     for begin, factor in pace.steps:
-        yield f"the begin of a step of {name}", begin, ANY
+        yield f"the time of a step of {name}", begin, ANY
         yield f"the factor of a step of {name}", factor, FINITE
     begins = [[begin for begin, _ in steps] for steps in (pace.steps, option.cost_steps)]
     if any(after < before for each in begins for before, after in pairwise(each)):
