@@ -364,7 +364,8 @@ def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, 
     except UsageError as error:
         return (what, False, str(error), error.exit_code), []
     except httpx2.HTTPError as error:
-        return (what, False, f"does not answer like an OpenAI-compatible server: {error}", 4), []
+        cure = "start it, or correct its address in orch.toml"
+        return (what, False, f"does not answer like an OpenAI-compatible server: {error}; {cure}", 4), []
     except (ValueError, KeyError, TypeError, AttributeError):
         told = said(answer.content) or ": it says nothing"
         return (what, False, f"does not answer like an OpenAI-compatible server{told}", 4), []

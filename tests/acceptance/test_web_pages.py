@@ -414,6 +414,18 @@ def test_rows_are_sorted_by_their_columns_and_lead_on_in_that_order(home: WebHom
     tab.until("document.querySelector('h1').innerText.startsWith('letters/2026/letter-013.txt')")
     tab.js("document.querySelector('a[rel=next]').click()")
     tab.until("document.querySelector('h1').innerText.startsWith('letters/2026/letter-012.txt')")
+    ends = "[...document.querySelectorAll('#rows td[data-name=end]')].map(one => one.innerText)"
+    tab.open(f"{view.url}/jobs/{home.new.id}/rows")
+    for order, first in (("ascending", '"2027-01-01"'), ("descending", '"2027-12-01"')):
+        tab.js("[...document.querySelectorAll('#rows th a')].find(one => one.innerText === 'end').click()")
+        tab.until(f"document.querySelector('#rows th[aria-sort={order}]')?.innerText === 'end'")
+        assert tab.js(ends) == sorted(tab.js(ends), reverse=order == "descending")
+        assert tab.js(ends)[0] == first
+    tab.js("document.querySelector('a[rel=next]').click()")
+    tab.until("document.querySelectorAll('#rows tbody tr').length === 14")
+    assert tab.js(ends)[-4:] == ["—"] * 4, "rows without an answer come last"
+    tab.open(f"{view.url}/jobs/{home.big.id}/rows?sort=answer.answer")
+    assert "Only lists of up to 2,000 rows" in tab.text()
     tab.open(f"{view.url}/jobs/{home.new.id}/rows?sort=nonsense&state=failed")
     assert len(tab.js(shown)) == 4
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
@@ -43,6 +44,10 @@ HEADS = {
     "settled_at": "answered",
 }
 """Titles of the columns that sort the list."""
+FIELD = "answer."
+"""Begins the name of a field that sorts the list."""
+MOST_SORTED = 2_000
+"""Most rows that are sorted by a field of their answers: each answer is read."""
 CHUNK = 500
 """Rows of a download that are read at a time."""
 MOST_FIELDS = 6
@@ -84,45 +89,100 @@ class RowQuery(Struct, frozen=True):
         """Return the query of an address with these conditions, some of them changed."""
         return urlencode({name: value for name, value in {**self.stated, **changes}.items() if value != ""})
 
-    def heads(self) -> Iterator[dict[str, Any]]:
-        """Yield the columns that sort the list: their links, and the direction of the one that does."""
-        for name, title in HEADS.items():
-            is_it = self.wanted.order == name
-            down = "-" if is_it and not self.wanted.descending else ""
-            arrow = ("descending" if self.wanted.descending else "ascending") if is_it else None
-            yield {"name": name, "title": title, "link": self.link(sort=f"{down}{name}"), "sorted": arrow}
+    @property
+    def field(self) -> str | None:
+        """The field of the answers that sorts the list, or None."""
+        name = self.stated["sort"].removeprefix("-")
+        return name.removeprefix(FIELD) if name.startswith(FIELD) else None
+
+    def heads(self, fields: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the columns that sort the list, by name: their links, and the direction of the one that does."""
+        found = {}
+        for name, title in (*HEADS.items(), *((f"{FIELD}{field}", field) for field in fields)):
+            is_it, is_down = self.stated["sort"].removeprefix("-") == name, self.stated["sort"].startswith("-")
+            down = "-" if is_it and not is_down else ""
+            arrow = ("descending" if is_down else "ascending") if is_it else None
+            found[name] = {"name": name, "title": title, "link": self.link(sort=f"{down}{name}"), "sorted": arrow}
+        return found
 
 
 def rows(reader: HomeReader, address: PageAddress) -> View:
     """Show a page of a job's rows with their answers, by filter."""
     job, query = found_job(reader, address), RowQuery.of(address)
     before, after = address.number("before"), address.number("after")
+    tasks = reader.store.lookups.tasks(job.id)
+    note = ""
+    if query.field is not None:
+        every = list(islice(_filtered(reader, job, query.wanted), MOST_SORTED + 1))
+        if len(every) <= MOST_SORTED:
+            return _by_field(reader, job, query, tasks, every, address.number("page") or 0)
+        note = f"Only lists of up to {MOST_SORTED:,} rows are sorted by a field: filter these first."
     page = reader.store.lookups.page
     found = page(job.id, query.wanted, PAGE + 1, after=-1 if after is None else after, before=before)
     is_back = before is not None
     has_more = len(found) > PAGE
     found = (found[1:] if is_back else found[:PAGE]) if has_more else found
-    tasks = reader.store.lookups.tasks(job.id)
     fields, answers = _answers(reader, job, query, tasks, [one.row for one in found])
+    shown = [(one.row, cells) for one, cells in zip(found, answers, strict=True)]
+    previous = query.link(before=found[0].row.seq) if found and (has_more if is_back else after is not None) else None
+    following = query.link(after=found[-1].row.seq) if found and (is_back or has_more) else None
+    return _view(reader, job, query, tasks, fields, shown, (previous, following), note)
+
+
+def _by_field(
+    reader: HomeReader, job: Job, query: RowQuery, tasks: list[str], every: list[FinishedRow], page: int
+) -> View:
+    """Show a page of rows sorted by a field of their answers; rows without it come last."""
+    fields, answers = _answers(reader, job, query, tasks, every)
+    column = fields.index(query.field) if query.field in fields else None
+    shown = list(zip(every, answers, strict=True))
+    if column is not None:
+        known = [one for one in shown if one[1][column]]
+        known.sort(key=lambda one: _sort_key(one[1][column]), reverse=query.stated["sort"].startswith("-"))
+        shown = [*known, *(one for one in shown if not one[1][column])]
+    turns = (
+        query.link(page=page - 1) if page else None,
+        query.link(page=page + 1) if len(shown) > (page + 1) * PAGE else None,
+    )
+    return _view(reader, job, query, tasks, fields, shown[page * PAGE : (page + 1) * PAGE], turns, "")
+
+
+def _sort_key(cell: str) -> tuple[bool, float, str]:
+    """Sort numbers by size, ahead of texts."""
+    try:
+        return False, float(cell), ""
+    except ValueError:
+        return True, 0.0, cell.casefold()
+
+
+def _view(
+    reader: HomeReader,
+    job: Job,
+    query: RowQuery,
+    tasks: list[str],
+    fields: list[str],
+    shown: Sequence[tuple[FinishedRow, list[str]]],
+    turns: tuple[str | None, str | None],
+    note: str,
+) -> View:
     return View(
         "rows.html",
         f"Rows of {job.name}",
         "jobs",
         {
             "job": job,
-            "rows": [(one.row, cells) for one, cells in zip(found, answers, strict=True)],
+            "rows": shown,
             "fields": fields,
+            "note": note,
             "query": query.stated,
             "link": query.link(),
-            "heads": {head["name"]: head for head in query.heads()},
+            "heads": query.heads(fields),
             "states": list(RequestState),
             "counts": reader.store.jobs.counts([job.id])[job.id],
             "codes": reader.store.failures.reasons(job.id),
             "tasks": tasks,
-            "previous": query.link(before=found[0].row.seq)
-            if found and (has_more if is_back else after is not None)
-            else None,
-            "following": query.link(after=found[-1].row.seq) if found and (is_back or has_more) else None,
+            "previous": turns[0],
+            "following": turns[1],
         },
         live=False,
     )
