@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -178,6 +179,10 @@ class Database:
             yield
 
 
+_MIGRATING = Lock()
+"""Held by a thread that migrates: Alembic keeps the connection in a global of the process."""
+
+
 def _migrate(connection: Connection) -> None:
     # Imported for old databases only: new and current ones do not need it.
     from alembic import command
@@ -186,7 +191,8 @@ def _migrate(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    with _MIGRATING:
+        command.upgrade(config, "head")
 
 
 def _is_of_a_value(error: Exception) -> bool:

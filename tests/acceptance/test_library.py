@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pandas
@@ -230,3 +233,37 @@ def test_without_a_model_the_only_alias_answers(home: Path, upstream: Upstream) 
     write_config(home, [upstream.base_url], extra='[models]\nsmall = "a"\nlarge = "b"\n')
     with pytest.raises(orch.UsageError, match="known: large, small"):
         orch.map(FRAME, QUESTION)
+
+
+def test_a_notebook_shows_a_bar_and_its_running_event_loop_is_no_obstacle(
+    home: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel runs cells within its event loop, and shows what IPython's `display` is given."""
+    shown: list[str] = []
+    display = ModuleType("IPython.display")
+    handle = SimpleNamespace(update=shown.append)
+    display.HTML = str  # type: ignore[attr-defined]
+    display.display = lambda bar, display_id: (shown.append(bar), handle)[1]  # type: ignore[attr-defined]
+    ipython = ModuleType("IPython")
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+
+    async def cell() -> Any:
+        return orch.map(FRAME, QUESTION, schema=Facts)
+
+    out = asyncio.run(cell())
+
+    assert out["topic"].notna().sum() == 3
+    assert shown
+    assert all(bar.startswith("<progress ") for bar in shown)
+
+
+def test_calls_in_several_threads_share_the_work(home: Path, upstream: Upstream) -> None:
+    frames = [pandas.DataFrame({"text": [f"{letter}{number}" for number in range(5)]}) for letter in "abc"]
+
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda frame: orch.map(frame, QUESTION, schema=Facts), frames))
+
+    assert [out["topic"].notna().sum() for out in found] == [5, 5, 5]
+    assert len(upstream.requests()) == 15
