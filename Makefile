@@ -12,14 +12,27 @@ PYTEST := $(BIN)/python -m pytest -n 6 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install npm ray storages phoenix gateways demo test test-fast soak lint format engine house bench clean
+.PHONY: install dev npm ray storages phoenix gateways demo test test-fast soak lint format engine house bench clean
+
+EXTRAS := apprise,gpu,heic,office,otel,parquet,postgres,sevenzip,xlsx
+NEW_ENOUGH := import sys; sys.exit("orch needs Python 3.11 or later; run make with PYTHON=python3.11" if sys.version_info < (3, 11) else 0)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints/dev.txt --editable
 
 install: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints/dev.txt
-	@$(PYTHON) -c 'import sys; sys.exit("orch needs Python 3.11 or later; run make with PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c '$(NEW_ENOUGH)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints/dev.txt --editable '.[dev,apprise,gpu,heic,ocr,office,otel,parquet,postgres,s3,sevenzip,xlsx]'
+	$(PIP) '.[dev,ocr,s3,$(EXTRAS)]'
+	touch $@ $(VENV)/dev
+
+# What the inner loop needs: without Postgres, OCR, storages and linters it is half as much to download.
+dev: $(VENV)/dev
+
+$(VENV)/dev: pyproject.toml constraints/dev.txt
+	@$(PYTHON) -c '$(NEW_ENOUGH)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) '.[fast,$(EXTRAS)]'
 	touch $@
 
 # A real vLLM on CPU in its own environment (3 GB). Where it cannot be had, it says so and tests that need it skip.
@@ -92,9 +105,11 @@ test: install
 	-$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE) && $(BIN)/python -m tools.cpu_engine model tiny --dir $(ENGINE)
 	$(PYTEST) -m "not soak"
 
-# The inner loop, under a minute: what decides, and the contracts of store and server.
-test-fast: install
-	$(PYTEST) tests/unit tests/contract -m "not slow and not soak and not vllm"
+# The inner loop, under a minute: what decides, the contracts of store and server on SQLite, and commands that end at once.
+# These tests compute, so that no more run at a time than there are cores: each process more loads all of them for itself.
+QUICK := $(addprefix tests/,unit contract $(addprefix acceptance/test_,bad_input.py keys_cli.py quarantine_cli.py telemetry_cli.py))
+test-fast: dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(QUICK) -m "not slow and not soak and not vllm and not postgres"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
 SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks bodies far gateways vllm work

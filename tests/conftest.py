@@ -58,10 +58,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     `thinned(k, n)` leaves the one that comes n places behind it.
 
     What needs vLLM comes first: it takes longest, and nothing else is left to do beside it at the end.
+
+    What runs on Postgres is marked so.
     """
     items.sort(key=lambda item: item.get_closest_marker("vllm") is None)
     seen: Counter[str] = Counter()
     for item in items:
+        if _runs_on_postgres(item):
+            item.add_marker("postgres")
         thinned = item.get_closest_marker("thinned")
         if thinned is not None and item.get_closest_marker("soak") is None:
             name, _, _ = item.nodeid.partition("[")
@@ -69,6 +73,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if seen[name] % each != first:
                 item.add_marker("soak")
             seen[name] += 1
+
+
+def _runs_on_postgres(item: pytest.Item) -> bool:
+    given = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    return "postgres" in given or "postgres" in getattr(item, "fixturenames", ())
 
 
 @pytest.hookimpl(wrapper=True)

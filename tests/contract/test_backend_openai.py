@@ -111,6 +111,7 @@ def intent(provider: Provider, shard: str, rows: int = 1) -> Intent:
     return Intent(shard, rows, since, Path("input.jsonl"), lambda _: None)
 
 
+@pytest.mark.slow
 def test_a_batch_from_upload_to_the_last_file(provider: Provider, tmp_path: Path, shard: str) -> None:
     lines = [row(f"r{number}") for number in range(8)]
     lines[3] = row("r3", "[[fault:status:400]]")
@@ -137,6 +138,7 @@ def test_find_tells_a_batch_by_our_own_id(provider: Provider, tmp_path: Path, sh
     assert batch.id in [found.id for found in provider.backend.batches()]
 
 
+@pytest.mark.slow
 def test_find_reads_as_many_pages_as_it_takes(provider: Provider, tmp_path: Path, shard: str) -> None:
     first = made(provider, tmp_path, shard, [row("a")])
     file_id = provider.backend.upload(tmp_path / "input.jsonl", "other.jsonl")

@@ -118,6 +118,7 @@ def test_both_clients_ask_the_same_and_say_the_same(answer: Answer, tmp_path: Pa
     assert len(mine) >= len(list(calls(tmp_path)))
 
 
+@pytest.mark.slow
 def test_a_run_on_our_own_server_imports_no_sdk() -> None:
     code = (
         "import sys, orchestrator.cli.jobs, orchestrator.cli.running;"

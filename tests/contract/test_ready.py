@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "submit"])
 def test_a_mistake_in_the_settings_leaves_a_fresh_home_untouched(tmp_path: Path, command: str) -> None:
     home, settings = tmp_path / "home", tmp_path / "orch.toml"

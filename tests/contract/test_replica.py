@@ -77,6 +77,7 @@ def taken(storage: Storage, folder: str, clock: Callable[[], float] = lambda: 0.
     return Generation(heads, heads.write(head), clock(), clock)
 
 
+@pytest.mark.slow
 def test_an_object_is_created_once(storage: Storage) -> None:
     assert storage.names("heads") == []
     with pytest.raises(Missing):
@@ -90,6 +91,7 @@ def test_an_object_is_created_once(storage: Storage) -> None:
     assert storage.names("objects") == []
 
 
+@pytest.mark.slow
 def test_of_many_that_take_over_one_is_active(storage: Storage) -> None:
     heads = HeadLog(storage)
     heads.write(first_head("old"))
@@ -290,6 +292,7 @@ def recorded(root: Path) -> list[str]:
         return [row[0] for row in database.query("SELECT path FROM files ORDER BY path")]
 
 
+@pytest.mark.slow
 def test_another_folder_gets_all_of_it(url: str, storage: Storage, tmp_path: Path) -> None:
     active = Desk(url, tmp_path / "a")
     large = bytes(range(256)) * 70_000
@@ -490,6 +493,7 @@ class Dying(FolderStorage):
         return answer
 
 
+@pytest.mark.slow
 def test_wherever_a_server_dies_the_next_one_has_what_was_acknowledged(tmp_path: Path) -> None:
     """A batch from its file to its end, cut off behind each call to the storage: files and records agree."""
     path, ends, calls = "batches/b/output.jsonl", 0, 0
@@ -644,6 +648,7 @@ def test_what_cannot_hold_a_replica_is_refused(url: str, told: str) -> None:
         open_storage(url)
 
 
+@pytest.mark.slow
 def test_a_storage_that_overwrites_is_refused(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3_environment(server).items():
         monkeypatch.setenv(name, value)

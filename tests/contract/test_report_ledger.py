@@ -146,6 +146,7 @@ def summed(totals: list[Total]) -> tuple[object, ...]:
     return (*sums, added_up(each.usage for each in totals))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_every_grouping_sums_to_the_ledger_and_the_ledger_to_the_rows(store: Store, seed: int) -> None:
     jobs = _night(store, random.Random(seed))

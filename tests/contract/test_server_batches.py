@@ -246,6 +246,7 @@ def test_cancel_before_a_bad_line_is_found(make_upstream: MakeUpstream, tmp_path
     assert (batch.output_file_id, batch.error_file_id) == (None, None)
 
 
+@pytest.mark.slow
 def test_cancel_while_the_result_files_are_made(make_upstream: MakeUpstream, tmp_path: Path) -> None:
     upstream = make_upstream()
     upstream.kill()

@@ -72,6 +72,7 @@ def once() -> str:
 
 
 class TestRetry:
+    @pytest.mark.slow
     def test_rows_that_failed_are_a_batch_of_their_own(self, sdk: Sdk, once: str) -> None:
         lines = [
             row("a"),
@@ -296,6 +297,7 @@ class TestPartialResults:
     def part(self, sdk: Sdk, batch_id: str, wanted: str) -> httpx2.Response:
         return sdk.raw.get(f"/v1/batches/{batch_id}/output", headers={"range": wanted})
 
+    @pytest.mark.slow
     def test_ranges_while_a_batch_runs_and_afterwards(self, sdk: Sdk, once: str) -> None:
         batch = create(sdk, [row("a"), row("b"), row("late", f"{once}[[fault:slow:600]]"), row("z", once + HANGS)])
         wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed >= 2)

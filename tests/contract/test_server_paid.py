@@ -155,6 +155,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "body", "problem"), REFUSALS.values(), ids=REFUSALS)
 def test_an_account_that_is_refused_costs_no_row(tmp_path: Path, status: int, body: bytes, problem: str) -> None:
     with canned(body, status) as upstream, served(tmp_path, upstream.base_url, account_seconds=0.3) as sdk:

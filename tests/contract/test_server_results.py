@@ -70,6 +70,7 @@ def test_a_row_that_is_never_answered(sdk: Sdk) -> None:
     assert line["error"]["message"].startswith("cut: ")
 
 
+@pytest.mark.slow
 def test_a_batch_in_which_all_rows_fail_has_no_output(sdk: Sdk) -> None:
     end = run_batch(sdk, [row(custom_id, "[[fault:status:400]]") for custom_id in "abc"])
     end.check(list("abc"))
@@ -136,6 +137,7 @@ def test_provenance_stands_in_the_rows_of_a_batch_that_asks_for_it(sdk: Sdk, ser
         assert orch["upstream_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_what_a_running_batch_has_done(sdk: Sdk) -> None:
     lines = [row("a"), row("b"), row("bad", "[[fault:status:400]]"), row("c", "[[fault:hang]]")]
     batch = create(sdk, lines)

@@ -309,6 +309,7 @@ def test_a_part_without_data(sdk: Sdk, served: Served) -> None:
 BIG = 40 * 1024 * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("blow", ["kill", "full disk"])
 def test_a_complete_that_is_cut_off_is_done_again(tmp_path: Path, blow: str) -> None:

@@ -105,6 +105,7 @@ def test_the_head_that_the_store_knows_is_the_newest_script() -> None:
     assert scripts().get_heads() == [HEAD]
 
 
+@pytest.mark.slow
 def test_a_database_is_made_and_opened_without_alembic(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'orch.db'}"
     code = f"{OPEN}; sys.exit('alembic' in sys.modules)"
@@ -133,12 +134,14 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(database_url: s
         assert store.jobs.get("contracts-1").name == "contracts"
 
 
+@pytest.mark.slow
 def test_processes_that_find_an_empty_database_at_once_all_get_it(database_url: str) -> None:
     started = [subprocess.Popen([sys.executable, "-c", OPEN, database_url]) for _ in range(3)]
     assert [process.wait(PATIENCE) for process in started] == [0, 0, 0]
     assert differences(database_url) == []
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("statement", [1, 2, 5, 12])
 def test_a_migration_that_is_killed_is_done_at_the_next_start(database_url: str, statement: int) -> None:
@@ -208,6 +211,7 @@ def test_a_home_of_the_version_before_keeps_what_it_has(database_url: str) -> No
     assert values(database_url, "SELECT kind FROM ledger ORDER BY kind") == ["escalated", "reasked", "rerouted"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), [("'gpu'", ("gpu",)), ("'flex,gpu'", ("flex", "gpu")), ("NULL", ())])
 def test_rows_keep_away_from_what_they_kept_away_from(database_url: str, old: str, new: tuple[str, ...]) -> None:
     upgraded(database_url, "0004")

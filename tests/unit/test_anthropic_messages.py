@@ -521,6 +521,7 @@ def words_said(message: Json) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @given(st.lists(spoken(), max_size=6))
 def test_no_word_of_a_conversation_is_lost(said: list[Json]) -> None:
     said = [*said, say("user", "and?")]
@@ -542,6 +543,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.dictionaries(NAMES, JSON, max_size=5))
 def test_whatever_a_body_holds_it_is_translated_or_refused_by_name(fields: Json) -> None:

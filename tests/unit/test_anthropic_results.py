@@ -263,6 +263,7 @@ def test_a_row_that_was_not_sent_names_its_field() -> None:
 RESULT = st.fixed_dictionaries({"type": st.sampled_from(["succeeded", "errored", "canceled"])}) | JSON
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.builds(lambda result, more: {**result, **more} if isinstance(result, dict) else result, RESULT,
                  st.dictionaries(st.sampled_from(["message", "error"]), JSON, max_size=2)))  # fmt: skip

@@ -84,6 +84,7 @@ BAD: list[tuple[WorkerCall, list[Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bad", "given"), BAD, ids=[f"{bad.function[-12:]}-{i}" for i, (bad, _) in enumerate(BAD)])
 def test_a_call_that_goes_wrong_is_told_and_the_others_are_done(
     pool: WorkerPool, bad: WorkerCall, given: list[Any]
@@ -99,6 +100,7 @@ def test_more_memory_is_had_by_who_asks_for_it() -> None:
         assert [outcome(values) for values in pool.map(calls)] == [[Trip.MEMORY], [400_000_000], [Trip.MEMORY]]
 
 
+@pytest.mark.slow
 def test_many_bad_calls_among_good_ones(pool: WorkerPool) -> None:
     kinds = [
         call("segfault"),
@@ -135,6 +137,7 @@ def test_values_before_a_crash_are_not_lost_nor_given_twice(pool: WorkerPool) ->
     assert found[-1] is Trip.CRASH
 
 
+@pytest.mark.slow
 def test_what_earlier_calls_took_is_not_held_against_one_that_crashes() -> None:
     larger_than_the_worker = bytearray(b"x" * LIMITS.memory)
     with WorkerPool(1, LIMITS) as pool:
@@ -149,6 +152,7 @@ def test_a_worker_that_was_killed_by_chance_costs_no_call(pool: WorkerPool, tmp_
     assert outcome(pool.call(call("crash_once", str(tmp_path / "mark")))) == ["second time"]
 
 
+@pytest.mark.slow
 def test_a_call_made_ahead_does_not_wait_for_streams_that_nobody_takes() -> None:
     with WorkerPool(1, LIMITS) as pool:
         endless = pool.map([call("count", 100_000, 1000)])

@@ -153,6 +153,7 @@ def test_a_document_that_only_fits_when_it_is_clean_has_saved_what_would_have_be
     assert (row.cut_from_tokens, row.trimmed_tokens) == (None, 19)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -48,6 +48,7 @@ def read_sentences(tree: ast.AST) -> Iterator[int]:
                     yield node.lineno
 
 
+@pytest.mark.slow
 def test_no_sentence_is_read() -> None:
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
@@ -91,6 +92,7 @@ def spec_keys(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
 
 
+@pytest.mark.slow
 def test_a_spec_is_read_by_its_fields() -> None:
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
     assert {path.name: list(spec_keys(tree)) for path, tree in trees.items() if list(spec_keys(tree))} == {}

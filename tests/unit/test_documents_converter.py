@@ -210,6 +210,7 @@ def test_a_locked_document_is_not_tried(tmp_path: Path, name: str, data: bytes) 
     assert problem(one)[0] == "encrypted"
 
 
+@pytest.mark.slow
 @confined
 @pytest.mark.skipif(
     shutil.which("soffice") is None, reason="LibreOffice is not installed: apt-get install libreoffice-nogui"

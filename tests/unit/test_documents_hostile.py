@@ -53,6 +53,7 @@ def strict() -> Iterator[Readers]:
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make", "codes"),
     [
@@ -220,6 +221,7 @@ def test_no_two_names_give_the_same_key(tmp_path: Path) -> None:
         key.encode()
 
 
+@pytest.mark.slow
 def test_text_in_a_legacy_encoding_takes_no_more_than_a_few_times_its_bytes(tmp_path: Path) -> None:
     sentence = "Договор о поставке товара и об оплате его в срок, не позже. "
     (tmp_path / "a.txt").write_bytes(sentence.encode("cp1251") * 300_000)

@@ -190,6 +190,7 @@ def test_what_is_attached_is_seen_too(tmp_path: Path) -> None:
     assert [(d.name, len(d.pictures)) for d in found if isinstance(d, Document)] == [("message", 0), ("scan.png", 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make", "settings", "code"),
     [

@@ -9,16 +9,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import msgspec
-import pandas as pd
-import polars as pl
 import pytest
 
 from orchestrator.pipeline.finish.outputs import vectors
 from orchestrator.pipeline.finish.outputs.formats import CountedLines, Format, encode
 from orchestrator.pipeline.finish.outputs.kinds import VectorOf
 from tests.support import merged
+
+# `make dev` leaves them out.
+duckdb = pytest.importorskip("duckdb")
+pd = pytest.importorskip("pandas")
+pl = pytest.importorskip("polars")
 
 TASKS = {"facts": merged.SCHEMA, "gist": None}
 AT = datetime(2026, 11, 21, 22, 0, 0, 123456, tzinfo=UTC)

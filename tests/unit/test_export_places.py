@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import polars as pl
 import pytest
 
 from orchestrator.core.errors import InputError, OrchError, StorageError, UsageError
@@ -17,6 +16,9 @@ from orchestrator.core.model import JobKind
 from orchestrator.pipeline.finish import outputs
 from orchestrator.settings.job_spec import Output
 from tests.support import merged
+
+# `make dev` leaves it out.
+pl = pytest.importorskip("polars")
 
 NIGHT = date(2026, 11, 21)
 

@@ -209,6 +209,7 @@ def test_how_late_a_batch_is_expected_to_be() -> None:
     assert 5 * MINUTE < known.late(0.0) < 2 * HOUR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [30, 120])
 def test_by_its_p95_a_batch_is_done_on_about_nineteen_nights_of_twenty(many: int) -> None:
     """Over homes of which each has its own usual time, and a few bad nights; no more than a little late."""

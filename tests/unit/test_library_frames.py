@@ -13,8 +13,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pandas
-import polars
 import pyarrow
 import pytest
 from pydantic import BaseModel
@@ -25,6 +23,10 @@ from orchestrator.library.drafts import FrameDraft
 from orchestrator.library.frames import frame_of
 from orchestrator.library.job_folders import write_frame
 from orchestrator.settings.home import Home
+
+# `make dev` leaves them out.
+pandas = pytest.importorskip("pandas")
+polars = pytest.importorskip("polars")
 
 ROWS = [{"text": "one", "n": 1}, {"text": "two", "n": 2}, {"text": "two", "n": 3}, {"text": None, "n": 4}]
 

@@ -60,6 +60,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON, JSON)
 def test_whatever_answers_are(one: Any, other: Any) -> None:
     assert changes_between(Said("succeeded", one), Said("succeeded", one)) == ()

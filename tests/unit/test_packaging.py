@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
+
+from orchestrator import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -12,6 +15,13 @@ def test_every_package_is_named_in_pyproject() -> None:
     named = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     there = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "orchestrator").rglob("__init__.py")}
     assert named == there | {"orchestrator.migrations", "orchestrator.migrations.versions"}
+
+
+def test_the_change_log_dates_the_version() -> None:
+    versions = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == "Unreleased"
+    dated = [re.fullmatch(r"(\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)", version) for version in versions[1:]]
+    assert [found and found[1] for found in dated][:1] == [__version__]
 
 
 def test_the_container_copies_the_files_that_the_metadata_names() -> None:

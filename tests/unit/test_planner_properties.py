@@ -72,6 +72,7 @@ def terms(hours: float, budget: Decimal | None, *, local_only: bool = False) -> 
     return Terms(NOW + timedelta(hours=hours), budget, local_only=local_only)
 
 
+@pytest.mark.slow
 @given(ROWS, OPTIONS, HOURS, BUDGETS, st.booleans())
 def test_a_plan_keeps_to_what_it_was_told(
     rows: int, options: list[Option], hours: float, budget: Decimal | None, local_only: bool
@@ -128,6 +129,7 @@ def test_a_bigger_budget_never_hurts(
     no_worse(plan(rows, options, bigger, NOW, later=later), tight)
 
 
+@pytest.mark.slow
 @given(ROWS, OPTIONS, HOURS, BUDGETS)
 def test_a_plan_is_the_same_each_time(rows: int, options: list[Option], hours: float, budget: Decimal | None) -> None:
     assert plan(rows, options, terms(hours, budget), NOW) == plan(rows, options, terms(hours, budget), NOW)
@@ -166,6 +168,7 @@ def no_worse_now(better: Decision, than: Decision, target: float, *, cost: bool)
         assert better.expected <= than.expected * Decimal("1.031")
 
 
+@pytest.mark.slow
 @given(under_way(), HOURS, st.floats(0.0, 20.0), BUDGETS)
 def test_more_time_never_hurts_a_job_in_progress(
     place: tuple[list[Option], Open], hours: float, more: float, budget: Decimal | None
@@ -175,6 +178,7 @@ def test_more_time_never_hurts_a_job_in_progress(
     no_worse_now(late, early, terms(hours, budget).target, cost=is_settled(options, job))
 
 
+@pytest.mark.slow
 @given(under_way(), HOURS, st.decimals(0, 30, places=2), st.one_of(st.none(), st.decimals(0, 10, places=2)))
 def test_more_budget_never_hurts_a_job_in_progress(
     place: tuple[list[Option], Open], hours: float, budget: Decimal, more: Decimal | None

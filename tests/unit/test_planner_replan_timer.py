@@ -293,6 +293,7 @@ def test_when_it_is_late_a_small_gain_moves_nothing() -> None:
     assert replan(Open(synchronous=(("gpu", 600), ("realtime", 500))), sync_options, TERMS, just).sends
 
 
+@pytest.mark.slow
 def test_rows_leave_a_option_only_for_a_batch_that_is_likely_to_be_done() -> None:
     sent = 0
     for minutes in range(60, 240):

@@ -268,6 +268,7 @@ CONTEXTS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(ENTRIES) | st.sampled_from(SOLD_BY_TIER), USAGES, st.sampled_from(list(Tier)))
 def test_what_is_listed_is_priced_as_the_table_does(entry: tuple[str, str], usage: Usage, tier: Tier) -> None:

@@ -166,6 +166,7 @@ def test_all_places_are_listed() -> None:
     assert places(text.replace("due", "dve"), "the fee is due", by_ocr=True) == ["the fee is dve"] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_ocr", [False, True])
 @pytest.mark.parametrize("unit", ["a", "ab", "1 ", "1,", " -", "\u00ad", "ﬁ", "word ", "a-\n"])
 def test_repetition_costs_no_more_than_its_length(unit: str, by_ocr: bool) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "orchestrator"
 IMPORTED = re.compile(r"^\s*from (orchestrator[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
@@ -77,6 +79,7 @@ def unreached() -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}: {node.name}"
 
 
+@pytest.mark.slow
 def test_nothing_is_there_for_tests_alone() -> None:
     assert list(unreached()) == []
 
@@ -89,6 +92,7 @@ def test_no_promise_is_named_by_a_number_alone() -> None:
     assert [str(path.relative_to(ROOT)) for path, text in texts.items() if numbered.search(text)] == []
 
 
+@pytest.mark.slow
 def test_a_name_is_imported_from_where_it_is() -> None:
     """A package hands on what others ask it for; a name that it imports for nobody goes."""
     others = [

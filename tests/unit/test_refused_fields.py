@@ -206,6 +206,7 @@ def test_what_is_about_no_field_teaches_nothing(case: str) -> None:
     assert refused_field(NOTHING[case], CHAT) is None
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([400, 403, 404, 422, 500, None]),
     st.none() | st.text(max_size=20),

@@ -221,6 +221,7 @@ TEXTS = st.text(max_size=60) | st.sampled_from([QUOTA_TEXT, REQUEST_TOO_LARGE, G
 STATUSES = st.none() | st.integers(-(10**6), 10**6) | st.integers(395, 605)
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(STATUSES, st.none() | WORDS, st.none() | WORDS, st.none() | TEXTS)
 def test_every_failure_has_a_verdict_and_its_code_alone_gives_it_again(
@@ -342,6 +343,7 @@ def test_the_limit_that_a_refusal_names(message: str, limit: int | None) -> None
     assert (found.kind, found.limit) == (QUOTA, limit)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.none() | WORDS, st.none() | TEXTS | st.from_regex(r"limit(: | of )[0-9,.]{1,30} ?[kmb]? ?(tokens|for)?"),

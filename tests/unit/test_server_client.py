@@ -196,6 +196,7 @@ LONG = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "end"), LONG.values(), ids=LONG)
 def test_an_answer_above_the_limit_is_given_up(answer: bytes, end: End) -> None:
     with listening(says(answer)) as url:

@@ -40,6 +40,7 @@ TEXTS = st.builds(lambda text, tail: text + tail, BLOCKS, st.sampled_from([b"", 
 ROWS = st.lists(st.tuples(TEXTS, st.sampled_from([None, 64, 64, 64, 100, 5000])), max_size=30)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(ROWS)
 @example([(b"a" * 300, 64), (b"b" * 300, 64), (b"a" * 300, 64), (b"b" * 300, 64)])
@@ -58,6 +59,7 @@ def test_rows_with_a_common_prefix_of_any_length_are_neighbours(rows: list[Row])
             assert of_prefix[-1] - of_prefix[0] == len(of_prefix) - 1
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(ROWS)
 def test_what_rows_share_is_counted_as_the_longest_prefix_that_an_earlier_row_has(rows: list[Row]) -> None:
@@ -69,6 +71,7 @@ def test_what_rows_share_is_counted_as_the_longest_prefix_that_an_earlier_row_ha
     assert ordered(rows).predicted_hit == pytest.approx(shared / max(1, sum(map(len, texts))))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(ROWS)
 def test_groups_are_ranges_and_a_prefix_has_the_same_hash_in_every_batch(rows: list[Row]) -> None:

@@ -62,6 +62,7 @@ def test_a_plan_says_where_rows_lie_and_which_are_done(tmp_path: Path) -> None:
     assert (list(plan.done), plan.model, len(plan)) == ([0, 1, 0], "m", 3)
 
 
+@pytest.mark.slow
 def test_a_long_gap_is_not_read_with_the_row_before_it(tmp_path: Path) -> None:
     content = line("a") + b"\n" + b" " * (MAX_LINE_BYTES + 1000) + b"\n" + line("b")
     plan = planned(tmp_path, content)
@@ -223,6 +224,7 @@ BODIES = st.fixed_dictionaries({}, optional={
 ENDPOINTS = st.sampled_from([CHAT, "/v1/completions", "/v1/responses", "/v1/embeddings"])
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(
     st.binary(max_size=60)

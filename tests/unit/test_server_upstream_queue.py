@@ -51,6 +51,7 @@ def split_groups(plan: InputRows, taken: dict[str, list[int]]) -> int:
     return sum(len({owner[rows[at]] for at in range(*bounds)}) > 1 for bounds in pairwise(plan.order.bounds))
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(
     st.lists(st.integers(1, 5) | st.integers(1, 300), max_size=20),

@@ -113,6 +113,7 @@ def test_each_part_repeats_about_as_much_as_was_asked_for(overlap: int) -> None:
         assert overlap / 2 <= size(text[part.start : part.own]) <= overlap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edited", [3, 50, 110], ids=["start", "middle", "end"])
 @pytest.mark.parametrize("new", [[], ["An added clause, and what it says."] * 3], ids=["deleted", "added"])
 def test_an_edit_leaves_most_parts_as_they_were(edited: int, new: list[str]) -> None:

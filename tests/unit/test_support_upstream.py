@@ -343,6 +343,7 @@ def test_the_log_outlives_a_killed_client_and_may_hold_bodies(make_upstream: Mak
     assert upstream.requests()[0]["body"] == body.decode()
 
 
+@pytest.mark.slow
 def test_the_servers_die_with_the_test_run(tmp_path: Path) -> None:
     run = (
         "import sys, time\n"
@@ -435,6 +436,7 @@ def test_the_configuration_is_toml(orch_home: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -52,6 +52,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
 def test_a_template_without_end_has_one(source: str) -> None:
@@ -59,6 +60,7 @@ def test_a_template_without_end_has_one(source: str) -> None:
         template(source).render(FIELDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -87,6 +89,7 @@ def test_what_is_no_template_is_told(source: str) -> None:
     assert len(told.value.message) <= templates.MOST_MESSAGE
 
 
+@pytest.mark.slow
 def test_a_template_that_never_ends_is_not_tried_with_every_document() -> None:
     endless = Template(ENDLESS["nested loops"])
     messages = set()
@@ -176,6 +179,7 @@ def test_a_document_that_a_template_trips_over_fails_its_rows_alone() -> None:
     assert told[0] == "template"
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("field", ["prompt", "system"])
 def test_a_template_that_cannot_be_compiled_is_told_with_its_line(tmp_path: Path, field: str) -> None:

@@ -33,6 +33,7 @@ def lived(names: list[str], seed: int, nights: int) -> list[Result]:
     return [run(UNSEEN[name], seed, nights, alone=True) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", sorted(UNSEEN.keys() - SLOW))
 def test_a_few_nights_of_each_world_end_in_time_and_as_told(name: str) -> None:

@@ -172,6 +172,7 @@ def test_lines_reads_back_exactly_and_loses_no_byte(parts: list[bytes]) -> None:
     assert [raw for _, _, raw in found] == [part for part in expected if part.strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["no BOM", "BOM"])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"], ids=["no newline", "LF", "CRLF"])
 def test_the_longest_line_that_is_allowed_is_read_whole(bom: bytes, end: bytes) -> None:

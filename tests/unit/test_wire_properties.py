@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -79,6 +80,7 @@ def damaged(draw: st.DrawFn, sources: st.SearchStrategy[bytes]) -> bytes:
     return data
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.binary() | damaged(good_lines()), st.sampled_from([CHAT, "/v1/embeddings", None]))
 @example(b"[" * 100_000, CHAT)
@@ -105,6 +107,7 @@ def test_any_bytes_are_a_checked_line_or_one_error(raw: bytes, endpoint: str | N
         assert json.loads(bytes(found.body), parse_int=str, parse_float=str) == told["body"]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(good_lines())
 def test_a_good_line_is_taken_whatever_stands_in_its_texts(raw: bytes) -> None:
@@ -115,6 +118,7 @@ def test_a_good_line_is_taken_whatever_stands_in_its_texts(raw: bytes) -> None:
     assert json.loads(bytes(found.body)) == told["body"]
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(good_lines(), st.sampled_from([b"\\ud800", b"\\udfff", b"\\ud83dx", b"\\udc00\\ud800", b"\xed\xa0\x80"]))
 def test_half_a_surrogate_pair_is_refused_wherever_it_stands(raw: bytes, half: bytes) -> None:
@@ -144,6 +148,7 @@ def test_every_byte_of_a_file_is_in_a_line_or_blank(parts: list[bytes]) -> None:
     assert not bytes(rest).removeprefix(BOM).strip(WHITE_SPACE), "bytes that are in no line"
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(written(TEXT), written(OBJECT), st.integers(100, 599), PROVENANCE)
 def test_an_answer_keeps_its_content_on_one_line(
@@ -181,6 +186,7 @@ class Named(msgspec.Struct):
     custom_id: msgspec.Raw
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(good_lines(), written(OBJECT))
 def test_a_custom_id_comes_back_byte_for_byte(raw: bytes, body: bytes) -> None:
@@ -195,6 +201,7 @@ def test_a_custom_id_comes_back_byte_for_byte(raw: bytes, body: bytes) -> None:
     assert told in raw
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.binary() | damaged(written(OBJECT)) | written(JSON))
 @example(b'{"usage":{"prompt_tokens":' + b"9" * 5000 + b"}}")

@@ -73,6 +73,7 @@ def uses(word: Retired) -> Iterator[str]:
         yield from (str(page.relative_to(ROOT)) for page in PAGES if word.is_in(page.read_text(encoding="utf-8")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", retired(GLOSSARY.read_text(encoding="utf-8")), ids=lambda word: word.word)
 def test_a_retired_word_is_used_nowhere(word: Retired) -> None:
     assert list(uses(word)) == []
@@ -95,6 +96,7 @@ def test_a_retired_word_is_found_in_names_and_in_prose() -> None:
     assert not any(page.endswith(".md") for page in uses(Retired("batch", True, "")))
 
 
+@pytest.mark.slow
 def test_a_public_class_has_a_name_of_its_own() -> None:
     places = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
