@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from orchestrator.core.unfinished import WINDOW_FULL, end_kind
 from orchestrator.policy.answer_text import Answer
 
@@ -46,17 +49,37 @@ def is_odd(answer: Answer) -> bool:
     return answer.data is None and end_kind(answer.finish_reason) not in _KNOWN
 
 
-def full_window(answer: Answer, output_tokens: int = 0, bound: int | None = None) -> tuple[str, str] | None:
+class Bound(NamedTuple):
+    """The most tokens that an answer may have, as it was asked for.
+
+    An answer with up to `slack` tokens fewer may have met it, too: providers count reasoning in steps.
+    """
+
+    tokens: int
+    slack: int = 0
+
+
+def no_bound() -> Bound | None:
+    """Return None: the bound is not known."""
+    return None
+
+
+def full_window(
+    answer: Answer, output_tokens: int = 0, bound: Callable[[], Bound | None] = no_bound
+) -> tuple[str, str] | None:
     """Return `(code, message)` if the answer ended because the context window was full, else None.
 
-    An answer that ended for its length before its `bound` of tokens (None: unknown) met the context window instead.
-    Of several choices only the sum of their tokens is known, which says nothing of one.
+    An answer that ended for its length before its `bound` met the context window instead. Of several choices only the
+    sum of their tokens is known, which says nothing of one.
     """
     if end_kind(answer.finish_reason) in WINDOW_FULL:
         return FULL
-    if bound is None or answer.choices > 1 or not 0 < output_tokens < bound or not is_cut(answer):
+    if answer.choices > 1 or output_tokens <= 0 or not is_cut(answer):
+        return None
+    allowed = bound()
+    if allowed is None or output_tokens >= allowed.tokens - allowed.slack:
         return None
     return CONTEXT_FULL, (
-        f"the answer ended for its length after {output_tokens:,} tokens, though `max_tokens` allowed {bound:,}: "
-        "the model's context window was full"
+        f"the answer ended for its length after {output_tokens:,} tokens, though `max_tokens` allowed "
+        f"{allowed.tokens:,}: the model's context window was full"
     )

@@ -23,6 +23,7 @@ from orchestrator.core.model import Outcome, RequestState, Span, Usage
 from orchestrator.core.refusal_words import status_meant
 from orchestrator.policy import answer_ends
 from orchestrator.policy.answer_check import AnswerCheck
+from orchestrator.policy.answer_ends import Bound, no_bound
 from orchestrator.policy.answer_text import Answer, answer_of, response_json
 from orchestrator.policy.grounding import SentDocument, check_quotes
 from orchestrator.policy.row_errors import BAD_ANSWERS, is_passing
@@ -245,13 +246,13 @@ def outcome(
     kind: str,
     found: FoundLine,
     check: AnswerCheck | None,
-    bound: int | None = None,
+    bound: Callable[[], Bound | None] = no_bound,
     sent: Callable[[], SentDocument | None] = lambda: None,
 ) -> Outcome | NotExecuted:
     """Return a row's outcome by its result line. `found.line` must be a result line.
 
-    `bound` is the most tokens allowed for the answer, None if not known for certain. `sent` returns the document in
-    which its quotes are searched.
+    `bound` returns the bound that was sent for the answer, None if not known for certain. `sent` returns the document
+    in which its quotes are searched.
     """
     line = found.line
     assert line is not None
@@ -305,7 +306,12 @@ def outcome(
 
 
 def _problem(
-    answer: Answer | None, check: AnswerCheck | None, output_tokens: int, bound: int | None, *, is_full: bool
+    answer: Answer | None,
+    check: AnswerCheck | None,
+    output_tokens: int,
+    bound: Callable[[], Bound | None],
+    *,
+    is_full: bool,
 ) -> tuple[str, str] | None:
     """Return an answer's problem; without a check, only a full context window is one."""
     if answer is None:

@@ -65,6 +65,12 @@ class Asked:
     inputs: int = 1
 
     @property
+    def most(self) -> int:
+        """The most tokens that the answer may have; those it has if the request states no bound."""
+        stated = _limits(self.body)
+        return min(stated) if stated else self.completion
+
+    @property
     def seed(self) -> int:
         return int.from_bytes(self.digest, "big")
 
@@ -79,8 +85,12 @@ def read(body: Body, endpoint: str) -> Asked:
     if endpoint == EMBEDDINGS:
         return Asked(body, digest, prompt, 0, inputs_of(body.input))
     wanted = 5 + digest[7] % 40
-    limits = (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
-    return Asked(body, digest, prompt, min([wanted, *(limit for limit in limits if isinstance(limit, int))]))
+    return Asked(body, digest, prompt, min([wanted, *_limits(body)]))
+
+
+def _limits(body: Body) -> list[int]:
+    stated = (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
+    return [limit for limit in stated if isinstance(limit, int)]
 
 
 def inputs_of(value: Any) -> int:
@@ -185,7 +195,7 @@ def _tool(tool: Json) -> tuple[str, Json]:
 
 def answer(asked: Asked, endpoint: str, effect: Effect, *, model: str, tier: str, at: int) -> Json:
     """The body of a success; `model` as the provider calls it, `at` in unix seconds."""
-    tokens = effect.tokens(asked.prompt, asked.completion)
+    tokens = effect.tokens(asked.prompt, asked.completion, asked.most)
     match endpoint:
         case "/v1/embeddings":
             return _embedding(asked, model)

@@ -90,7 +90,7 @@ def _take(world: World, body: Path, target: Path) -> tuple[Checked, dict[int, Ef
                 refused[index] = problem
             elif MARK in raw:
                 checked.marks[index], checked.digests[index] = marked(raw), asked.digest
-            checked.draft.add(start, len(raw), asked.prompt, asked.completion)
+            checked.draft.add(start, len(raw), asked.prompt, asked.completion, asked.most)
             start += file.write(raw)
     checked.model = models.pop() if len(models) == 1 else None
     return checked, refused

@@ -37,7 +37,8 @@ class Effect:
     `unrun` is the code of a row that was given up, `place` the file that its line is in.
 
     `problem` is the error of a request that the provider refuses. `reasons` says whether completion_tokens has the
-    reasoning in it, as the providers do but for one. `odd` are the changes of its line, by their names in `oddlines`.
+    reasoning in it, as the providers do but for one. `is_early`: it ended for its length before its bound. `odd` are
+    the changes of its line, by their names in `oddlines`.
     """
 
     status: int = 200
@@ -45,6 +46,7 @@ class Effect:
     message: str | None = None
     unrun: str | None = None
     finish: Literal["stop", "length", "filtered"] = "stop"
+    is_early: bool = False
     is_cached: bool = False
     is_cache_written: bool = False
     reasons: Literal["no", "inside", "outside"] = "no"
@@ -70,7 +72,9 @@ class Effect:
         failure = 1 if self.fails_first and self.place in (kind, "both") else 0
         return held + failure + (1 if self.has_stranger and kind == "output" else 0)
 
-    def tokens(self, prompt: int, completion: int) -> Tokens:
+    def tokens(self, prompt: int, completion: int, most: int) -> Tokens:
+        """What a row used; one that is cut at its bound has as many tokens as it may have, `most`."""
+        completion = most if self.finish == "length" and not self.is_early else completion
         reasoning = 0 if self.reasons == "no" else completion // 2
         return Tokens(
             prompt,
@@ -121,6 +125,7 @@ def due(faults: Iterable[RowFault], attempt: int) -> tuple[RowFault, ...]:
 
 _ANSWERS: dict[str, dict[str, object]] = {
     "length": {"finish": "length"},
+    "window": {"finish": "length", "is_early": True},
     "filtered": {"finish": "filtered"},
     "cached": {"is_cached": True},
     "cache_write": {"is_cache_written": True},

@@ -36,12 +36,14 @@ class Draft:
     lengths: array[int] = field(default_factory=lambda: array("I"))
     prompts: array[int] = field(default_factory=lambda: array("I"))
     completions: array[int] = field(default_factory=lambda: array("I"))
+    most: array[int] = field(default_factory=lambda: array("I"))
 
-    def add(self, start: int, length: int, prompt: int, completion: int) -> None:
+    def add(self, start: int, length: int, prompt: int, completion: int, most: int) -> None:
         self.starts.append(start)
         self.lengths.append(length)
         self.prompts.append(prompt)
         self.completions.append(completion)
+        self.most.append(most)
 
 
 class Rows:
@@ -57,6 +59,7 @@ class Rows:
         self._codes = bytearray(codes[index] for index in order)
         self._prompts = array("I", (draft.prompts[index] for index in order))
         self._completions = array("I", (draft.completions[index] for index in order))
+        self._most = array("I", (draft.most[index] for index in order))
 
     @property
     def prompt_tokens(self) -> int:
@@ -90,7 +93,7 @@ class Rows:
         )
 
     def tokens(self, rank: int) -> Tokens:
-        return self.effect(rank).tokens(self._prompts[rank], self._completions[rank])
+        return self.effect(rank).tokens(self._prompts[rank], self._completions[rank], self._most[rank])
 
     def billed(self, ran: int) -> Iterator[int]:
         """The ranks of those of the first `ran` rows that are billed."""

@@ -62,6 +62,7 @@ def rows_of(count: int, salt: int = 0, faults: dict[int, str] | None = None) -> 
         codes[index] = effects.code(effect_of([parse(name)]))
     prompts = array("I", range(1, count + 1))
     draft = Draft(array("Q", range(count)), array("I", [1] * count), prompts, array("I", [2 * n for n in prompts]))
+    draft.most = draft.completions
     return Rows(Path("nowhere"), draft, codes, effects, salt)
 
 

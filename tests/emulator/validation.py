@@ -153,7 +153,7 @@ class _Check:
         if MARK in raw:
             index = len(checked.draft.starts)
             checked.marks[index], checked.digests[index] = marked(raw), asked.digest
-        checked.draft.add(start, len(raw), asked.prompt, asked.completion)
+        checked.draft.add(start, len(raw), asked.prompt, asked.completion, asked.most)
 
 
 def check(

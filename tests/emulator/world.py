@@ -304,7 +304,7 @@ class World:
         if effect.is_billed:
             paid = self.paid.setdefault((flavour, asked.body.model, tier), Paid())
             paid.rows += 1
-            paid.tokens = plus(paid.tokens, effect.tokens(asked.prompt, asked.completion))
+            paid.tokens = plus(paid.tokens, effect.tokens(asked.prompt, asked.completion, asked.most))
             paid.asked[asked.digest.hex()] += 1
 
 

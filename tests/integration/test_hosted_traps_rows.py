@@ -149,6 +149,19 @@ def test_trap_a7_an_answer_cut_to_nothing_fails_and_says_what_to_raise(desk: Des
     assert desk.cost(job) == cost_of(desk.provider.bill()), "and it is paid, if in vain"
 
 
+@pytest.mark.parametrize(("model", "bound"), [("m", 400), ("gpt-4o", 20_000)])
+def test_an_answer_that_ended_well_before_the_bound_that_was_sent_met_its_context_window(
+    desk: Desk, tmp_path: Path, model: str, bound: int
+) -> None:
+    """The bound is the one that was sent: gpt-4o writes at most 16,384 tokens, and is asked for no more."""
+    path = documents(tmp_path, {"a": "A letter.", "b": "Another. [[fault:length]]", "c": "Long. [[fault:window]]"})
+    job_file = path.read_text(encoding="utf-8").replace("max_tokens: 60", f"max_tokens: {bound}")
+    path.write_text(job_file.replace("small: m}", f"small: {model}}}"), encoding="utf-8")
+    job = desk.run(path)
+    codes = {row["document"][-5:]: (row["error"] or {}).get("code") for row in desk.rows(job).values()}
+    assert codes == {"a.txt": None, "b.txt": "truncated", "c.txt": "context_full"}
+
+
 # --- prices
 
 

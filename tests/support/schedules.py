@@ -85,7 +85,8 @@ def given(custom_id: str, mark: Mark = PLAIN) -> Given:
     encoded = json.dumps(body).encode()
     asked = read(decode_body(encoded), CHAT)
     effect = effect_of(fault for fault in marked(encoded) if fault.tries is None)
-    return Given(custom_id, mark, line, asked.digest.hex(), effect.tokens(asked.prompt, asked.completion))
+    tokens = effect.tokens(asked.prompt, asked.completion, asked.most)
+    return Given(custom_id, mark, line, asked.digest.hex(), tokens)
 
 
 def write(path: Path, rows: list[Given]) -> None:

@@ -13,6 +13,7 @@ from orchestrator.core.model import Outcome, RequestState, Span
 from orchestrator.core.wire import ResultLine
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck, OutputCheck, VectorCheck
+from orchestrator.policy.answer_ends import Bound
 from orchestrator.policy.results import FoundLine
 from orchestrator.server.dispatch.pages import context_window
 
@@ -39,7 +40,7 @@ def outcome(
     orch = {"upstream": "u", "latency_ms": 1, "upstream_seconds": 1, "attempts": 1, "window_full": window_full}
     line = {"custom_id": "a", "response": {"status_code": 200, "body": body}, "orch": orch}
     found = FoundLine(Span(0, 9), msgspec.json.decode(json.dumps(line), type=ResultLine))
-    ended = results.outcome(0, "output", found, check, bound)
+    ended = results.outcome(0, "output", found, check, lambda: None if bound is None else Bound(bound))
     assert isinstance(ended, Outcome)
     return ended
 

@@ -1,10 +1,16 @@
-"""Document texts as sent in a job's requests, in which the quotes of answers are looked up."""
+"""What was sent: documents, in which the quotes of answers are looked up, and the bounds of answers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
+import msgspec
+
+from orchestrator.core import request_lines, wire
 from orchestrator.core.model import JobId, Span
+from orchestrator.core.shards import ShardId
+from orchestrator.policy import request_limits
 from orchestrator.policy.grounding import SentDocument
 from orchestrator.policy.sent_text import joined, sent_document
 from orchestrator.settings.home import Home
@@ -35,3 +41,36 @@ class SentDocuments:
             file.seek(span.offset)
             return sent_document(file.read(span.length), text_at, part)
         return None
+
+
+class _Asked(msgspec.Struct):
+    custom_id: str
+    url: str
+    body: msgspec.Raw
+
+
+_decode = msgspec.json.Decoder(_Asked).decode
+
+
+class SentBounds:
+    """The most tokens of each answer of a shard, as its lines were sent: the dialect may have lowered them."""
+
+    def __init__(self, home: Home, shard_id: ShardId) -> None:
+        self._path = home.shard_input(shard_id)
+        self._known: dict[str, int] | None = None
+
+    def of(self, row: InShard) -> int | None:
+        """Return a row's bound; None if it has none, or its line is gone. The first call reads all lines."""
+        if row.max_output is None:
+            return None
+        if self._known is None:
+            self._known = dict(self._read())
+        return self._known.get(row.custom_id)
+
+    def _read(self) -> Iterator[tuple[str, int]]:
+        with suppress(OSError, *wire.JSON_ERRORS), self._path.open("rb") as file:
+            for _, _, line in request_lines.lines(file):
+                asked = _decode(line)
+                _, most = request_limits.bounds(asked.url, asked.body)
+                if most is not None:
+                    yield asked.custom_id, most

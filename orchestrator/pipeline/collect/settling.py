@@ -22,7 +22,7 @@ from orchestrator.pipeline.collect import common_refusals, reask
 from orchestrator.pipeline.collect.common_refusals import OF_REQUEST, CommonRefusal
 from orchestrator.pipeline.collect.fetch import discard
 from orchestrator.pipeline.collect.lessons import Lessons
-from orchestrator.pipeline.collect.sent_documents import SentDocuments
+from orchestrator.pipeline.collect.sent_documents import SentBounds, SentDocuments
 from orchestrator.pipeline.collect.unanswered import (
     CHUNK,
     EndedShard,
@@ -38,6 +38,7 @@ from orchestrator.pipeline.collect.unanswered import (
 from orchestrator.pipeline.dialects import line_writer
 from orchestrator.pipeline.lost_answers import KINDS
 from orchestrator.policy import results, row_errors
+from orchestrator.policy.answer_ends import Bound
 from orchestrator.policy.preflight import fields_of
 from orchestrator.policy.reask import MENDABLE
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
@@ -48,6 +49,9 @@ from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
 
 log = logging.getLogger(__name__)
+
+REASONING_STEP = 64
+"""Providers count reasoning in steps of so many tokens, and so end up to one step before the bound."""
 
 
 def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
@@ -71,7 +75,8 @@ def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
 
     lessons = Lessons(store, home, ended.job, shard, ended.handle, ended.model, now)
     sent = SentDocuments(store, home, ended.job.id)
-    rest = Rest(lessons, sent, common=_common(store, home, ended, rows, lessons))
+    bounds = SentBounds(home, shard.id)
+    rest = Rest(lessons, sent, bounds, common=_common(store, home, ended, rows, lessons))
     for row, outcome in _outcomes(home, ended, rows, tally, rest):
         if outcome.is_answer:
             tally.answered.setdefault(row.task, row.custom_id)
@@ -295,12 +300,17 @@ def _id(found: FoundLine) -> str:
     return (found.line.custom_id if found.line is not None else None) or ""
 
 
+def _bound(ended: EndedShard, row: InShard, rest: Rest) -> Bound | None:
+    if ended.handle.is_own:
+        return None if row.max_output is None else Bound(row.max_output)
+    sent = rest.bounds.of(row)
+    return None if sent is None else Bound(sent, max(REASONING_STEP, sent // 10))
+
+
 def _outcome(ended: EndedShard, row: InShard, kind: str, found: FoundLine, rest: Rest) -> Outcome | NotExecuted:
     """Return the outcome that a line gives its row. Anything odd about the line is an error of that row alone."""
     try:
-        # For hosted models, the dialect may have lowered the bound.
-        bound = row.max_output if ended.handle.is_own else None
-        sent = partial(rest.sent.of, row)
+        bound, sent = partial(_bound, ended, row, rest), partial(rest.sent.of, row)
         return results.outcome(row.seq, kind, found, ended.checks.get(row.task), bound, sent)
     except Exception as error:
         log.exception("%s: the result of row %s cannot be read", ended.shard.id, row.custom_id)

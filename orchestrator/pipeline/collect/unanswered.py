@@ -19,7 +19,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.common_refusals import FEWEST, CommonRefusal, of_verdict
 from orchestrator.pipeline.collect.fetch import FetchedFiles
 from orchestrator.pipeline.collect.lessons import Lessons
-from orchestrator.pipeline.collect.sent_documents import SentDocuments
+from orchestrator.pipeline.collect.sent_documents import SentBounds, SentDocuments
 from orchestrator.policy import batch_errors, results, row_errors
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.batch_errors import INPUT_LOST, NOT_SENT, STRAY_UPLOADS, BatchFault, BatchVerdict
@@ -131,12 +131,13 @@ class Rest(Struct):
     rows wait because all rows of their task are refused, for the reasons in `common`. `unfinished` are billed but
     incomplete answers, whose rows go on as failed. `nobodys` are lines, with their file's kind, that match no row;
     they may belong to the `doubtful` rows. `adopted` is the price of all answers of an adopted batch that this job
-    did not ask for, under one row's number. `lessons` has what refusals teach of the model's fields, `sent` the
-    documents as sent.
+    did not ask for, under one row's number. `lessons` has what refusals teach of the model's fields, `sent` and
+    `bounds` what was sent.
     """
 
     lessons: Lessons
     sent: SentDocuments
+    bounds: SentBounds
     not_executed: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
