@@ -1,4 +1,4 @@
-"""What was sent: documents, in which the quotes of answers are looked up, and the bounds of answers."""
+"""Documents as they were sent, in which the quotes of answers are looked up, and the bounds sent with them."""
 
 from __future__ import annotations
 
