@@ -29,7 +29,7 @@ from orchestrator.store import Store
 from orchestrator.store.lookups import RowFilter
 from orchestrator.web.views.rows import PLACES
 from tests.support.chromium import NO_BROWSER, Chromium, Tab, installed
-from tests.support.webhome import EVIL, WebHome, web_home
+from tests.support.webhome import EVIL, WebHome, add_schedules, web_home
 
 WIDTHS = (360, 390, 768, 1024, 1440, 1920)
 # A part of a name that is longer than any column may break anywhere; punctuation and markup may as well.
@@ -111,7 +111,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebHome]:
         moment = {"at": datetime.now(UTC).isoformat(), "since": 0, "speed": 0}
         (root / "clock.json").write_text(json.dumps(moment))
         patch.setenv("ORCH_CLOCK", str(root / "clock.json"))
-        yield web_home(root)
+        made = web_home(root)
+        add_schedules(made)
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +197,7 @@ def test_every_figure_is_what_the_json_of_its_command_says(
             number += 1
     assert number > 250
     assert {command.split(" ")[0] for command in said} == {
-        "status", "report", "show", "budget", "diff", "quarantine"
+        "status", "report", "show", "budget", "diff", "quarantine", "schedule"
     }  # fmt: skip
 
 

@@ -14,12 +14,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from PIL import Image
 
 from orchestrator.core.clock import now
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Forecast, Job, Outcome, Price, RequestState, Span, Usage
 from orchestrator.core.quote_marks import Quote
+from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.core.shards import ShardState
 from orchestrator.policy.grounding import SentDocument, SentText, check_quotes
 from orchestrator.policy.sent_text import TextAt
@@ -157,6 +159,26 @@ def _long_names(nights: Nights, at: datetime) -> Job:
         nights.finish(run, at - timedelta(days=days, hours=-3))
         first = {key: {**fields, "party": f"{fields['party']} & Co. KG"} for key, fields in first.items()}
     return nights.store.jobs.get(run.id)
+
+
+def add_schedules(home: WebHome) -> None:
+    """Add schedules with names as people give them: one that lost its last night, and one that follows it."""
+    at = now()
+    name = "vertragspruefung-liegenschaften-sueddeutschland"
+    with Store.open(home.url) as store:
+        first = Schedule(
+            "s-1", name, Home(home.root).identity(), str(home.root / "orch.toml"), home.long.source, "0 22 * * 1-5",
+            "Europe/Berlin", "06:00", Decimal("12.5"), Misfire.RUN, timedelta(hours=6), Overlap.SKIP, at, at,
+        )  # fmt: skip
+        second = replace(
+            first, id="s-2", name=f"{name}-zusammenfassung", cron="", after="s-1", deadline=None, budget=None
+        )
+        for one in (first, second):
+            store.schedules.add(one)
+        reason = "only the newest missed night is run; no daemon ran between Mon 22:00 and Tue 04:00"
+        for days, state in ((2, NightState.DONE), (1, NightState.MISSED)):
+            night = (at - timedelta(days=days)).date()
+            store.schedules.claim(Night("s-1", night, at - timedelta(days=days), state, reason, at, home.long.id))
 
 
 def _quotes(question: str) -> str:
