@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import seconds_of
 from orchestrator.core.errors import InputError
 
@@ -53,7 +54,7 @@ def trigger(cron: str) -> CronTrigger:
     fields = cron.split()
     if len(fields) != 5:
         raise InputError(
-            f"{cron!r} has {len(fields)} fields, not 5: minute, hour, day, month, day of the week; "
+            f"{cron!r} has {number_of(len(fields), 'field')}, not 5: minute, hour, day, month, day of the week; "
             'every night at 22:00 is "0 22 * * *"'
         )
     if fields[2] != "*" and fields[4] != "*":

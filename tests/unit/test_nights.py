@@ -237,6 +237,7 @@ def test_a_night_that_never_comes_is_not_waited_for() -> None:
 
 BAD_CRON = {
     "0 22 * *": "has 4 fields, not 5",
+    "22:00": "has 1 field, not 5",
     "0 22 * * * *": "has 6 fields, not 5",
     "0 25 * * *": "is not a cron expression: .*25.* is higher than the maximum value",
     "x 22 * * *": 'is not a cron expression: Unrecognized expression "x" for field "minute"',

@@ -207,6 +207,8 @@ def test_long_names_are_cut_in_the_plot_alone() -> None:
 def test_a_page_of_nothing_says_so() -> None:
     page = cost_page(CostReport("job", "openai:gpt-5-nano", [], line("total", "0")), NOW, None)
     assert "Nothing was paid for." in page
+    empty = CostReport("job", "openai:gpt-5-nano", [], line("total", "0"))
+    assert told(cost_lines(empty, 80)) == ["Cost by job", "", "Nothing was paid for."]
     assert "<svg" not in page
 
 
