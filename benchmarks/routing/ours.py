@@ -32,12 +32,12 @@ from orchestrator.policy.planner import (
     ProbeRule,
     SynchronousOption,
     Terms,
+    choose_probe,
     observed,
     plan,
-    probed,
     replan,
 )
-from orchestrator.policy.planner.job_orders import locate_rows, returning, seconds_beside, to_reroute
+from orchestrator.policy.planner.job_orders import locate_rows, returning_rows, seconds_beside, to_reroute
 from orchestrator.policy.planner.stints import Sight
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -233,7 +233,7 @@ class _Books:
         """A probe and what to do beside it, where one is due."""
         sights = {one.backend: self._memory.sight(one.backend, self) for one in self.options}
         used = {name: at for name, sight in sights.items() if (at := observed.last_used(sight, self.now))}
-        return probed(self.open, self.options, self.terms, self.now, rule, used)
+        return choose_probe(self.open, self.options, self.terms, self.now, rule, used)
 
     def at_most(self, probe: Probe | None) -> float:
         """What the job is told to cost at most as it begins."""
@@ -262,7 +262,7 @@ class _Books:
     def foreseen(self, actions: Iterable[Action]) -> Iterator[Foreseen]:
         """When the rows that are sent now are told to be done. An option works on all rows of a job at once."""
         job, name = self.open, self.view.job.name
-        there, back = dict(job.synchronous), returning(job, self.options, self.terms, self.now)
+        there, back = dict(job.synchronous), returning_rows(job, self.options, self.terms, self.now)
         by_name = {option.backend: option for option in self.options}
         for send in actions:
             if isinstance(send, Send):
@@ -294,7 +294,7 @@ class _Books:
             behind=sum(shard.rows for shard in there if shard.job_id != self.mine.id),
             silent=observed.silence(sight.shards, self.now),
             slips=observed.slips(sight.shards, self.now, cancel),
-            cancel_usual=observed.usual_cancel(sight.shards, self.now),
+            cancel_usual=observed.median_cancel(sight.shards, self.now),
         )
 
     def _sync(self, sync: SynchronousNight) -> SynchronousOption:

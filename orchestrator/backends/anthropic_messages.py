@@ -15,7 +15,7 @@ import msgspec
 from orchestrator.core import wire
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.anthropic_rules import LEFT_OUT, TRANSLATED
-from orchestrator.policy.dialect.anthropic_schemas import fitted
+from orchestrator.policy.dialect.anthropic_schemas import fit_schema
 from orchestrator.policy.dialect.rules import NEUTRAL
 
 CHAT = "/v1/chat/completions"
@@ -214,7 +214,7 @@ class _Translation:
         described = {
             "name": _text(function.get("name"), f"{where}.function.name"),
             "description": function.get("description"),
-            "input_schema": fitted(schema, f"{where}.function.parameters") if strict else schema,
+            "input_schema": fit_schema(schema, f"{where}.function.parameters") if strict else schema,
             "strict": strict or None,
             "cache_control": tool.get("cache_control"),
         }
@@ -234,7 +234,7 @@ class _Translation:
         named = _object(wanted.get("json_schema"), f"{where}.json_schema")
         # Anthropic's schemas are always strict, and need no name.
         self._check_known(named, f"{where}.json_schema", "name description schema strict")
-        schema = fitted(named.get("schema"), f"{where}.json_schema.schema")
+        schema = fit_schema(named.get("schema"), f"{where}.json_schema.schema")
         if named.get("description") is not None:
             schema = {"description": named["description"], **schema}
         return {"format": {"type": "json_schema", "schema": schema}}

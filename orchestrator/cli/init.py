@@ -46,7 +46,7 @@ idle = true                            # its hours cost nothing; or: cost_per_ho
 #results = "90d"
 #jobs = "365d"
 
-# Where `orch up` sends the report of each job, and alerts (docs/how-to/night-reports.md).
+# Reports of each job, and alerts, from `orch up` (docs/how-to/night-reports.md).
 #[reports]
 #folder = "reports"                    # or webhook_env = "SLACK_WEBHOOK"; or email_to and smtp
 

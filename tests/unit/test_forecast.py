@@ -102,7 +102,9 @@ def test_a_batch_that_still_runs_says_that_they_take_longer() -> None:
 def test_a_batch_that_runs_since_a_moment_says_nothing() -> None:
     done = nights(*[10 * MINUTE] * 20)
     just = [SeenBatch(AT - timedelta(days=30), 30.0, False, 1000)]
-    assert turnaround([*done, *just], rows=1000, at=AT).left == pytest.approx(turnaround(done, rows=1000, at=AT).left)
+    assert turnaround([*done, *just], rows=1000, at=AT).survival == pytest.approx(
+        turnaround(done, rows=1000, at=AT).survival
+    )
 
 
 def test_censored_batches_are_no_short_ones() -> None:
@@ -121,7 +123,7 @@ def test_censored_batches_are_no_short_ones() -> None:
 def test_shards_of_one_night_are_one_night() -> None:
     one = [SeenBatch(AT - timedelta(days=1), 10 * HOUR, True, 1000)]
     shards = one * 40
-    assert turnaround(shards, rows=1000, at=AT).left == pytest.approx(turnaround(one, rows=1000, at=AT).left)
+    assert turnaround(shards, rows=1000, at=AT).survival == pytest.approx(turnaround(one, rows=1000, at=AT).survival)
     assert turnaround(shards, rows=1000, at=AT).source == "from 1 night, else assumed"
 
 
@@ -143,7 +145,7 @@ def test_the_slowest_shard_of_an_hour_stands_for_it() -> None:
         SeenBatch(AT - timedelta(days=1), 9 * HOUR, False, 1000),
     )
     both = turnaround([quick, slow], rows=1000, at=AT)
-    assert both.left == turnaround([slow], rows=1000, at=AT).left
+    assert both.survival == turnaround([slow], rows=1000, at=AT).survival
 
 
 def test_the_night_itself_tells_most() -> None:
@@ -191,7 +193,7 @@ def test_a_forecast_is_a_distribution(seen: list[tuple[int, float, bool, int]], 
     known = turnaround([SeenBatch(AT - timedelta(days=day), *rest) for day, *rest in seen], rows=1000, at=AT)
     early, late = sorted((first, second))
     assert 0.0 <= known.by(early) <= known.by(late) <= 1.0
-    assert list(known.left) == sorted(known.left, reverse=True)
+    assert list(known.survival) == sorted(known.survival, reverse=True)
     assert known.by(early, after=late) == 0.0
     assert 0.0 <= known.by(late, after=early) <= 1.0
     for chance in (0.1, 0.5, 0.9):

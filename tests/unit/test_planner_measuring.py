@@ -17,7 +17,16 @@ from benchmarks.routing.table import run
 from benchmarks.routing.unseen import UNSEEN
 from orchestrator.core.model import JobId, ProgressSample
 from orchestrator.policy.forecast import Assumed
-from orchestrator.policy.planner import Decision, Open, Option, Probe, SynchronousOption, Terms, observed, probed
+from orchestrator.policy.planner import (
+    Decision,
+    Open,
+    Option,
+    Probe,
+    SynchronousOption,
+    Terms,
+    choose_probe,
+    observed,
+)
 from orchestrator.policy.planner.stints import Sight
 from tests.unit.test_planner import BATCH, NOW, synchronous, terms
 from tests.unit.test_planner_observed import night_of
@@ -33,7 +42,7 @@ def engine(rate: float, spread: float = 1.0, per_hour: str = "4.32", **facts: ob
 
 
 def first(options: list[Option], of: Terms, job: Open = JOB) -> tuple[Probe | None, Decision] | None:
-    return probed(job, options, of, NOW, None, {})
+    return choose_probe(job, options, of, NOW, None, {})
 
 
 def test_a_cheap_engine_that_a_guess_makes_dear_gets_a_few_rows_and_the_others_wait() -> None:

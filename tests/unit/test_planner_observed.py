@@ -75,10 +75,10 @@ def test_a_batch_that_was_done_before_it_was_cancelled_says_nothing_of_cancels()
 
 def test_half_of_all_cancels_take_no_longer_than_usual() -> None:
     seen = [cancelled(timedelta(days=day), (5 if day % 3 else 40) * MINUTE) for day in range(1, 20)]
-    assert observed.usual_cancel(seen, NOW) < 15 * 60 < observed.cancel_seconds(seen, NOW)
-    assert observed.usual_cancel([], NOW) < observed.cancel_seconds([], NOW)
+    assert observed.median_cancel(seen, NOW) < 15 * 60 < observed.cancel_seconds(seen, NOW)
+    assert observed.median_cancel([], NOW) < observed.cancel_seconds([], NOW)
     silent = shard(seen_at=NOW - timedelta(hours=2))
-    assert observed.usual_cancel([*seen, silent], NOW) == observed.SILENT_CANCEL
+    assert observed.median_cancel([*seen, silent], NOW) == observed.SILENT_CANCEL
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from orchestrator.policy.planner import (
     ProbeRule,
     Running,
     Terms,
-    probed,
+    choose_probe,
     replan,
 )
 from orchestrator.policy.planner.measuring import MAX_CHANCE_LOSS
@@ -36,7 +36,7 @@ GUESSED = batch(turnaround=turnaround([], rows=600, at=NOW))
 
 
 def found(options: list[Option], rule: ProbeRule = RULE, **last: datetime) -> tuple[Probe, Decision] | None:
-    return probed(JOB, options, terms(8), NOW, rule, last)
+    return choose_probe(JOB, options, terms(8), NOW, rule, last)
 
 
 def test_a_route_that_a_reroute_would_need_and_nobody_used_for_long_gets_a_few_rows() -> None:
@@ -96,7 +96,7 @@ NOT_DUE: dict[str, tuple[list[Option], Open, Terms, dict[str, datetime]]] = {
 
 @pytest.mark.parametrize(("options", "job", "asked", "last"), NOT_DUE.values(), ids=NOT_DUE.keys())
 def test_no_probe_where(options: list[Option], job: Open, asked: Terms, last: dict[str, datetime]) -> None:
-    assert probed(job, options, asked, NOW, RULE, last) is None
+    assert choose_probe(job, options, asked, NOW, RULE, last) is None
 
 
 def test_a_route_never_used_is_the_longest_unused_and_one_needed_for_a_reroute_goes_first() -> None:
@@ -111,7 +111,7 @@ def test_a_route_never_used_is_the_longest_unused_and_one_needed_for_a_reroute_g
         ({"gpu": LONG_AGO, "tier": LATELY}, "gpu"),
         ({"gpu": LATELY, "tier": LATELY}, "other"),
     ):
-        at = probed(JOB, options, terms(8), NOW, RULE, {"openai": LATELY, **last})
+        at = choose_probe(JOB, options, terms(8), NOW, RULE, {"openai": LATELY, **last})
         assert at is not None
         assert at[0].backend == expected
         assert ("never used" in at[0].reason) == (expected not in last)
@@ -145,12 +145,12 @@ def test_whatever_is_probed_costs_no_more_than_its_share_and_no_deadline(
 ) -> None:
     asked, rule = terms(hours, None if budget is None else str(budget)), ProbeRule(share=share)
     last = {name: NOW - age * DAY for name, age in ages.items()}
-    at = probed(Open(waiting=rows), options, asked, NOW, rule, last)
+    at = choose_probe(Open(waiting=rows), options, asked, NOW, rule, last)
     plain = replan(Open(waiting=rows), options, asked, NOW)
     if at is None:
         return
     probe, decision = at
-    if probe is None:  # nothing is probed, but rows wait for one that is a guess
+    if probe is None:  # nothing is choose_probe, but rows wait for one that is a guess
         assert decision.chance >= min(asked.target, plain.chance - MAX_CHANCE_LOSS) - 1e-9
         return
     option = next(one for one in options if one.backend == probe.backend)

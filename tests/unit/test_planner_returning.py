@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from orchestrator.policy.planner import Open
-from orchestrator.policy.planner.job_orders import returning, seconds_beside
+from orchestrator.policy.planner.job_orders import returning_rows, seconds_beside
 from tests.unit.test_planner import BATCH, NOW, REALTIME, synchronous, terms
 
 LOCAL = synchronous("gpu", "0.0006", 1.0, location="local")
@@ -19,18 +19,18 @@ def coming(rows: int, minutes: float, held: int = 0) -> Open:
 
 
 def test_rows_come_back_to_the_cheapest_option_and_what_it_cannot_do_to_the_next() -> None:
-    assert returning(coming(1000, 10), [BATCH, LOCAL, REALTIME], terms(4), NOW) == {"gpu": 1000}
-    both = returning(coming(8000, 10), [BATCH, LOCAL, REALTIME], terms(2), NOW)
+    assert returning_rows(coming(1000, 10), [BATCH, LOCAL, REALTIME], terms(4), NOW) == {"gpu": 1000}
+    both = returning_rows(coming(8000, 10), [BATCH, LOCAL, REALTIME], terms(2), NOW)
     assert sum(both.values()) == 8000
     assert both["gpu"] <= 6600
     assert both["realtime"] >= 1400
-    fewer = returning(coming(8000, 10, held=3000), [BATCH, LOCAL, REALTIME], terms(2), NOW)
+    fewer = returning_rows(coming(8000, 10, held=3000), [BATCH, LOCAL, REALTIME], terms(2), NOW)
     assert fewer["gpu"] < both["gpu"]
 
 
 def test_nothing_comes_back_where_nothing_was_cancelled_or_nothing_takes_it() -> None:
-    assert returning(Open(waiting=50), [BATCH, LOCAL], terms(4), NOW) == {}
-    assert returning(coming(50, 5), [BATCH], terms(4), NOW) == {}
+    assert returning_rows(Open(waiting=50), [BATCH, LOCAL], terms(4), NOW) == {}
+    assert returning_rows(coming(50, 5), [BATCH], terms(4), NOW) == {}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from orchestrator.policy.planner import (
     SynchronousOption,
     Terms,
 )
-from orchestrator.policy.planner.job_orders import locate_rows, returning, to_reroute
+from orchestrator.policy.planner.job_orders import locate_rows, returning_rows, to_reroute
 from orchestrator.policy.preflight import FEW_ROWS
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend, OwnServer, TimedBackend
 from orchestrator.settings.config import Config
@@ -265,7 +265,7 @@ class Planning:
         if self._job.deadline_at is None:
             return None
         rule = ProbeRule(routing.probe_after, routing.probe_share) if routing.probe else None
-        return planner.probed(rows, self.options, terms, self._now, rule, self._prospects.last_used)
+        return planner.choose_probe(rows, self.options, terms, self._now, rule, self._prospects.last_used)
 
     def _sends(self, found: Decision, probe: Probe | None) -> list[Sending]:
         """Turn a decision's sends into orders. Rerouted rows go to synchronous options, never to a batch.
@@ -438,7 +438,7 @@ def turnarounds(planning: Planning, shards: Sequence[Shard], now: datetime) -> l
     together: dict[str, int] = dict(job.synchronous)
     for shard in shards:
         together[shard.backend] = together.get(shard.backend, 0) + shard.rows
-    back = returning(job, planning.options, planning.terms, now)
+    back = returning_rows(job, planning.options, planning.terms, now)
     found = []
     for shard in shards:
         option, rows = planning.option(shard.backend), together[shard.backend]

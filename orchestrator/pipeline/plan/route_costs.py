@@ -174,7 +174,7 @@ class Prospects:
             window=float(window_for(profile, DAY).seconds),
             silent=observed.silence(sight.shards, self._now),
             slips=observed.slips(sight.shards, self._now, cancel),
-            cancel_usual=observed.usual_cancel(sight.shards, self._now),
+            cancel_usual=observed.median_cancel(sight.shards, self._now),
             objection=objection or unpriced,
         )
 

@@ -29,7 +29,7 @@ _READ = frozenset(
 DEEPEST = 100
 
 
-def fitted(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
+def fit_schema(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
     """Return a schema with closed objects, and with its limits in its descriptions.
 
     orch checks answers against the limits. The provider reports other unsupported features (recursion, `oneOf`) in
@@ -46,11 +46,13 @@ def fitted(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
         if name in _LIMITS or _is_limit(name, value):
             limits[name] = value
         elif name in _NAMED and isinstance(value, dict):
-            found[name] = {key: fitted(inner, f"{where}.{name}.{key}", levels - 1) for key, inner in value.items()}
+            found[name] = {
+                key: fit_schema(inner, f"{where}.{name}.{key}", levels - 1) for key, inner in value.items()
+            }
         elif name in _LISTED and isinstance(value, list):
-            found[name] = [fitted(inner, f"{where}.{name}[{at}]", levels - 1) for at, inner in enumerate(value)]
+            found[name] = [fit_schema(inner, f"{where}.{name}[{at}]", levels - 1) for at, inner in enumerate(value)]
         elif name == "items":
-            found[name] = fitted(value, f"{where}.items", levels - 1)
+            found[name] = fit_schema(value, f"{where}.items", levels - 1)
         elif name in _READ:
             found[name] = value
     kind = found.get("type")
@@ -79,18 +81,20 @@ def is_taken(schema: Any) -> bool:
     """Return True if structured outputs accept a fitted schema: no recursion, empty object or unsupported keyword."""
     nodes = [*_nodes(schema)]
     unions = sum("anyOf" in node or isinstance(node.get("type"), list) for node in nodes)
-    optional = sum(len(node["properties"].keys() - set(node.get("required") or ())) for node in nodes if _has(node))
+    optional = sum(
+        len(node["properties"].keys() - set(node.get("required") or ())) for node in nodes if _has_properties(node)
+    )
     return (
         optional <= MOST_OPTIONAL
         and unions <= MOST_UNIONS
         and all(_TYPED & node.keys() for node in nodes)
         and not any(_NOT_TAKEN & node.keys() for node in nodes)
-        and all(_has(node) for node in nodes if node.get("type") == "object")
+        and all(_has_properties(node) for node in nodes if node.get("type") == "object")
         and not _is_recursive(schema)
     )
 
 
-def _has(node: Mapping[str, Any]) -> bool:
+def _has_properties(node: Mapping[str, Any]) -> bool:
     return isinstance(node.get("properties"), dict) and bool(node["properties"])
 
 

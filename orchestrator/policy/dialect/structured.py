@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core.errors import InputError
-from orchestrator.policy.dialect.anthropic_schemas import fitted, is_taken
+from orchestrator.policy.dialect.anthropic_schemas import fit_schema, is_taken
 from orchestrator.policy.dialect.draft import Draft, Messages, named
 from orchestrator.policy.dialect.recipient import LOCAL, Structured
 from orchestrator.policy.dialect.rules import RESPONSES
@@ -103,7 +103,7 @@ def ask_anthropic(draft: Draft) -> None:
     if asked is None:
         return
     try:
-        schema = fitted(asked["schema"], FIELD)
+        schema = fit_schema(asked["schema"], FIELD)
     except InputError:
         schema = {}
     if not schema or not is_taken(schema):

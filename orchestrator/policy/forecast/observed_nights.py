@@ -70,7 +70,7 @@ class NightSeen(Struct, frozen=True):
         level = quantile([(rate, one.seconds) for rate, one in rates if rate > 0], LEVEL_QUANTILE)
         if not level:
             return NightSeen(0.0, 0.0, 1.0, _outages(rates, 1.0), ())
-        normal = _undisturbed(rates, OUTAGE_LEVEL * level)
+        normal = _normal_windows(rates, OUTAGE_LEVEL * level)
         seconds = sum(one.seconds for _, one in normal)
         if not seconds:
             return NightSeen(0.0, 0.0, 1.0, _outages(rates, OUTAGE_LEVEL * level), ())
@@ -81,14 +81,14 @@ class NightSeen(Struct, frozen=True):
         )
 
 
-def _undisturbed(rates: Sequence[tuple[float, Stint]], bound: float) -> list[tuple[float, Stint]]:
+def _normal_windows(rates: Sequence[tuple[float, Stint]], bound: float) -> list[tuple[float, Stint]]:
     """Return the windows of normal work, without neighbours of a standstill, which contain part of it."""
-    undisturbed = []
+    windows = []
     for place, (rate, one) in enumerate(rates):
         beside = (*rates[max(0, place - 1) : place], *rates[place + 1 : place + 2])
         if rate >= bound and all(other > 0 for other, _ in beside):
-            undisturbed.append((rate, one))
-    return undisturbed
+            windows.append((rate, one))
+    return windows
 
 
 def _outages(rates: Sequence[tuple[float, Stint]], bound: float) -> tuple[tuple[float, bool], ...]:

@@ -187,7 +187,7 @@ def pace(
     standstill = _standstill_seconds(tonight, now)
     if standstill >= _STANDSTILL_SECONDS and standstill * usual.rate >= _STANDSTILL_ROWS:
         return usual.now(0.0, standstill)
-    work, rows, seconds = _recent_work(_before_standstill(tonight, now))
+    work, rows, seconds = _recent_work(_trim_standstill(tonight, now))
     if rows <= 0:
         return usual  # too early to expect rows
     rate, noise = work / seconds / a_row, math.sqrt(_BURST_SIZE / max(rows, 0.5))
@@ -290,7 +290,7 @@ def _hourly_steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, f
     return tuple(steps)
 
 
-def _before_standstill(tonight: Sequence[Stint], now: datetime) -> Sequence[Stint]:
+def _trim_standstill(tonight: Sequence[Stint], now: datetime) -> Sequence[Stint]:
     """Return tonight's stints, without an old standstill at their end."""
     if not tonight or now - tonight[-1].end <= _STANDSTILL_EXPIRES:
         return tonight

@@ -50,7 +50,7 @@ def _prior(seconds: float) -> float:
     return 1.0
 
 
-_PRIOR_LEFT = tuple(1.0 - _prior(mark) for mark in _GRID)
+_PRIOR_SURVIVAL = tuple(1.0 - _prior(mark) for mark in _GRID)
 
 
 class SeenBatch(Struct, frozen=True):
@@ -66,24 +66,24 @@ class SeenBatch(Struct, frozen=True):
 
 
 class Turnaround(Struct, frozen=True):
-    """Survival function of a batch's run time, on a fixed logarithmic grid: `left[i]` is P(longer than mark i).
+    """Survival function of a batch's run time, on a fixed logarithmic grid: `survival[i]` is P(longer than mark i).
 
     `is_known` is True if enough nights were observed.
     """
 
-    left: tuple[float, ...]
+    survival: tuple[float, ...]
     source: str
     is_known: bool = False
 
     def longer(self, seconds: float) -> float:
         """Return the survival function: P(a batch runs longer than `seconds`)."""
         if seconds <= _FIRST:
-            return 1.0 - (1.0 - self.left[0]) * max(0.0, seconds) / _FIRST
+            return 1.0 - (1.0 - self.survival[0]) * max(0.0, seconds) / _FIRST
         place = math.log(seconds / _FIRST) / _LOG_RATIO
         step = int(place)
-        if step >= len(self.left) - 1:
-            return self.left[-1]
-        low, high = self.left[step], self.left[step + 1]
+        if step >= len(self.survival) - 1:
+            return self.survival[-1]
+        low, high = self.survival[step], self.survival[step + 1]
         return low + (high - low) * (place - step)
 
     def by(self, seconds: float, after: float = 0.0) -> float:
@@ -100,9 +100,9 @@ class Turnaround(Struct, frozen=True):
         It is infinite if the curve does not reach `chance`.
         """
         bound = (1.0 - chance) * (self.longer(after) if after > 0 else 1.0)
-        if self.left[-1] > bound:
+        if self.survival[-1] > bound:
             return math.inf
-        step = bisect_left(self.left, -bound, key=lambda left: -left)
+        step = bisect_left(self.survival, -bound, key=lambda survival: -survival)
         return max(after, _GRID[step])
 
     def late(self, seconds: float, after: float = 0.0, most: float = DAY) -> float:
@@ -135,7 +135,7 @@ def turnaround(seen: Sequence[SeenBatch], *, rows: int, at: datetime) -> Turnaro
         elif step:
             risks[step - 1] += weight  # censored: at risk up to the mark before
     at_risk, survival, before, curve = sum(risks), 1.0, 1.0, []
-    for prior, ended, leaving in zip(_PRIOR_LEFT, ends, risks, strict=True):
+    for prior, ended, leaving in zip(_PRIOR_SURVIVAL, ends, risks, strict=True):
         running = PRIOR_NIGHTS * before + at_risk
         survival *= max(0.0, 1.0 - (PRIOR_NIGHTS * (before - prior) + ended) / running) if running > 1e-9 else 1.0
         at_risk, before = at_risk - leaving, prior

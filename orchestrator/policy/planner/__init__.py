@@ -1,14 +1,14 @@
 """Planner of a job's routes: cost, time and chance, at submission and while rows are open. Pure.
 
 - `plan(rows, options, terms, now) -> Plan` at submission
-- `probed(open, options, terms, now, …) -> (Probe | None, Decision) | None` then, for a route of unknown speed
+- `choose_probe(open, options, terms, now, …) -> (Probe | None, Decision) | None` then, for a route of unknown speed
 - `replan(open, options, terms, now) -> Decision` while rows are open
 """
 
 from __future__ import annotations
 
 from orchestrator.policy.planner.plan import plan
-from orchestrator.policy.planner.probes import ProbeRule, probed
+from orchestrator.policy.planner.probes import ProbeRule, choose_probe
 from orchestrator.policy.planner.replan import replan
 from orchestrator.policy.planner.types import (
     BatchOption,
@@ -49,7 +49,7 @@ __all__ = [
     "Send",
     "SynchronousOption",
     "Terms",
+    "choose_probe",
     "plan",
-    "probed",
     "replan",
 ]

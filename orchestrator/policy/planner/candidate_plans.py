@@ -140,7 +140,9 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
     holds = _holds_without_reroute(candidate, capacity)
     if holds or late:
         in_batches = sum(batch_share.price * batch_share.rows for batch_share in candidate.batch_shares)
-        yield _valued(candidate, None, _synchronous_cost(candidate, capacity) + in_batches, holds, capacity, terms)
+        yield _add_lateness_cost(
+            candidate, None, _synchronous_cost(candidate, capacity) + in_batches, holds, capacity, terms
+        )
     if not candidate.batch_shares or not candidate.fallback:
         return
     alone: float | None = None
@@ -158,7 +160,7 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
             if alone is None:
                 alone = capacity.price(candidate.before, _arrivals(candidate), candidate.fallback)
             expected = _cost_with_reroute(candidate, reroute_after, at, alone, capacity)
-            yield _valued(candidate, reroute_after, expected, fits, capacity, terms)
+            yield _add_lateness_cost(candidate, reroute_after, expected, fits, capacity, terms)
 
 
 def is_in_time(candidate: CandidatePlan, capacity: Capacity, at: float) -> bool:
@@ -194,7 +196,7 @@ def _cancels_in_time(candidate: CandidatePlan, capacity: Capacity, at: float, ru
     return running * slips(candidate) <= left or running * cancel_too_slow(candidate, capacity, at) <= left
 
 
-def _valued(
+def _add_lateness_cost(
     candidate: CandidatePlan,
     reroute_after: float | None,
     expected: float,

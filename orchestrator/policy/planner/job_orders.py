@@ -86,7 +86,7 @@ EARLY_RETURN = 0.3
 """Early return of cancelled rows, as a share of the longest time."""
 
 
-def returning(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> dict[str, int]:
+def returning_rows(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> dict[str, int]:
     """Return, by option, the rows that will arrive from batches being cancelled; cheapest option first."""
     usable = [option for option in options if objection(option, terms) is None]
     ours = capacity_of(usable, terms, now, job.later, job.claims)

@@ -103,7 +103,7 @@ def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSU
     return forecast.wait_quantile(_cancel_waits(shards), assumed=assumed, at=now, chance=WAIT_QUANTILE, smoothed=True)
 
 
-def usual_cancel(shards: Sequence[Shard], now: datetime) -> float:
+def median_cancel(shards: Sequence[Shard], now: datetime) -> float:
     """Return the median of the seconds from a cancel until its rows are free."""
     if silence(shards, now):
         return SILENT_CANCEL

@@ -47,7 +47,7 @@ class ProbeRule(Struct, frozen=True):
     share: float = 0.05
 
 
-def probed(
+def choose_probe(
     job: Open,
     options: Sequence[Option],
     terms: Terms,
@@ -73,7 +73,7 @@ def probed(
     plain = replan(job, options, terms, now)
     if plain.chance < terms.target or not plain.sends:
         return None
-    for option in _due(options, plain, terms, now, rule, last_used):
+    for option in _due_routes(options, plain, terms, now, rule, last_used):
         rows = _probe_rows(option, job.waiting, plain.expected, rule)
         if not rows or not _is_harmless(option, rows, job, options, terms, now, plain):
             continue
@@ -84,7 +84,7 @@ def probed(
     return None
 
 
-def _due(
+def _due_routes(
     options: Sequence[Option], plain: Decision, terms: Terms, now: datetime, rule: ProbeRule,
     last_used: Mapping[str, datetime],
 ) -> Iterator[Option]:  # fmt: skip

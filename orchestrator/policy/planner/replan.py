@@ -261,7 +261,7 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
         same = batch_shares.get(one.backend)
         # The age of the youngest batch is safe for all batches of a backend.
         rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
-        owed = (same.owed if same else 0) + _owed(one, option)
+        owed = (same.owed if same else 0) + _billed_rows(one, option)
         batch_shares[one.backend] = BatchShare(option, rows, age, owed=owed)
     free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
     latency = [_option_of(board, one).cancel_seconds for one in cancelled]
@@ -276,23 +276,23 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
         tuple(one.batch for one in cancelled),
         board.excluded,
         max(free_in, *usual) if usual else free_in,
-        _sunk(cancelled, board),
+        _sunk_cost(cancelled, board),
         max((_option_of(board, one).slips for one in cancelled), default=SLIPS),
     )
 
 
-def _owed(running: Running, option: BatchOption) -> int:
+def _billed_rows(running: Running, option: BatchOption) -> int:
     """Return the rows of a batch that are billed even after a cancel: done, or at a silent provider."""
     return running.rows if running.is_over or option.silent > 0 else 0
 
 
-def _sunk(cancelled: Sequence[Running], board: _Board) -> Cost:
+def _sunk_cost(cancelled: Sequence[Running], board: _Board) -> Cost:
     """Return the cost of cancelled batches that is still billed."""
     p50 = p95 = Decimal(0)
     for one in cancelled:
         option = _option_of(board, one)
-        p50 += _owed(one, option) * option.cost.p50
-        p95 += _owed(one, option) * option.cost.p95
+        p50 += _billed_rows(one, option) * option.cost.p50
+        p95 += _billed_rows(one, option) * option.cost.p95
     return Cost(p50, p95)
 
 
@@ -344,7 +344,7 @@ def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
     more = ours.fill(sum(held) - sum(sure_rows), ours.room(sure_rows, release, fallback, sure=True))
     after = [a + b for a, b in zip(sure_rows, more, strict=True)]
     helps = chosen.holds or _helps(candidate, after, later, burden, ours)
-    return _between(before, held, after, ours) if helps else []
+    return _transfers(before, held, after, ours) if helps else []
 
 
 def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden: float, ours: Capacity) -> bool:
@@ -358,7 +358,7 @@ def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden:
     return ours.chance(burden, after, later, fallback) >= before + min(MIN_MOVE_GAIN, (1.0 - before) / 5)
 
 
-def _between(movable: Rows, before: Sequence[int], after: Sequence[int], ours: Capacity) -> list[Send]:
+def _transfers(movable: Rows, before: Sequence[int], after: Sequence[int], ours: Capacity) -> list[Send]:
     """Return the sends that turn the rows by option `before` into `after`.
 
     No option gives more rows than it had before these orders (`movable`).

@@ -108,7 +108,7 @@ def _cheapest(judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Cho
     late = terms.late_cost is not None
     # Ties go to the simplest.
     in_turn = sorted(judged, key=lambda one: (round(one.value, 9), one.candidate.effort))
-    affordable = (chosen for one in in_turn if (chosen := _affordable(one, capacity, terms)))
+    affordable = (chosen for one in in_turn if (chosen := _choose_affordable(one, capacity, terms)))
     return next((chosen for chosen in affordable if chosen.holds or late), None)
 
 
@@ -122,7 +122,7 @@ def _add_fallback(chosen: Chosen, judged: Iterable[Judged], capacity: Capacity, 
         and one.candidate.batch_shares == candidate.batch_shares and one.candidate.new == candidate.new
     ]  # fmt: skip
     same.sort(key=lambda one: (round(one.value, 9), one.candidate.fallback))
-    affordable = (_affordable(one, capacity, terms) for one in same)
+    affordable = (_choose_affordable(one, capacity, terms) for one in same)
     with_fallback = next((chosen for chosen in affordable if chosen is not None and chosen.holds), None)
     if with_fallback is None or with_fallback.chance < chosen.chance:
         return chosen
@@ -133,7 +133,7 @@ def _likeliest(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: T
     """Return the candidate with the best chance; if every chance is negligible, the least late one."""
     judged = (one for candidate in candidates for one in judge(candidate, capacity, terms, late=True))
     some = (one for one in judged if one.reroute_after is None or one.reroute_after in COARSE_WAITS)
-    affordable = [chosen for one in some if (chosen := _affordable(one, capacity, terms))]
+    affordable = [chosen for one in some if (chosen := _choose_affordable(one, capacity, terms))]
     return min(
         affordable,
         key=lambda one: (
@@ -157,7 +157,7 @@ def _lateness_steps(one: Chosen, capacity: Capacity) -> int:
     return 0 if late <= 60.0 else math.ceil(math.log(late, 1.1)) if math.isfinite(late) else 10**6
 
 
-def _affordable(one: Judged, capacity: Capacity, terms: Terms) -> Chosen | None:
+def _choose_affordable(one: Judged, capacity: Capacity, terms: Terms) -> Chosen | None:
     candidate = one.whole
     most = at_most(candidate, capacity)
     if terms.budget is not None and most > terms.budget:
