@@ -5,7 +5,9 @@ import sys
 
 from orchestrator.cli import failures, main
 
-if __name__ == "__main__":
+
+def run_as_module() -> None:
+    """Run the command line, and exit with its code also after a signal."""
     try:
         main()
     except SystemExit as ended:
@@ -16,3 +18,7 @@ if __name__ == "__main__":
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(failures.INTERRUPTED)
+
+
+if __name__ == "__main__":
+    run_as_module()

@@ -27,7 +27,7 @@ def daemon_of(home: Home) -> Holder:
     try:
         with said.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.cli", "up", "--quiet"],
+                [sys.executable, "-m", "orchestrator", "up", "--quiet"],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
     except OSError as error:

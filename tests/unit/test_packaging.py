@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -33,3 +35,12 @@ def test_the_container_copies_the_files_that_the_metadata_names() -> None:
 def test_every_long_run_is_in_a_part() -> None:
     made = (ROOT / "Makefile").read_text()
     assert [path.name for path in ROOT.glob("tests/soak/test_*.py") if f" tests/soak/{path.name}" not in made] == []
+
+
+def test_the_package_is_the_command_too() -> None:
+    version = ["--version"]
+    said = [
+        subprocess.run([sys.executable, "-m", name, *version], capture_output=True, text=True, check=True).stdout
+        for name in ("orchestrator", "orchestrator.cli")
+    ]
+    assert said[0] == said[1] == f"orch, version {__version__}\n"
