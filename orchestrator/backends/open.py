@@ -77,18 +77,12 @@ def open_backend(
 
 
 def profile_for(settings: AnyBackend) -> Profile:
-    """Return the profile of a backend's provider, with changes from orch.toml. Raises UsageError."""
+    """Return the profile of a backend's provider, with changes from orch.toml."""
     if isinstance(settings, OwnServer):
         return PROFILES["orch"]
     if isinstance(settings, AnthropicBackend):
         return ANTHROPIC
-    try:
-        known = profile_of(settings.kind, settings.base_url, settings.profile)
-    except KeyError:
-        raise UsageError(
-            f"orch.toml names an unknown profile {settings.profile!r}",
-            hint=f"known: {', '.join(PROFILES)}",
-        ) from None
+    known = profile_of(settings.kind, settings.base_url, settings.profile)
     return replace(
         known,
         windows=known.windows if settings.windows is None else settings.windows,

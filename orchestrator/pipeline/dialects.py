@@ -47,7 +47,7 @@ def nothing_refused(backend: str, model: str, endpoint: str) -> Collection[str]:
 
 
 def recipient_of(backend: Backend) -> Recipient:
-    """Return a backend as the dialect sees it. Raises UsageError for an unknown profile."""
+    """Return a backend as the dialect sees it."""
     return Recipient(_provider(backend), _structured(backend.structured), tuple(map(_own, backend.dialect)))
 
 

@@ -33,9 +33,8 @@ from orchestrator.settings.backends import (
     window_seconds,
 )
 from orchestrator.settings.discovery import Place, locate
-from orchestrator.settings.model_lists import Ladder
 from orchestrator.settings.source_lines import load_toml, read_text, validated
-from orchestrator.settings.strict import Strict, VariableName
+from orchestrator.settings.strict import Ladder, Strict, VariableName
 from orchestrator.settings.telemetry import Telemetry
 
 

@@ -16,8 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from orchestrator.settings.deadlines import deadline_at
-from orchestrator.settings.model_lists import Ladder
-from orchestrator.settings.strict import VariableName
+from orchestrator.settings.strict import Ladder, VariableName
 from orchestrator.settings.task_spec import JobFilePart, Name, Task
 
 MAX_BUDGET = 9_000_000

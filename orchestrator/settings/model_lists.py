@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any
 
 from msgspec import Struct
-from pydantic import Discriminator, Field, Tag
 
 MOST = 9
 """Most rungs of an alias, and so the most payments of a row for bad answers."""
@@ -107,29 +105,3 @@ def _places(names: Names, backends: Iterable[str]) -> dict[str, str]:
     if isinstance(names, str):
         return dict.fromkeys(backends, names)
     return {backend: names[backend] for backend in backends if backend in names}
-
-
-def _form(value: Any) -> str | None:
-    match value:
-        case str():
-            return "(name)"
-        case dict():
-            return "(names)"
-        case list() | tuple():
-            return "(list)"
-    return None
-
-
-_NAMES = Annotated[str, Tag("(name)")] | Annotated[dict[str, str], Tag("(names)")]
-_NO_MODEL = "must be a model's name or a mapping of backends to names"
-_List = Annotated[
-    tuple[Annotated[_NAMES, Discriminator(_form, custom_error_type="no_model", custom_error_message=_NO_MODEL)], ...],
-    Field(min_length=1, max_length=MOST),
-]
-Ladder = Annotated[
-    _NAMES | Annotated[_List, Tag("(list)")],
-    Discriminator(
-        _form, custom_error_type="no_model", custom_error_message=f"{_NO_MODEL}, or a list of these, cheapest first"
-    ),
-]
-"""Value of an alias in a file: `Names`, or a tuple of them."""

@@ -1,12 +1,14 @@
-"""What the tables of orch.toml share: their base class, and names of variables and profiles."""
+"""What the tables of orch.toml share: their base class, names of variables and profiles, and models of an alias."""
 
 from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from orchestrator.settings.model_lists import MOST as MOST_RUNGS
 
 _REFERENCE = re.compile(r"\$\{?([A-Z][A-Z_]{,60})\}?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{,99}")
@@ -44,3 +46,29 @@ def _is_a_profile(name: str) -> str:
 
 ProfileName = Annotated[str, AfterValidator(_is_a_profile)]
 """The name of a provider's profile."""
+
+
+def _form(value: Any) -> str | None:
+    match value:
+        case str():
+            return "(name)"
+        case dict():
+            return "(names)"
+        case list() | tuple():
+            return "(list)"
+    return None
+
+
+_NAMES = Annotated[str, Tag("(name)")] | Annotated[dict[str, str], Tag("(names)")]
+_NO_MODEL = "must be a model's name or a mapping of backends to names"
+_List = Annotated[
+    tuple[Annotated[_NAMES, Discriminator(_form, custom_error_type="no_model", custom_error_message=_NO_MODEL)], ...],
+    Field(min_length=1, max_length=MOST_RUNGS),
+]
+Ladder = Annotated[
+    _NAMES | Annotated[_List, Tag("(list)")],
+    Discriminator(
+        _form, custom_error_type="no_model", custom_error_message=f"{_NO_MODEL}, or a list of these, cheapest first"
+    ),
+]
+"""Value of an alias in a file: `Names`, or a tuple of them."""

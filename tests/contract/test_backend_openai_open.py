@@ -9,6 +9,7 @@ import pytest
 from genai_prices.data import providers
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from orchestrator.backends.open import limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import ANTHROPIC, PROFILES, Profile, profile_of, window_for
@@ -49,9 +50,10 @@ def test_a_profile_that_is_named_goes_before_the_address() -> None:
     assert profile_for(hosted(profile="orch")).is_orch
     assert profile_for(hosted(kind="azure", base_url="https://proxy.example.org/v1")).name == "azure"
     assert profile_for(claude()).name == "anthropic"
-    with pytest.raises(UsageError, match="names an unknown profile 'opnai'") as caught:
-        profile_for(hosted(profile="opnai"))
-    assert "openai, azure, groq" in (caught.value.hint or "")
+    with pytest.raises(ValidationError, match="is not a known profile; did you mean 'openai'"):
+        hosted(profile="opnai")
+    with pytest.raises(ValidationError, match="is not a known profile; known: openai, azure, groq"):
+        hosted(profile="nobody")
 
 
 def test_what_orch_toml_says_goes_before_the_profile() -> None:
