@@ -102,6 +102,7 @@ def seen(asked: Asked) -> tuple[Any, ...]:
     return asked.method, asked.path, asked.query, kind, asked.headers.get("range"), body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_both_clients_ask_the_same_and_say_the_same(answer: Answer, tmp_path: Path) -> None:
     def outcomes(provider: Scripted, api: Callable[[str], Any]) -> list[Any]:

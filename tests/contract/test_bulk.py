@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Boolean, Column, Integer, MetaData, String, Table, insert, select
@@ -48,6 +49,7 @@ def _as_stored(row: tuple[object, ...]) -> tuple[object, ...]:
     return tuple(value.encode("utf-8", "replace").decode() if type(value) is str else value for value in row)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(loaded=_rows, changed=_rows)
 def test_what_is_loaded_and_changed_is_read_again(

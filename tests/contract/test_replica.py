@@ -107,6 +107,7 @@ def test_of_many_that_take_over_one_is_active(storage: Storage) -> None:
         assert sum(pool.map(take, range(8))) == 1
 
 
+@pytest.mark.slow
 def test_who_comes_late_is_superseded_though_its_number_is_free_again(storage: Storage) -> None:
     late = taken(storage, "late")
     later = taken(storage, "later")

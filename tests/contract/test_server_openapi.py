@@ -101,11 +101,13 @@ def answered_as_described(target: Target, label: str, mode: GenerationMode) -> N
 ALIKE = {f"POST {path}" for path in KNOWN.difference(ENDPOINTS, {"/score"})}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [label for label in OPERATIONS if label not in ALIKE])
 def test_good_requests(target: Target, label: str) -> None:
     answered_as_described(target, label, GenerationMode.POSITIVE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [label for label in REFUSABLE if label not in ALIKE])
 def test_bad_requests(target: Target, label: str) -> None:
     answered_as_described(target, label, GenerationMode.NEGATIVE)

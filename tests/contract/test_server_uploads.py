@@ -51,6 +51,7 @@ def files_on_disk(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "files").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["path", "bytes"])
 def test_the_sdks_own_way_end_to_end(sdk: Sdk, served: Served, tmp_path: Path, given: str) -> None:
     """In parts, with a checksum; and the file is the input of a batch."""

@@ -551,6 +551,7 @@ def test_whatever_a_body_holds_it_is_translated_or_refused_by_name(fields: Json)
     assert named or json.dumps(params)
 
 
+@pytest.mark.slow
 @given(TEXT, ARGUMENTS)
 def test_an_answer_can_be_sent_back_and_loses_nothing(said: str, arguments: Json) -> None:
     """An answer with a call, put into the next request as OpenAI's clients do it."""

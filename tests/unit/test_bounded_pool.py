@@ -94,6 +94,7 @@ def test_a_call_that_goes_wrong_is_told_and_the_others_are_done(
     assert found == [[1], given, *([i] for i in range(2, 6))]
 
 
+@pytest.mark.slow
 def test_more_memory_is_had_by_who_asks_for_it() -> None:
     with WorkerPool(1, replace(LIMITS, more_memory=600_000_000)) as pool:
         calls = [call("hog", 400_000_000), call("take_more", 400_000_000), call("take_more", 700_000_000)]

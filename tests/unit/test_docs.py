@@ -77,6 +77,7 @@ def test_each_step_of_a_rows_life_names_a_function_that_exists() -> None:
         assert function in defined(ROOT / "orchestrator" / file, owner or None), file
 
 
+@pytest.mark.slow
 def test_the_drawing_of_the_rooms_is_that_of_the_imports() -> None:
     assert house.drawing() in house.PAGE.read_text(encoding="utf-8"), "run make house"
 

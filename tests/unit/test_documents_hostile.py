@@ -262,6 +262,7 @@ def test_what_takes_the_place_of_a_listed_file_does_not_hang(tmp_path: Path, nam
         path.write_text("text")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_written_to_is_read_whole_or_told(tmp_path: Path) -> None:
     path, stop = tmp_path / "a.txt", threading.Event()
 

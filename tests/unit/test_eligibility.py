@@ -83,6 +83,7 @@ CANDIDATES = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     CANDIDATES,

@@ -112,6 +112,7 @@ def no_worse(better: Plan, than: Plan) -> None:
 LATER = st.sampled_from([0, 0, 50, 900])
 
 
+@pytest.mark.slow
 @given(ROWS, OPTIONS, HOURS, st.floats(0.0, 20.0), BUDGETS, LATER)
 def test_a_later_deadline_never_hurts(
     rows: int, options: list[Option], hours: float, more: float, budget: Decimal | None, later: int
@@ -120,6 +121,7 @@ def test_a_later_deadline_never_hurts(
     no_worse(plan(rows, options, terms(hours + more, budget), NOW, later=later), early)
 
 
+@pytest.mark.slow
 @given(ROWS, OPTIONS, HOURS, st.decimals(0, 30, places=2), st.one_of(st.none(), st.decimals(0, 10, places=2)), LATER)
 def test_a_bigger_budget_never_hurts(
     rows: int, options: list[Option], hours: float, budget: Decimal, more: Decimal | None, later: int

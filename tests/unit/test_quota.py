@@ -103,6 +103,7 @@ SIZES = st.integers(1, 3000)
 SHARDS = st.lists(st.tuples(SIZES, st.integers(1, 50), st.booleans()), max_size=40)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(SHARDS, SIZES, st.none() | SIZES)
 def test_the_limit_is_never_passed_and_everything_goes_in_the_end(

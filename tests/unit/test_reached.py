@@ -84,6 +84,7 @@ def test_nothing_is_there_for_tests_alone() -> None:
     assert list(unreached()) == []
 
 
+@pytest.mark.slow
 def test_no_promise_is_named_by_a_number_alone() -> None:
     """docs/explanation/design.md counts the promises; elsewhere they are said in words."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "benchmarks").rglob("*.py"))]

@@ -230,6 +230,7 @@ def test_the_prompts_version_changes_with_the_question_alone() -> None:
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", fullmatch=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.text(st.characters(codec="utf-8"), max_size=300), NAMES)
 def test_a_custom_id_is_short_and_plain_and_stable(key: str, task: str) -> None:
@@ -238,6 +239,7 @@ def test_a_custom_id_is_short_and_plain_and_stable(key: str, task: str) -> None:
     assert found == custom_id(key, task)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.sets(st.tuples(st.text(st.characters(codec="utf-8"), max_size=10), NAMES), min_size=2, max_size=50))
 def test_custom_ids_differ(pairs: set[tuple[str, str]]) -> None:

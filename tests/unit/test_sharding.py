@@ -129,6 +129,7 @@ ROWS = st.lists(GROUPS, max_size=40).map(sorted_rows)
 LIMIT = st.none() | st.integers(1, 40)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(ROWS, st.integers(1, 8), st.integers(1, 120), LIMIT, LIMIT, st.integers(0, 10))
 def test_each_row_is_in_one_range_and_no_range_is_too_large(

@@ -53,6 +53,7 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(PIECES | st.text(max_size=12), max_size=60).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(TEXTS, st.integers(LEAST, 60).flatmap(lambda limit: st.tuples(st.just(limit), st.integers(0, limit // 2))))
 @example("x" * 500, (16, 8))
