@@ -169,10 +169,19 @@ def test_a_wrong_column_is_told_before_anything_is_written(prompt: str, more: di
     assert re.search(message, str(caught.value))
 
 
-@pytest.mark.parametrize("rows", [7, "text", [1, 2], polars.LazyFrame({"text": ["a"]}), pandas.Series(["a"])])
-def test_what_is_no_frame_is_refused(rows: Any) -> None:
+NO_FRAMES: dict[str, Callable[[], Any]] = {
+    "number": lambda: 7,
+    "text": lambda: "text",
+    "list": lambda: [1, 2],
+    "lazy": lambda: polars.LazyFrame({"text": ["a"]}),
+    "series": lambda: pandas.Series(["a"]),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FRAMES)
+def test_what_is_no_frame_is_refused(kind: str) -> None:
     with pytest.raises(orch.UsageError, match="is not a frame"):
-        orch.frame(rows, "{{ text }}")
+        orch.frame(NO_FRAMES[kind](), "{{ text }}")
 
 
 def test_a_schema_is_a_model_or_a_dict() -> None:
