@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE
 from orchestrator.core import tokens
-from orchestrator.core.model import Job, Outcome, RequestState, Usage
+from orchestrator.core.model import Job, Outcome, Price, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals, reask
@@ -27,13 +27,9 @@ from orchestrator.pipeline.collect.unanswered import (
     CHUNK,
     EndedShard,
     Ends,
-    Rest,
     ShardTally,
+    UnansweredRows,
     common_of_batch,
-    decide,
-    goes_on,
-    release,
-    unrecognised,
 )
 from orchestrator.pipeline.dialects import line_writer
 from orchestrator.pipeline.lost_answers import KINDS
@@ -55,143 +51,229 @@ REASONING_STEP = 64
 
 
 def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
-    """Settle the rows with results, and decide on the rest. Repeating it after a crash changes nothing."""
-    shard, now = ended.shard, ended.now
-    tally, step = ShardTally(lost=ended.fetched.lost), ended.standing.step
-    tally.escalated_to = " or ".join(step.models) if step is not None else ""
-    rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
-    pending: list[Settled] = []
-    escalating: list[Settled] = []
-    reasking: list[tuple[InShard, Settled]] = []
+    """Settle the rows with results, and decide on the others. Repeating it after a crash changes nothing."""
+    return _Settlement(store, home, ended).run()
 
-    def settle() -> None:
-        store.rows.settle(shard.id, ended.job.id, shard.backend, pending, now, ended.model)
-        pending.clear()
-        reask.reask_rows(store, home, shard, reasking, now)
-        reasking.clear()
+
+class _Settlement:
+    """The settling of an ended shard's rows, a chunk at a time.
+
+    `not_executed` rows were sent when their batch ended. `unfinished` are billed but incomplete answers, whose rows
+    are tried again. `nobodys` are lines, with their file's kind, that match no row; they may belong to the `doubtful`
+    rows. `adopted` is the price of all answers of an adopted batch that this job did not ask for, under one row's
+    number.
+    """
+
+    def __init__(self, store: Store, home: Home, ended: EndedShard) -> None:
+        self._store = store
+        self._home = home
+        self._ended = ended
+        self._tally = ShardTally(lost=ended.fetched.lost)
+        self._rows = {row.custom_id: row for row in store.rows.of_shard(ended.shard.id)}
+        self._sent = SentDocuments(store, home, ended.job.id)
+        self._bounds = SentBounds(home, ended.shard.id)
+        self._lessons = Lessons(store, home, ended.job, ended.shard, ended.handle, ended.model, ended.now)
+        self._unanswered = UnansweredRows(ended, self._tally, self._lessons, self._common())
+        self._pending: list[Settled] = []
+        self._escalating: list[Settled] = []
+        self._reasking: list[tuple[InShard, Settled]] = []
+        self._not_executed: list[tuple[InShard, NotExecuted]] = []
+        self._unfinished: list[Settled] = []
+        self._nobodys: list[tuple[str, FoundLine]] = []
+        self._doubtful: list[InShard] = []
+        self._adopted: dict[int, Price] = {}
+
+    def run(self) -> ShardTally:
+        """Settle all rows, and return the contents of the files."""
+        store, ended, tally = self._store, self._ended, self._tally
+        shard, step = ended.shard, ended.standing.step
+        tally.escalated_to = " or ".join(step.models) if step is not None else ""
+        for row, outcome in self._outcomes():
+            if outcome.is_answer:
+                tally.answered.setdefault(row.task, row.custom_id)
+            code = _bad_answer(ended, outcome)
+            if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
+                self._reasking.append((row, self._settled(row, outcome)))
+                tally.reasked[code] += 1
+            elif code is not None and step is not None:
+                self._escalating.append(self._settled(row, outcome))
+                tally.escalated[code] += 1
+            else:
+                self._pending.append(self._settled(row, outcome))
+                tally.settled[outcome.state] += 1
+            if len(self._pending) + len(self._escalating) + len(self._reasking) >= CHUNK:
+                self._write()
+        self._write()
+        self._book_costs()
+        tally.released = self._unanswered.release(store)
+        if self._unanswered.held:
+            common = self._unanswered.common
+            common_refusals.hold_back(store, shard.job_id, shard.backend, shard.model, common, ended.now)
+            tally.refused_alike = common
+        elif tally.settled[RequestState.SUCCEEDED]:
+            common_refusals.lift_answered(store, shard)
+        if not ended.handle.is_own:
+            is_lost = shard.refusal_code == BATCH_GONE
+            tally.owed = tally.open if is_lost else min(tally.open, ended.fetched.short)
+        return tally
+
+    def _write(self) -> None:
+        """Record the outcomes so far."""
+        store, ended, step = self._store, self._ended, self._ended.standing.step
+        shard, now = ended.shard, ended.now
+        store.rows.settle(shard.id, ended.job.id, shard.backend, self._pending, now, ended.model)
+        self._pending.clear()
+        reask.reask_rows(store, self._home, shard, self._reasking, now)
+        self._reasking.clear()
         if step is not None:
-            store.escalations.escalate(shard, escalating, step, now)
-            escalating.clear()
+            store.escalations.escalate(shard, self._escalating, step, now)
+            self._escalating.clear()
 
-    lessons = Lessons(store, home, ended.job, shard, ended.handle, ended.model, now)
-    sent = SentDocuments(store, home, ended.job.id)
-    bounds = SentBounds(home, shard.id)
-    rest = Rest(lessons, sent, bounds, common=_common(store, home, ended, rows, lessons))
-    for row, outcome in _outcomes(home, ended, rows, tally, rest):
-        if outcome.is_answer:
-            tally.answered.setdefault(row.task, row.custom_id)
-        code = _bad_answer(ended, outcome)
-        if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
-            reasking.append((row, _settled(ended, row, outcome)))
-            tally.reasked[code] += 1
-        elif code is not None and step is not None:
-            escalating.append(_settled(ended, row, outcome))
-            tally.escalated[code] += 1
+    def _common(self) -> Mapping[str, CommonRefusal]:
+        """Return the refusals for which the rows of whole tasks are held back, by task."""
+        store, ended = self._store, self._ended
+        if ended.job.cancel_requested_at is not None:
+            return {}
+        if ended.shard.preflight is not None:
+            return refused_tasks(store, self._home, ended, self._rows.values())
+        common = common_of_batch(ended, self._rows.values()) or self._common_in_files()
+        return common_refusals.of_shard(store, ended.shard, common)
+
+    def _common_in_files(self) -> Mapping[str, CommonRefusal]:
+        shard, rows, field_of = self._ended.shard, self._rows, self._lessons.field_of
+        paths = [self._home.results(shard.id, kind) for kind in KINDS]
+        common = common_refusals.in_files(paths, rows, field_of)
+        if common:
+            # After a kill, rows that an earlier collection let go count as they did then.
+            gone = {name for path in paths for name in results.custom_ids(path)} - rows.keys()
+            if left := self._store.rows.named(shard, gone, anywhere=True):
+                common = common_refusals.in_files(paths, {**left, **rows}, field_of)
+        return common
+
+    # --- outcomes
+
+    def _outcomes(self) -> Ends:
+        """Yield an outcome for each row that ends here; the others are noted."""
+        ended, rows, tally = self._ended, self._rows, self._tally
+        told: set[str] = set()
+        paths = {kind: self._home.results(ended.shard.id, kind) for kind in KINDS}
+        # An adopted batch asks what other jobs wanted as well: it has no input file here, or more rows.
+        has_more = ended.shard.provider_completed + ended.shard.provider_failed > ended.shard.rows
+        has_input = self._home.shard_input(ended.shard.id).exists()
+        is_adopted = not ended.handle.is_own and (has_more or not has_input)
+        survey = None if ended.handle.is_own else results.survey(paths.values(), rows)
+        whose = None if survey is None else survey.recognised
+        for kind, path in paths.items():
+            for found in results.read(path):
+                if found.line is None or (custom_id := found.line.custom_id) is None:
+                    tally.broken += 1
+                    continue
+                name = custom_id if whose is None else whose.row(custom_id)
+                if (row := rows.get(name or "")) is None:
+                    tally.unknown, tally.odd = tally.unknown + 1, custom_id
+                    if is_adopted:
+                        self._count_adopted(next(iter(rows.values())), kind, found)
+                    elif len(self._nobodys) < len(rows):
+                        self._nobodys.append((kind, found))
+                    continue
+                # If a row has two lines, an answer beats a failure in either order: it is paid.
+                is_worse = (
+                    survey is not None and row.custom_id in survey.answered and not results.is_success(found.line)
+                )
+                if row.custom_id in told or is_worse:
+                    tally.duplicates += 1
+                    continue
+                said = self._outcome(row, kind, found)
+                if isinstance(said, NotExecuted):
+                    if said.upstream_seconds or said.uncertain:
+                        self._not_executed.append((row, said))
+                    continue  # otherwise as if missing from the file: decided below
+                told.add(row.custom_id)
+                if results.stands(said):
+                    yield row, said
+                    continue
+                refusal = results.refused(said, found.line)
+                if not self._unanswered.goes_on(row, refusal):
+                    yield row, self._named(row, refusal, said)
+                elif said.is_answer:
+                    self._unfinished.append(self._settled(row, said))
+        doubtful = {} if whose is None else whose.ambiguous
+        for name, odd in doubtful.items():
+            yield rows[name], results.ambiguous(rows[name].seq, odd)
+        untold = [row for custom_id, row in rows.items() if custom_id not in told and custom_id not in doubtful]
+        tally.open = sum(row.state is RequestState.PENDING for row in untold)
+        is_nobodys = whose is not None and not told and not doubtful and tally.odd is not None
+        self._doubtful = [rows[name] for name in doubtful] or untold
+        if is_nobodys:
+            yield from self._unanswered.unrecognised(untold)
         else:
-            pending.append(_settled(ended, row, outcome))
-            tally.settled[outcome.state] += 1
-        if len(pending) + len(escalating) + len(reasking) >= CHUNK:
-            settle()
-    settle()
-    _book_rerouted(store, ended, rest)
-    if ended.fetched.did_nothing:
-        _book_uncertain(store, ended, [row for row in rows.values() if row.state is RequestState.PENDING])
-    _book_unfinished(store, ended, rest)
-    _book_nobodys(store, ended, rest)
-    tally.released = release(store, ended, rest, tally)
-    if rest.held:
-        common_refusals.hold_back(store, shard.job_id, shard.backend, shard.model, rest.common, now)
-        tally.refused_alike = rest.common
-    elif tally.settled[RequestState.SUCCEEDED]:
-        common_refusals.lift_answered(store, shard)
-    if not ended.handle.is_own:
-        is_lost = shard.refusal_code == BATCH_GONE
-        tally.owed = tally.open if is_lost else min(tally.open, ended.fetched.short)
-    return tally
+            self._nobodys = [one for one in self._nobodys if whose is not None and whose.is_doubtful(_id(one[1]))]
+            yield from self._unanswered.decide(list(rows.values()), untold)
 
+    def _outcome(self, row: InShard, kind: str, found: FoundLine) -> Outcome | NotExecuted:
+        """Return the outcome that a line gives its row. Anything odd about the line is an error of that row alone."""
+        ended = self._ended
+        try:
+            bound, sent = partial(self._bound, row), partial(self._sent.of, row)
+            return results.outcome(row.seq, kind, found, ended.checks.get(row.task), bound, sent)
+        except Exception as error:
+            log.exception("%s: the result of row %s cannot be read", ended.shard.id, row.custom_id)
+            return results.unreadable(row.seq, kind, found, f"{type(error).__name__}: {error}")
 
-def _common(
-    store: Store, home: Home, ended: EndedShard, rows: Mapping[str, InShard], lessons: Lessons
-) -> Mapping[str, common_refusals.CommonRefusal]:
-    """Return the refusals for which the rows of whole tasks are held back, by task."""
-    if ended.job.cancel_requested_at is not None:
-        return {}
-    if ended.shard.preflight is not None:
-        return refused_tasks(store, home, ended, rows.values())
-    common = common_of_batch(ended, rows.values()) or _common_in_files(store, home, ended.shard, rows, lessons)
-    return common_refusals.of_shard(store, ended.shard, common)
+    def _bound(self, row: InShard) -> Bound | None:
+        if self._ended.handle.is_own:
+            return None if row.max_output is None else Bound(row.max_output)
+        sent = self._bounds.of(row)
+        return None if sent is None else Bound(sent, max(REASONING_STEP, sent // 10))
 
+    def _named(self, row: InShard, refusal: RowRefusal, said: Outcome) -> Outcome:
+        """Return the outcome with the code of a refused field, if its status says something else."""
+        refused = self._lessons.field_of(row, refusal)
+        if refused is None:
+            return said
+        verdict = row_errors.classify(refusal.status, refusal.code, refusal.type, refusal.message, refused)
+        is_told = row_errors.classify(None, said.error_code, None, None).disposition is verdict.disposition
+        return said if is_told else replace(said, error_code=verdict.code)
 
-def _common_in_files(
-    store: Store, home: Home, shard: Shard, rows: Mapping[str, InShard], lessons: Lessons
-) -> Mapping[str, common_refusals.CommonRefusal]:
-    paths = [home.results(shard.id, kind) for kind in KINDS]
-    common = common_refusals.in_files(paths, rows, lessons.field_of)
-    if common:
-        # After a kill, rows that an earlier collection let go count as they did then.
-        gone = {name for path in paths for name in results.custom_ids(path)} - rows.keys()
-        if left := store.rows.named(shard, gone, anywhere=True):
-            common = common_refusals.in_files(paths, {**left, **rows}, lessons.field_of)
-    return common
+    def _settled(self, row: InShard, outcome: Outcome) -> Settled:
+        return settled(self._ended.handle, self._ended.model, row, outcome)
 
+    def _priced(self, row: InShard, kind: str, found: FoundLine) -> Price | None:
+        said = self._outcome(row, kind, found)
+        return self._settled(row, said).price if isinstance(said, Outcome) else None
 
-def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0) -> None:
-    """Close a collected shard. Its remote files and the `owed` answers are handled later."""
-    if not owed:
-        home.shard_input(shard.id).unlink(missing_ok=True)
-    discard(home, shard)
-    store.shards.move(shard, ShardState.COLLECTED, collected_at=now, held=None, owed=owed)
+    def _count_adopted(self, row: InShard, kind: str, found: FoundLine) -> None:
+        """Count the cost of an adopted batch's answer that no row of this job asked for; `row` stands for it."""
+        if (price := self._priced(row, kind, found)) is not None:
+            before = self._adopted.get(row.seq)
+            self._adopted[row.seq] = price if before is None else replace(before, cost=before.cost + price.cost)
 
-
-def abandon(home: Home, shard: Shard) -> None:
-    """Delete the local files of a shard that is not sent after all."""
-    path = home.shard_input(shard.id)
-    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made from it
-        left.unlink(missing_ok=True)
-
-
-def _book_rerouted(store: Store, ended: EndedShard, rest: Rest) -> None:
-    """Book the cost of rows in flight when their batch ended: time, or sends that may be billed."""
-    shard, price = ended.shard, ended.handle.price
-    spent, sent = {}, {}
-    for row, said in rest.not_executed:
-        spent[row.seq] = price.of_time(said.upstream_seconds)
-        if said.uncertain and (cost := price.of_uncertain(ended.model, said.uncertain, _expected(row))) is not None:
-            sent[row.seq] = cost
-    store.ledger.book(shard, "rerouted", spent, ended.now)
-    store.ledger.book(shard, "uncertain", sent, ended.now)
-
-
-def _book_uncertain(store: Store, ended: EndedShard, rows: list[InShard]) -> None:
-    """Book what rows may cost though their provider says that they did not run: its bill is not visible."""
-    prices = {row.seq: ended.handle.price.of_uncertain(ended.model, 1, _expected(row)) for row in rows}
-    known = {seq: price for seq, price in prices.items() if price is not None}
-    store.ledger.book(ended.shard, "uncertain", known, ended.now)
-
-
-def _book_unfinished(store: Store, ended: EndedShard, rest: Rest) -> None:
-    """Book the cost of answers that their server did not finish; their rows are sent again."""
-    prices = {one.outcome.seq: one.price for one in rest.unfinished if one.price is not None}
-    usages = {one.outcome.seq: one.used or one.outcome.usage for one in rest.unfinished}
-    store.ledger.book(ended.shard, "unfinished", prices, ended.now, usages)
-
-
-def _book_nobodys(store: Store, ended: EndedShard, rest: Rest) -> None:
-    """Book paid answers that match no row, against the rows they could belong to."""
-    prices = {}
-    for row, (kind, found) in zip(rest.doubtful, rest.nobodys, strict=False):
-        said = _outcome(ended, row, kind, found, rest)
-        if isinstance(said, Outcome) and (price := _settled(ended, row, said).price) is not None:
-            prices[row.seq] = price
-    store.ledger.book(ended.shard, "unmatched", prices | rest.adopted, ended.now)
-
-
-def _count_adopted(ended: EndedShard, row: InShard, kind: str, found: FoundLine, rest: Rest) -> None:
-    """Count what an answer of an adopted batch has cost that no row of this job asked for; `row` stands for it."""
-    said = _outcome(ended, row, kind, found, rest)
-    if isinstance(said, Outcome) and (price := _settled(ended, row, said).price) is not None:
-        before = rest.adopted.get(row.seq)
-        rest.adopted[row.seq] = price if before is None else replace(before, cost=before.cost + price.cost)
+    def _book_costs(self) -> None:
+        """Book what rows have cost, or may have cost, beyond the outcomes that they ended with."""
+        ended, book, price = self._ended, self._store.ledger.book, self._ended.handle.price
+        shard, model, now = ended.shard, ended.model, ended.now
+        # Rows in flight when their batch ended: time, or sends that may be billed.
+        spent, sent = {}, {}
+        for row, said in self._not_executed:
+            spent[row.seq] = price.of_time(said.upstream_seconds)
+            if said.uncertain and (cost := price.of_uncertain(model, said.uncertain, _expected(row))) is not None:
+                sent[row.seq] = cost
+        book(shard, "rerouted", spent, now)
+        book(shard, "uncertain", sent, now)
+        if ended.fetched.did_nothing:
+            # The provider says that these rows did not run, but its bill is not visible.
+            open_rows = [row for row in self._rows.values() if row.state is RequestState.PENDING]
+            prices = {row.seq: price.of_uncertain(model, 1, _expected(row)) for row in open_rows}
+            book(shard, "uncertain", {seq: one for seq, one in prices.items() if one is not None}, now)
+        billed = {one.outcome.seq: one.price for one in self._unfinished if one.price is not None}
+        usages = {one.outcome.seq: one.used or one.outcome.usage for one in self._unfinished}
+        book(shard, "unfinished", billed, now, usages)
+        # Paid answers that match no row are booked against the rows they could belong to.
+        unmatched = {}
+        for row, (kind, found) in zip(self._doubtful, self._nobodys, strict=False):
+            if (cost := self._priced(row, kind, found)) is not None:
+                unmatched[row.seq] = cost
+        book(shard, "unmatched", unmatched | self._adopted, now)
 
 
 def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
@@ -201,10 +283,6 @@ def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
     if job.cancel_requested_at is not None or late:
         return None
     return outcome.error_code if outcome.is_answer and outcome.error_code in row_errors.BAD_ANSWERS else None
-
-
-def _settled(ended: EndedShard, row: InShard, outcome: Outcome) -> Settled:
-    return settled(ended.handle, ended.model, row, outcome)
 
 
 def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -> Settled:
@@ -230,91 +308,23 @@ def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:
     return Usage(input_tokens=tokens.estimate(row.span.length), output_tokens=output)
 
 
-def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: ShardTally, rest: Rest) -> Ends:
-    """Yield an outcome for each row that ends here; `rest` has the others."""
-    told: set[str] = set()
-    paths = {kind: home.results(ended.shard.id, kind) for kind in KINDS}
-    # An adopted batch asks what other jobs wanted as well: it has no input file here, or more rows.
-    has_more = ended.shard.provider_completed + ended.shard.provider_failed > ended.shard.rows
-    is_adopted = not ended.handle.is_own and (has_more or not home.shard_input(ended.shard.id).exists())
-    survey = None if ended.handle.is_own else results.survey(paths.values(), rows)
-    whose = None if survey is None else survey.recognised
-    for kind, path in paths.items():
-        for found in results.read(path):
-            if found.line is None or (custom_id := found.line.custom_id) is None:
-                tally.broken += 1
-                continue
-            name = custom_id if whose is None else whose.row(custom_id)
-            if (row := rows.get(name or "")) is None:
-                tally.unknown, tally.odd = tally.unknown + 1, custom_id
-                if is_adopted:
-                    _count_adopted(ended, next(iter(rows.values())), kind, found, rest)
-                elif len(rest.nobodys) < len(rows):
-                    rest.nobodys.append((kind, found))
-                continue
-            # If a row has two lines, an answer beats a failure in either order: it is paid.
-            is_worse = survey is not None and row.custom_id in survey.answered and not results.is_success(found.line)
-            if row.custom_id in told or is_worse:
-                tally.duplicates += 1
-                continue
-            said = _outcome(ended, row, kind, found, rest)
-            if isinstance(said, NotExecuted):
-                if said.upstream_seconds or said.uncertain:
-                    rest.not_executed.append((row, said))
-                continue  # otherwise as if missing from the file: decided below
-            told.add(row.custom_id)
-            if results.stands(said):
-                yield row, said
-                continue
-            refusal = results.refused(said, found.line)
-            if not goes_on(ended, row, refusal, tally, rest):
-                yield row, _named(rest, row, refusal, said)
-            elif said.is_answer:
-                rest.unfinished.append(_settled(ended, row, said))
-    doubtful = {} if whose is None else whose.ambiguous
-    for name, odd in doubtful.items():
-        yield rows[name], results.ambiguous(rows[name].seq, odd)
-    untold = [row for custom_id, row in rows.items() if custom_id not in told and custom_id not in doubtful]
-    tally.open = sum(row.state is RequestState.PENDING for row in untold)
-    is_nobodys = whose is not None and not told and not doubtful and tally.odd is not None
-    rest.doubtful = [rows[name] for name in doubtful] or untold
-    if not is_nobodys:
-        rest.nobodys = [one for one in rest.nobodys if whose is not None and whose.is_doubtful(_id(one[1]))]
-    if is_nobodys:
-        yield from unrecognised(ended, untold, tally, rest)
-    else:
-        yield from decide(ended, list(rows.values()), untold, tally, rest)
-
-
-def _named(rest: Rest, row: InShard, refusal: RowRefusal, said: Outcome) -> Outcome:
-    """Return the outcome with the code of a refused field, if its status says something else."""
-    refused = rest.lessons.field_of(row, refusal)
-    if refused is None:
-        return said
-    verdict = row_errors.classify(refusal.status, refusal.code, refusal.type, refusal.message, refused)
-    is_told = row_errors.classify(None, said.error_code, None, None).disposition is verdict.disposition
-    return said if is_told else replace(said, error_code=verdict.code)
-
-
 def _id(found: FoundLine) -> str:
     return (found.line.custom_id if found.line is not None else None) or ""
 
 
-def _bound(ended: EndedShard, row: InShard, rest: Rest) -> Bound | None:
-    if ended.handle.is_own:
-        return None if row.max_output is None else Bound(row.max_output)
-    sent = rest.bounds.of(row)
-    return None if sent is None else Bound(sent, max(REASONING_STEP, sent // 10))
+def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0) -> None:
+    """Close a collected shard. Its remote files and the `owed` answers are handled later."""
+    if not owed:
+        home.shard_input(shard.id).unlink(missing_ok=True)
+    discard(home, shard)
+    store.shards.move(shard, ShardState.COLLECTED, collected_at=now, held=None, owed=owed)
 
 
-def _outcome(ended: EndedShard, row: InShard, kind: str, found: FoundLine, rest: Rest) -> Outcome | NotExecuted:
-    """Return the outcome that a line gives its row. Anything odd about the line is an error of that row alone."""
-    try:
-        bound, sent = partial(_bound, ended, row, rest), partial(rest.sent.of, row)
-        return results.outcome(row.seq, kind, found, ended.checks.get(row.task), bound, sent)
-    except Exception as error:
-        log.exception("%s: the result of row %s cannot be read", ended.shard.id, row.custom_id)
-        return results.unreadable(row.seq, kind, found, f"{type(error).__name__}: {error}")
+def abandon(home: Home, shard: Shard) -> None:
+    """Delete the local files of a shard that is not sent after all."""
+    path = home.shard_input(shard.id)
+    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made from it
+        left.unlink(missing_ok=True)
 
 
 def refused_tasks(store: Store, home: Home, ended: EndedShard, rows: Iterable[InShard]) -> dict[str, CommonRefusal]:

@@ -12,23 +12,22 @@ from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE, LineProblem
 from orchestrator.core.counts import number_of
-from orchestrator.core.model import Job, Outcome, Price, RequestState
+from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.common_refusals import FEWEST, CommonRefusal, of_verdict
 from orchestrator.pipeline.collect.fetch import FetchedFiles
 from orchestrator.pipeline.collect.lessons import Lessons
-from orchestrator.pipeline.collect.sent_documents import SentBounds, SentDocuments
 from orchestrator.policy import batch_errors, results, row_errors
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.batch_errors import INPUT_LOST, NOT_SENT, STRAY_UPLOADS, BatchFault, BatchVerdict
-from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
+from orchestrator.policy.results import RowRefusal
 from orchestrator.policy.row_errors import Disposition, RowVerdict
 from orchestrator.settings.model_lists import RungStanding
 from orchestrator.settings.stored_spec import expires
 from orchestrator.store import Store
-from orchestrator.store.records import InShard, Settled
+from orchestrator.store.records import InShard
 
 CHUNK = 1000
 MAX_ATTEMPTS = 3
@@ -123,128 +122,212 @@ class EndedShard(Struct, frozen=True):
         return self.elsewhere and not self.standing.is_alone
 
 
-class Rest(Struct):
-    """Rows without an outcome here: sent when their batch ended (`not_executed`), or continuing as follows.
+class UnansweredRows:
+    """Rows of an ended batch without an outcome in its files: each continues somewhere, or ends with a reason.
 
     `failed` rows ran and are tried again, which always counts as a try. `waiting` rows were refused for reasons
     outside their control. `elsewhere` rows go to another backend, and so do `rerouted` rows, for the deadline. `held`
-    rows wait because all rows of their task are refused, for the reasons in `common`. `unfinished` are billed but
-    incomplete answers, whose rows go on as failed. `nobodys` are lines, with their file's kind, that match no row;
-    they may belong to the `doubtful` rows. `adopted` is the price of all answers of an adopted batch that this job
-    did not ask for, under one row's number. `lessons` has what refusals teach of the model's fields, `sent` and
-    `bounds` what was sent.
+    rows wait because all rows of their task are refused, for the reasons in `common`. `lessons` has what refusals
+    teach of the model's fields.
     """
 
-    lessons: Lessons
-    sent: SentDocuments
-    bounds: SentBounds
-    not_executed: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
-    failed: list[int] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)
-    elsewhere: list[int] = field(default_factory=list)
-    rerouted: list[int] = field(default_factory=list)
-    unfinished: list[Settled] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
-    common: Mapping[str, CommonRefusal] = field(default_factory=dict)
-    nobodys: list[tuple[str, FoundLine]] = field(default_factory=list)
-    doubtful: list[InShard] = field(default_factory=list)
-    adopted: dict[int, Price] = field(default_factory=dict)
+    def __init__(
+        self, ended: EndedShard, tally: ShardTally, lessons: Lessons, common: Mapping[str, CommonRefusal]
+    ) -> None:
+        self._ended = ended
+        self._tally = tally
+        self.lessons = lessons
+        self.common = common
+        self.failed: list[int] = []
+        self.waiting: list[int] = []
+        self.elsewhere: list[int] = []
+        self.rerouted: list[int] = []
+        self.held: list[int] = []
 
-
-def unrecognised(ended: EndedShard, untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
-    """Move or end rows whose batch came back with unknown ids: it would do so again."""
-    for row in untold:
-        if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
-            rest.elsewhere.append(row.seq)
-            tally.again["unknown ids"] += 1
-        else:
-            yield row, results.unrecognised(row.seq, tally.odd or "")
-
-
-def goes_on(ended: EndedShard, row: InShard, said: RowRefusal, tally: ShardTally, rest: Rest) -> bool:
-    """True if a row that failed at its backend is tried once more, here or elsewhere; `rest` notes where."""
-    if ended.job.cancel_requested_at is not None:
-        return False
-    refused = rest.lessons.field_of(row, said)
-    verdict = row_errors.classify(said.status, said.code, said.type, said.message, refused)
-    is_last = row.attempt + 1 >= MAX_ATTEMPTS
-    if refused is not None and rest.lessons.learn(row, said, refused) and not is_last:
-        rest.failed.append(row.seq)
-        tally.again[verdict.code] += 1
-        return True
-    if row.task in rest.common:
-        rest.held.append(row.seq)
-        tally.again[rest.common[row.task].code] += 1
-        return True
-    # Our own server has already retried; but a request that it does not take may be taken elsewhere.
-    if is_last or (ended.handle.is_own and refused is None):
-        return False
-    if not _is_tried_again(ended, row, verdict, tally, rest):
-        return False
-    tally.again[verdict.code] += 1
-    return True
-
-
-def _is_tried_again(ended: EndedShard, row: InShard, verdict: RowVerdict, tally: ShardTally, rest: Rest) -> bool:
-    match verdict.disposition:
-        case Disposition.NEVER:
-            return False
-        case Disposition.RETRY:
-            rest.failed.append(row.seq)
-        case Disposition.ELSEWHERE:
-            if not ended.may_leave:
-                return False
-            rest.elsewhere.append(row.seq)
-        case Disposition.WAIT:
-            rest.waiting.append(row.seq)
-            tally.wait = tally.wait or verdict.why
-        case Disposition.STOP:
-            rest.waiting.append(row.seq)
-            tally.stop = tally.stop or verdict.why
-        case _:
-            assert_never(verdict.disposition)
-    return True
-
-
-def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
-    """Yield the ends of rows that have no result line; the other rows continue."""
-    job, shard = ended.job, ended.shard
-    if job.cancel_requested_at is not None:
-        code, reason = row_errors.cancelled(job)
+    def unrecognised(self, untold: list[InShard]) -> Ends:
+        """Move or end rows whose batch came back with unknown ids: it would do so again."""
+        ended, tally = self._ended, self._tally
         for row in untold:
-            yield _ended(row, RequestState.CANCELLED, code, reason)
-        return
-    if is_refused(ended) and shard.preflight is None:
-        untold = _without_respelled(ended, untold, tally, rest)
-    rest.held.extend(row.seq for row in untold if row.task in rest.common)
-    tally.again.update(rest.common[row.task].code for row in untold if row.task in rest.common)
-    untold = [row for row in untold if row.task not in rest.common]
-    if shard.preflight is not None:
-        tally.again["its batch"] += len(untold)
-        return
-    if shard.rerouted_at is not None:
-        # An engine that was too slow may still do some of the rows, which keep avoiding the same backends; another
-        # batch would be as slow.
-        if not ended.handle.is_own:
-            rest.rerouted.extend(row.seq for row in untold)
-        tally.again["the deadline"] += len(untold)
-        return
-    if shard.provider_status == BatchStatus.EXPIRED:
-        # If the deadline was put off since, the rows have time and continue.
-        late = job.deadline_at is None or job.deadline_at <= ended.now
-        if late and expires(job):
+            if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
+                self.elsewhere.append(row.seq)
+                tally.again["unknown ids"] += 1
+            else:
+                yield row, results.unrecognised(row.seq, tally.odd or "")
+
+    def goes_on(self, row: InShard, said: RowRefusal) -> bool:
+        """True if a row that failed at its backend is tried once more, here or elsewhere."""
+        if self._ended.job.cancel_requested_at is not None:
+            return False
+        refused = self.lessons.field_of(row, said)
+        verdict = row_errors.classify(said.status, said.code, said.type, said.message, refused)
+        is_last = row.attempt + 1 >= MAX_ATTEMPTS
+        if refused is not None and self.lessons.learn(row, said, refused) and not is_last:
+            self.failed.append(row.seq)
+            self._tally.again[verdict.code] += 1
+            return True
+        if row.task in self.common:
+            self.held.append(row.seq)
+            self._tally.again[self.common[row.task].code] += 1
+            return True
+        # Our own server has already retried; but a request that it does not take may be taken elsewhere.
+        if is_last or (self._ended.handle.is_own and refused is None):
+            return False
+        if not self._is_tried_again(row, verdict):
+            return False
+        self._tally.again[verdict.code] += 1
+        return True
+
+    def _is_tried_again(self, row: InShard, verdict: RowVerdict) -> bool:
+        match verdict.disposition:
+            case Disposition.NEVER:
+                return False
+            case Disposition.RETRY:
+                self.failed.append(row.seq)
+            case Disposition.ELSEWHERE:
+                if not self._ended.may_leave:
+                    return False
+                self.elsewhere.append(row.seq)
+            case Disposition.WAIT:
+                self.waiting.append(row.seq)
+                self._tally.wait = self._tally.wait or verdict.why
+            case Disposition.STOP:
+                self.waiting.append(row.seq)
+                self._tally.stop = self._tally.stop or verdict.why
+            case _:
+                assert_never(verdict.disposition)
+        return True
+
+    def decide(self, rows: list[InShard], untold: list[InShard]) -> Ends:
+        """Yield the ends of rows that have no result line; the other rows continue."""
+        ended, tally = self._ended, self._tally
+        job, shard = ended.job, ended.shard
+        if job.cancel_requested_at is not None:
+            code, reason = row_errors.cancelled(job)
             for row in untold:
-                yield _ended(row, RequestState.EXPIRED, *row_errors.TOO_LATE)
-        return
-    if is_refused(ended):
-        yield from _refused(ended, rows, untold, tally, rest)
-        return
-    for row in untold:
-        if row.attempt + 1 < MAX_ATTEMPTS:
-            tally.again["no result"] += 1
-            continue
-        message = f"{MAX_ATTEMPTS} batches came back without a result for this row"
-        yield _ended(row, RequestState.FAILED, "missing_result", message)
+                yield _ended(row, RequestState.CANCELLED, code, reason)
+            return
+        if is_refused(ended) and shard.preflight is None:
+            untold = self._without_respelled(untold)
+        self.held.extend(row.seq for row in untold if row.task in self.common)
+        tally.again.update(self.common[row.task].code for row in untold if row.task in self.common)
+        untold = [row for row in untold if row.task not in self.common]
+        if shard.preflight is not None:
+            tally.again["its batch"] += len(untold)
+            return
+        if shard.rerouted_at is not None:
+            # An engine that was too slow may still do some of the rows, which keep avoiding the same backends;
+            # another batch would be as slow.
+            if not ended.handle.is_own:
+                self.rerouted.extend(row.seq for row in untold)
+            tally.again["the deadline"] += len(untold)
+            return
+        if shard.provider_status == BatchStatus.EXPIRED:
+            # If the deadline was put off since, the rows have time and continue.
+            late = job.deadline_at is None or job.deadline_at <= ended.now
+            if late and expires(job):
+                for row in untold:
+                    yield _ended(row, RequestState.EXPIRED, *row_errors.TOO_LATE)
+            return
+        if is_refused(ended):
+            yield from self._refused(rows, untold)
+            return
+        for row in untold:
+            if row.attempt + 1 < MAX_ATTEMPTS:
+                tally.again["no result"] += 1
+                continue
+            message = f"{MAX_ATTEMPTS} batches came back without a result for this row"
+            yield _ended(row, RequestState.FAILED, "missing_result", message)
+
+    def _without_respelled(self, untold: list[InShard]) -> list[InShard]:
+        """Let a refused batch's rows continue if they can be asked without the refused field; return the others."""
+        first, others = self._ended.problems[0], list[InShard]()
+        said = RowRefusal(400, first.code, None, first.message)
+        for row in untold:
+            refused = self.lessons.field_of(row, said)
+            if refused is not None and self.lessons.learn(row, said, refused) and row.attempt + 1 < MAX_ATTEMPTS:
+                self.failed.append(row.seq)
+                self._tally.again[first.code] += 1
+            else:
+                others.append(row)
+        return others
+
+    def _refused(self, rows: list[InShard], untold: list[InShard]) -> Ends:
+        """Handle a batch that failed its validation: the named lines fail, and the other rows continue.
+
+        If it was refused as a whole, all of its rows end or continue alike, and the tally notes what was learned.
+        """
+        ended, tally = self._ended, self._tally
+        first = ended.problems[0]
+        verdict = batch_errors.classify_batch(first.code, first.message, first.line)
+        tally.refusal = verdict
+        by_seq = {
+            rows[problem.line - 1].seq: problem
+            for problem in ended.problems
+            if problem.line is not None and 0 < problem.line <= len(rows)
+        }
+        if by_seq and verdict.kind is BatchFault.LINE:
+            for row in untold:
+                if (problem := by_seq.get(row.seq)) is not None:
+                    yield _ended(row, RequestState.FAILED, problem.code, problem.message)
+                else:
+                    tally.again["further refused lines"] += 1
+            return
+        for row in untold:
+            if not self._goes_elsewhere(row, verdict, len(rows)):
+                yield _ended(row, RequestState.FAILED, first.code, first.message)
+            else:
+                tally.again[verdict.code] += 1
+
+    def _goes_elsewhere(self, row: InShard, verdict: BatchVerdict, rows: int) -> bool:
+        """True if a row of a batch that was refused as a whole is sent in another batch."""
+        ended = self._ended
+        match verdict.disposition:
+            case Disposition.WAIT:
+                # A single row that is too large for a batch or for the queue limit is itself at fault.
+                fits = verdict.limit is None or ended.shard.tokens <= verdict.limit
+                return rows > 1 or (verdict.kind is not BatchFault.TOO_LARGE and fits)
+            case Disposition.STOP:
+                return True
+            case Disposition.RETRY if verdict.code == INPUT_LOST and not ended.blames_input:
+                return True
+            case Disposition.RETRY:
+                return row.attempt + 1 < MAX_ATTEMPTS
+            case Disposition.ELSEWHERE if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS:
+                self.elsewhere.append(row.seq)
+                return True
+            case _:
+                return False
+
+    def release(self, store: Store) -> int:
+        """Let the rows without an outcome continue; return their number."""
+        ended, tally, shard = self._ended, self._tally, self._ended.shard
+        # If most rows were answered, something else is wrong with the few refused for want of room: their batch would
+        # come back like this for ever. The same holds for rows refused for days.
+        is_long = (
+            ended.now >= max(ended.job.created_at, ended.job.deadline_at or ended.job.created_at) + BLAMELESS_FOR
+        )
+        odd = is_long or tally.settled[RequestState.SUCCEEDED] > ODD * len(self.waiting)
+        # A refusal for ever counts as a try; otherwise two backends would pass a row back and forth.
+        lacks = ended.standing.lacks
+        stays, leaves = tuple(sorted(lacks)), tuple(sorted({shard.backend, *lacks}))
+        rerouted = stays if ended.standing.is_alone else leaves
+        failed = (self.failed, True, rerouted if shard.rerouted_at is not None else stays)
+        groups: tuple[tuple[list[int], bool, tuple[str, ...] | None], ...] = (
+            failed, (self.waiting, odd, stays), (self.elsewhere, True, leaves), (self.rerouted, False, rerouted),
+            (self.held, False, None),
+        )  # fmt: skip
+        for seqs, counts, avoid in groups:
+            for start in range(0, len(seqs), CHUNK):
+                store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
+        # Rows of a batch that expired, was rerouted, or was refused as a whole are not to blame.
+        is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.rerouted_at is not None
+        is_innocent = is_innocent or shard.preflight is not None
+        refusal = tally.refusal
+        blameless = is_innocent or (refusal is not None and refusal.disposition is not Disposition.RETRY)
+        blameless = blameless or (refusal is not None and refusal.code == INPUT_LOST and not ended.blames_input)
+        blameless = blameless and not is_long
+        freed = sum(len(seqs) for seqs, _, _ in groups)
+        return freed + store.rows.release(shard.id, count_attempt=not blameless)
 
 
 def is_refused(ended: EndedShard) -> bool:
@@ -268,96 +351,6 @@ def common_of_batch(ended: EndedShard, rows: Collection[InShard]) -> dict[str, C
     said = row_errors.classify(400, first.code, None, first.message)
     common = of_verdict(replace(said, disposition=verdict.disposition), first.code, first.message, number)
     return {} if common is None else dict.fromkeys({row.task for row in rows}, common)
-
-
-def _without_respelled(ended: EndedShard, untold: list[InShard], tally: ShardTally, rest: Rest) -> list[InShard]:
-    """Let a refused batch's rows continue if they can be asked without the refused field; return the others."""
-    first, others = ended.problems[0], list[InShard]()
-    said = RowRefusal(400, first.code, None, first.message)
-    for row in untold:
-        refused = rest.lessons.field_of(row, said)
-        if refused is not None and rest.lessons.learn(row, said, refused) and row.attempt + 1 < MAX_ATTEMPTS:
-            rest.failed.append(row.seq)
-            tally.again[first.code] += 1
-        else:
-            others.append(row)
-    return others
-
-
-def _refused(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
-    """Handle a batch that failed its validation: the named lines fail, and the other rows continue. If it was refused
-    as a whole, all of its rows end or continue alike, and `tally` notes what was learned.
-    """
-    first = ended.problems[0]
-    verdict = batch_errors.classify_batch(first.code, first.message, first.line)
-    tally.refusal = verdict
-    by_seq = {
-        rows[problem.line - 1].seq: problem
-        for problem in ended.problems
-        if problem.line is not None and 0 < problem.line <= len(rows)
-    }
-    if by_seq and verdict.kind is BatchFault.LINE:
-        for row in untold:
-            if (problem := by_seq.get(row.seq)) is not None:
-                yield _ended(row, RequestState.FAILED, problem.code, problem.message)
-            else:
-                tally.again["further refused lines"] += 1
-        return
-    for row in untold:
-        if not _goes_elsewhere(ended, row, verdict, len(rows), rest):
-            yield _ended(row, RequestState.FAILED, first.code, first.message)
-        else:
-            tally.again[verdict.code] += 1
-
-
-def _goes_elsewhere(ended: EndedShard, row: InShard, verdict: BatchVerdict, rows: int, rest: Rest) -> bool:
-    """True if a row of a batch that was refused as a whole is sent in another batch; `rest` notes where."""
-    match verdict.disposition:
-        case Disposition.WAIT:
-            # A single row that is too large for a batch or for the queue limit is itself at fault.
-            fits = verdict.limit is None or ended.shard.tokens <= verdict.limit
-            return rows > 1 or (verdict.kind is not BatchFault.TOO_LARGE and fits)
-        case Disposition.STOP:
-            return True
-        case Disposition.RETRY if verdict.code == INPUT_LOST and not ended.blames_input:
-            return True
-        case Disposition.RETRY:
-            return row.attempt + 1 < MAX_ATTEMPTS
-        case Disposition.ELSEWHERE if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS:
-            rest.elsewhere.append(row.seq)
-            return True
-        case _:
-            return False
-
-
-def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> int:
-    """Let the rows without an outcome continue; return their number."""
-    shard = ended.shard
-    # If most rows were answered, something else is wrong with the few refused for want of room: their batch would
-    # come back like this for ever. The same holds for rows refused for days.
-    is_long = ended.now >= max(ended.job.created_at, ended.job.deadline_at or ended.job.created_at) + BLAMELESS_FOR
-    odd = is_long or tally.settled[RequestState.SUCCEEDED] > ODD * len(rest.waiting)
-    # A refusal for ever counts as a try; otherwise two backends would pass a row back and forth.
-    lacks = ended.standing.lacks
-    stays, leaves = tuple(sorted(lacks)), tuple(sorted({shard.backend, *lacks}))
-    rerouted = stays if ended.standing.is_alone else leaves
-    failed = (rest.failed, True, rerouted if shard.rerouted_at is not None else stays)
-    groups: tuple[tuple[list[int], bool, tuple[str, ...] | None], ...] = (
-        failed, (rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.rerouted, False, rerouted),
-        (rest.held, False, None),
-    )  # fmt: skip
-    for seqs, counts, avoid in groups:
-        for start in range(0, len(seqs), CHUNK):
-            store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
-    # Rows of a batch that expired, was rerouted, or was refused as a whole are not to blame.
-    is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.rerouted_at is not None
-    is_innocent = is_innocent or shard.preflight is not None
-    refusal = tally.refusal
-    blameless = is_innocent or (refusal is not None and refusal.disposition is not Disposition.RETRY)
-    blameless = blameless or (refusal is not None and refusal.code == INPUT_LOST and not ended.blames_input)
-    blameless = blameless and not is_long
-    freed = sum(len(seqs) for seqs, _, _ in groups)
-    return freed + store.rows.release(shard.id, count_attempt=not blameless)
 
 
 def _ended(row: InShard, state: RequestState, code: str, message: str) -> tuple[InShard, Outcome]:
