@@ -25,13 +25,13 @@ from orchestrator.policy.endpoints import RESPONSES, fixed_fields, url_of
 from orchestrator.settings.backends import (
     AnthropicBackend,
     Backend,
+    DialectRule,
     EnginesBackend,
     HostedBackend,
     LocalBackend,
     RayBackend,
     SyncBackend,
 )
-from orchestrator.settings.dialect_rules import DialectRule
 from orchestrator.settings.model_lists import rung_of
 from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.settings.task_spec import Task

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.store.awaited_rows import AwaitedRows
     from orchestrator.store.comparisons import Comparisons
     from orchestrator.store.daemon_fence import DaemonFence, DaemonFences
-    from orchestrator.store.engine_holds import EngineHolds
-    from orchestrator.store.engine_rates import MeasuredRates
+    from orchestrator.store.engines import EngineHolds, MeasuredRates
     from orchestrator.store.escalations import Escalations
     from orchestrator.store.failures import Failures
     from orchestrator.store.forecasts import Forecasts, Observations
@@ -100,14 +99,14 @@ class Store:
     @cached_property
     def engine_holds(self) -> EngineHolds:
         """GPUs that engines have held."""
-        from orchestrator.store.engine_holds import EngineHolds
+        from orchestrator.store.engines import EngineHolds
 
         return EngineHolds(self._database)
 
     @cached_property
     def engine_rates(self) -> MeasuredRates:
         """Measured throughput of our own engines."""
-        from orchestrator.store.engine_rates import MeasuredRates
+        from orchestrator.store.engines import MeasuredRates
 
         return MeasuredRates(self._database)
 
