@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.cli import Orch, write_config
 from tests.support.fakevllm import fake_vllm, model_folder, starts
-from tests.support.process import Upstream, upstreams, wait_until
+from tests.support.process import PATIENCE, Upstream, upstreams, wait_until
 
 JOB = """\
 name: letters
@@ -63,7 +63,7 @@ def test_a_bench_is_killed_goes_on_and_is_used_by_plans(orch: Orch, engine: Upst
 
     wait_until(some)
     os.kill(begun.pid, signal.SIGKILL)
-    begun.wait(30)
+    begun.wait(PATIENCE)
     file = next(path for path in points if path.name != "rows.jsonl")
     kept = file.read_bytes()
     kept = kept[: kept.rindex(b"\n") + 1]
@@ -135,7 +135,7 @@ def test_an_engine_is_started_for_a_bench_and_stopped(orch: Orch, orch_home: Pat
     begun = orch.start("bench", "job.yaml", *QUICK, env=NO_GPU)
     wait_until(lambda: any(path.name != "rows.jsonl" for path in orch.home.glob("bench/*/*.jsonl")))
     os.kill(begun.pid, signal.SIGINT)
-    assert begun.wait(60) == 130
+    assert begun.wait(PATIENCE) == 130
     assert "the same command goes on with the next point" in orch.output(begun)
     ran = orch("bench", "job.yaml", *QUICK, "--modes", "continuous", "--json", "--apply", env=NO_GPU)
     assert ran.returncode == 0, ran.stderr
@@ -164,7 +164,7 @@ def test_settings_are_tried_until_one_has_won_three_times(orch: Orch, orch_home:
     begun = orch.start(*arguments, env=NO_GPU)
     wait_until(lambda: len(starts(tmp_path)) >= 4)
     os.kill(begun.pid, signal.SIGKILL)
-    begun.wait(30)
+    begun.wait(PATIENCE)
     wait_until(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in starts(tmp_path)))
     ran = orch(*arguments, env=NO_GPU, timeout=600)
     assert ran.returncode == 0, ran.stderr

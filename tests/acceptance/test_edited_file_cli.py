@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import MakeUpstream
 from tests.support.accesslog import read_log
 from tests.support.cli import Orch, write_config
-from tests.support.process import Upstream, wait_until
+from tests.support.process import PATIENCE, Upstream, wait_until
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_terminal_is_asked(run_orch: Orch, orch_home: Path, job_file: Path, an
         told = "".join(iter(lambda: read(ours), ""))
         assert process.stdout is not None
         shown = process.stdout.read().decode().strip()
-        assert process.wait(30) == 0, told
+        assert process.wait(PATIENCE) == 0, told
     os.close(ours)
     assert f"job {first} of this file is unfinished" in told
     assert "no batch under way; without an answer yet: 1 of 1 row" in told

@@ -100,7 +100,7 @@ def test_the_pages_come_back_when_their_process_dies_and_end_with_the_daemon(win
         rounds = window.until("orch_daemon_rounds_total", lambda rounds: rounds > 0)
         os.kill(first, signal.SIGTERM)  # as where all processes of a service are told: it is the daemon's to end it
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: is_gone(first), 5)
+        wait_until(lambda: is_gone(first), WAIT)
         # Whoever comes meanwhile waits in the socket, which the daemon holds; and the cookie holds.
         assert reader.get(window.url).status_code == 200
         assert window.pages() != first
@@ -108,7 +108,7 @@ def test_the_pages_come_back_when_their_process_dies_and_end_with_the_daemon(win
         second = window.pages()
         window.daemon.kill()
         window.daemon.wait()
-        wait_until(lambda: is_gone(second), 5)
+        wait_until(lambda: is_gone(second), WAIT)
         with pytest.raises(httpx2.TransportError):
             reader.get(window.url)
         again = opened_at(window.orch, window.url.partition("//")[2], window.secret)

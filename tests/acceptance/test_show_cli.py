@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import Orch, write_config
-from tests.support.process import Upstream, wait_until
+from tests.support.process import PATIENCE, Upstream, wait_until
 
 JOB = """\
 name: letters
@@ -113,7 +113,7 @@ def test_ctrl_c_in_a_watch_says_that_the_watch_ended_and_nothing_else(
             while b"queued" not in seen:
                 seen += os.read(ours, 65536)
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=30)
+            _, told = process.communicate(timeout=PATIENCE)
         os.close(ours)
         assert (process.returncode, told.decode()) == (130, "orch: the watch has ended\n")
 
@@ -126,9 +126,9 @@ def test_who_follows_a_daemon_and_stops_is_told_that_it_goes_on(
     (tmp_path / "letters" / "a.txt").write_text("letter")
     (tmp_path / "job.yaml").write_text(JOB)
     up = run_orch.start("up")
-    wait_until(lambda: "is up" in run_orch.output(up), 30)
+    wait_until(lambda: "is up" in run_orch.output(up))
     run = run_orch.start("run", str(tmp_path / "job.yaml"))
-    wait_until(lambda: "following it" in run_orch.output(run), 30)
+    wait_until(lambda: "following it" in run_orch.output(run))
     os.kill(run.pid, signal.SIGINT)
-    assert run.wait(30) == 130
+    assert run.wait(PATIENCE) == 130
     assert f"orch: stopped; `orch up` (process {up.pid}) goes on with letters-" in run_orch.output(run)

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import MakeUpstream
 from tests.support.batchapi import create, ended, retrieve, row, sdk_at
 from tests.support.cli import Orch
-from tests.support.process import wait_until
+from tests.support.process import PATIENCE, wait_until
 from tests.support.serving import serve
 from tests.support.standby import Pair
 
@@ -99,6 +99,6 @@ def test_a_standby_that_is_stopped_ends(run_orch: Orch, make_upstream: MakeUpstr
     pair = Pair(run_orch, make_upstream(), tmp_path, f"file://{tmp_path / 'replica'}")
     pair.start()
     pair.standby.terminate()
-    assert pair.standby.wait(20) == 0
+    assert pair.standby.wait(PATIENCE) == 0
     pair.active.terminate()
-    assert pair.active.wait(20) == 0
+    assert pair.active.wait(PATIENCE) == 0

@@ -12,7 +12,7 @@ from tests.conftest import MakeUpstream
 from tests.emulator.client import Emulator
 from tests.support.cli import Orch, kill_group, write_config
 from tests.support.hosted_kills import SPEED
-from tests.support.process import Upstream, wait_until
+from tests.support.process import PATIENCE, Upstream, wait_until
 from tests.support.standby_home import HomePair, letters
 from tests.support.standby_hosted import HostedPair
 
@@ -139,7 +139,7 @@ def test_only_the_active_machine_answers_commands(pair: HomePair, run_orch: Orch
     following = run_orch.start("run", str(tmp_path / "job.yaml"), env=pair.env("a"))
     wait_until(lambda: "following it" in run_orch.output(following))
     pair.kill()
-    assert following.wait(30) == 2, "it does not become a daemon that knows of no replica"
+    assert following.wait(PATIENCE) == 2, "it does not become a daemon that knows of no replica"
     refused = run_orch("run", str(tmp_path / "job.yaml"), env=pair.env("a"))
     assert refused.returncode == 2
     assert "start `orch up --replica URL`" in refused.stderr

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import Orch, write_config
-from tests.support.process import Upstream, wait_until
+from tests.support.process import PATIENCE, Upstream, wait_until
 from tests.unit.test_documents_pictures import drawing, saved
 
 JOB = """\
@@ -172,7 +172,7 @@ def test_a_saved_file_is_tried_again(orch: Orch, tmp_path: Path) -> None:
     wait_until(lambda: orch.output(watch).count("waiting for a change") == 3)
     assert "How long is it?" in orch.output(watch)
     os.kill(watch.pid, signal.SIGINT)
-    assert watch.wait(30) == 130
+    assert watch.wait(PATIENCE) == 130
 
 
 def test_pictures_go_through_our_own_server_as_they_are(

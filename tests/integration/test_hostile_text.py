@@ -13,7 +13,7 @@ import pytest
 from orchestrator.cli import run
 from tests.support.cli import Orch
 from tests.support.everywhere import answer, command_lines, make_home
-from tests.support.process import wait_until
+from tests.support.process import PATIENCE, wait_until
 from tests.support.scripted import Scripted, scripted
 from tests.support.terminal import on_terminal
 
@@ -72,11 +72,11 @@ def test_rows_are_data_in_a_pipe_and_shown_on_a_terminal(home: Path, run_orch: O
 def test_the_daemon_and_the_server_tell_it_safely(home: Path, provider: Scripted, run_orch: Orch) -> None:
     env = {"ORCH_HOME": str(home), "ORCH_CONFIG": str(home / "orch.toml"), "CLOUD_KEY": "sk-x"}
     up = run_orch.start("up", env=env)
-    wait_until(lambda: "is up" in run_orch.output(up), 30)
+    wait_until(lambda: "is up" in run_orch.output(up))
     serve = run_orch.start("serve", "--upstream", provider.base_url, "--port", "0", env=env)
-    wait_until(lambda: "ready (m" in run_orch.output(serve), 30)
+    wait_until(lambda: "ready (m" in run_orch.output(serve))
     for process in (up, serve):
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
         assert ACTS.search(run_orch.output(process)) is None, run_orch.output(process)
     assert ACTS.search((home / "engine.log").read_text()) is None
