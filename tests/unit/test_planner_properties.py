@@ -216,6 +216,17 @@ def test_cases_in_which_more_time_did_hurt(options: list[Option], job: Open, hou
     assert sum(send.rows for send in looks[-1].sends if send.source == "dear") == dict(job.synchronous).get("dear", 0)
 
 
+@pytest.mark.parametrize("hours", [1.5, 6.0, 40.0])
+def test_rows_at_an_option_that_the_budget_does_not_cover_move(hours: float) -> None:
+    """Also if that option would do them in time."""
+    job = Open(waiting=500, synchronous=(("dear", 1000),))
+    look = replan(job, [CHEAP, DEAR], terms(hours, Decimal("1.2")), NOW)
+    assert {(send.source, send.backend): send.rows for send in look.sends} == {
+        (None, "cheap"): 500, ("dear", "cheap"): 1000,
+    }  # fmt: skip
+    assert look.chance >= 0.99
+
+
 def test_an_option_that_is_not_needed_and_may_fail_makes_no_plan_less_sure() -> None:
     job = Open(coming=4000, coming_at=COMING)
     alone, beside = (replan(job, options, terms(0.57, None), NOW) for options in ([CHEAP], [CHEAP, FAILS]))

@@ -217,10 +217,14 @@ def _surplus_to_batches(position: Position, board: _Board, found: Chosen | None)
 
 
 def _dear_to_cheaper(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
-    """Consider moving rows from dear options to cheaper ones with spare time."""
-    if found is None or not found.holds or found.candidate.sources != position.sources:
+    """Consider moving rows from dear options to cheaper ones with spare time.
+
+    If no plan fits the budget, the rows at dear options may be the reason.
+    """
+    if found is not None and (not found.holds or found.candidate.sources != position.sources):
         return found
-    room = board.ours.room(found.candidate.held, 0.0, len(board.held), sure=False)
+    held = board.held if found is None else found.candidate.held
+    room = board.ours.room(held, 0.0, len(board.held), sure=False)
     dear = [0] * len(board.held)
     for place, (sync, rows) in enumerate(zip(board.ours.sync_options, board.held, strict=True)):
         less_dear = zip(board.ours.sync_options, room, strict=True)
