@@ -22,6 +22,8 @@ OTHERS = {
     "get_col_spec", "missing_host_key", "_decode_stat", "resume_writing",
     # What a worker process does, named in a text.
     "main",
+    # Notebooks call it to show a value.
+    "_repr_html_",
     # logging calls it.
     "emit",
     # Whether a worker has been started shows in no other way.
