@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from orchestrator.core.wire import BatchStatus
-from orchestrator.policy.preflight import DirectAnswer
+
+if TYPE_CHECKING:
+    from orchestrator.policy.preflight import DirectAnswer
 
 SHARD_KEY = "orch_shard"
 """The metadata key of a batch for our own id."""

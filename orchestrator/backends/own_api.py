@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx2
 
 from orchestrator.backends import lenient
-from orchestrator.backends.openai_api import ApiAnswer, ApiRefusal
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal
 
 SILENT_SECONDS = 600.0
 """The server is on this machine: it may be busy for long, and is not cut off."""

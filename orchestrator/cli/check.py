@@ -36,7 +36,6 @@ from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec
 from orchestrator.settings.backends import (
-    AnthropicBackend,
     Backend,
     EnginesBackend,
     HostedBackend,
@@ -177,7 +176,7 @@ def _examine() -> Iterator[Found]:
                 yield from _examine_sync(name, backend, models)
                 yield from _examine_prices(name, prices_of(backend, config, now), models)
                 yield from _examine_dialects(name, backend, models)
-            case HostedBackend() | AnthropicBackend():
+            case HostedBackend():
                 yield from _examine_hosted(name, backend, config, models)
             case _:
                 assert_never(backend)
@@ -240,9 +239,7 @@ def _examine_replica(home: Home) -> Iterator[Found]:
         yield "replica", True, f"{status.url}, generation {status.generation}; this machine is the active one", 0
 
 
-def _examine_hosted(
-    name: str, backend: HostedBackend | AnthropicBackend, config: settings.Config, models: list[str]
-) -> Iterator[Found]:
+def _examine_hosted(name: str, backend: HostedBackend, config: settings.Config, models: list[str]) -> Iterator[Found]:
     try:
         profile = profile_for(backend)
         api = open_backend(name, backend)

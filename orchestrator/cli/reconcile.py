@@ -14,7 +14,7 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.shards import Shard
 from orchestrator.library.context import Context, opened, say_keys
-from orchestrator.settings.backends import AnthropicBackend, HostedBackend
+from orchestrator.settings.backends import HostedBackend
 
 
 @click.command()
@@ -47,9 +47,9 @@ def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> i
     return 0 if all(comparison.is_well for comparison in found) else 1
 
 
-def _chosen(context: Context, names: tuple[str, ...]) -> list[tuple[str, HostedBackend | AnthropicBackend]]:
+def _chosen(context: Context, names: tuple[str, ...]) -> list[tuple[str, HostedBackend]]:
     all_of_them = context.config.backends
-    hosted = {n: s for n, s in all_of_them.items() if isinstance(s, HostedBackend | AnthropicBackend)}
+    hosted = {n: s for n, s in all_of_them.items() if isinstance(s, HostedBackend)}
     for name in names:
         if name not in all_of_them:
             raise UsageError(f"there is no backend {name!r}", hint=f"known: {', '.join(hosted) or 'none'}")

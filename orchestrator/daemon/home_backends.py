@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.backends.open import key_of, limits_of
-from orchestrator.backends.profiles import PROFILES
+from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.core.clock import now
 from orchestrator.core.engines import start_seconds
 from orchestrator.core.errors import BackendError

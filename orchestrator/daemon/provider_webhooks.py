@@ -64,9 +64,9 @@ def secrets_of(config: Config, environ: Mapping[str, str] = os.environ) -> dict[
     Raises UsageError if no backend has one, or if its variable is not set; never shows a secret.
     """
     named = {
-        name: backend.webhook_secret_env
+        name: variable
         for name, backend in config.backends.items()
-        if isinstance(backend, HostedBackend) and backend.webhook_secret_env is not None
+        if isinstance(backend, HostedBackend) and (variable := backend.webhook_secret_variable) is not None
     }
     if not named:
         raise UsageError(

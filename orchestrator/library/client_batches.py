@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.core.errors import UsageError
-from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.backends import HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
 
 _URLS = {
@@ -37,7 +37,7 @@ def backend_at(config: Config, address: str) -> str:
         match backend:
             case LocalBackend():
                 there: tuple[str, ...] = backend.upstreams
-            case HostedBackend() | SyncBackend() | AnthropicBackend():
+            case HostedBackend() | SyncBackend():
                 there = (backend.base_url,)
             case _:
                 there = ()

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.backends import Backend
 from orchestrator.backends.open import limits_of, open_backend, profile_for
-from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job

@@ -9,7 +9,7 @@ from typing import assert_never
 import msgspec
 from msgspec import Struct
 
-from orchestrator.backends.open import profile_for
+from orchestrator.backends.package import package_of, rules_for
 from orchestrator.core.model import Job, JobKind
 from orchestrator.policy.dialect import (
     ANTHROPIC_CHAT,
@@ -23,7 +23,6 @@ from orchestrator.policy.dialect import (
 )
 from orchestrator.policy.endpoints import RESPONSES, fixed_fields, url_of
 from orchestrator.settings.backends import (
-    AnthropicBackend,
     Backend,
     DialectRule,
     EnginesBackend,
@@ -36,7 +35,6 @@ from orchestrator.settings.model_lists import rung_of
 from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.settings.task_spec import Task
 
-UNNAMED = "other"
 Refused = Callable[[str, str, str], Collection[str]]
 """Returns the fields that a backend has refused, by its name, a model's name there, and the endpoint."""
 
@@ -48,21 +46,20 @@ def nothing_refused(backend: str, model: str, endpoint: str) -> Collection[str]:
 
 def recipient_of(backend: Backend) -> Recipient:
     """Return a backend as the dialect sees it."""
-    return Recipient(_provider(backend), _structured(backend.structured), tuple(map(_own, backend.dialect)))
+    provider = _provider(backend)
+    own = tuple(map(_own, backend.dialect))
+    return Recipient(provider, _structured(backend.structured), own, rules_for(provider))
 
 
 def _provider(backend: Backend) -> str:
     match backend:
         case LocalBackend() | EnginesBackend() | RayBackend():
             return "local"
-        case AnthropicBackend():
-            return "anthropic"
         case SyncBackend():
             found = provider_at(backend.base_url, backend.provider)
             return ANTHROPIC_CHAT if found == "anthropic" else found
         case HostedBackend():
-            known = profile_for(backend).name
-            return provider_at(backend.base_url, backend.provider) if known == UNNAMED else known
+            return package_of(backend).recipient(backend)
         case _:
             assert_never(backend)
 

@@ -9,9 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
-    Tag,
     field_validator,
     model_validator,
 )
@@ -19,9 +17,8 @@ from pydantic import (
 from orchestrator.core import durations
 from orchestrator.core.addresses import is_http_url
 from orchestrator.core.hours import Hours
-from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings.amounts import engine_counts, gpu_numbers, hours_of, length, memory_bytes
-from orchestrator.settings.strict import ProfileName, Strict, VariableName
+from orchestrator.settings.strict import Strict, VariableName
 
 StructuredOutput = Literal["json_schema", "json_object", "none"]
 """Ways to ask a server for JSON: by a schema, as any JSON, or in the prompt alone."""
@@ -330,66 +327,38 @@ class SyncBackend(OwnServer):
         return url_of(value, "https://api.openai.com/v1")
 
 
-class _Provider(_AnyBackend):
-    """A provider's Batch API. While a call waits up to `request_timeout` seconds, no other job continues."""
+class HostedBackend(_AnyBackend):
+    """A provider's Batch API. Each package of a hosted backend has subclasses with its kinds.
 
+    While a call waits up to `request_timeout` seconds, no other job continues.
+    """
+
+    kind: str
+    base_url: str
     api_key_env: VariableName
     request_timeout: Wait = 120.0
     preflight: bool = Field(True, description="ask one row first where a model has never answered such requests")
 
-
-class HostedBackend(_Provider):
-    """A provider's Batch API that speaks OpenAI's protocol.
-
-    `profile` names the provider's profile (see `backends.profiles`), by default taken from the address.
-    """
-
-    kind: Literal["openai", "azure"]
-    base_url: str = "https://api.openai.com/v1"
-    profile: ProfileName | None = None
-    provider: str | None = None
-    organization: str | None = None
-    project: str | None = None
-    windows: tuple[str, ...] | None = None
-    discount: Decimal | None = Field(None, ge=0, lt=1, description="0.5 is half price; where the table has none")
-    webhook_secret_env: VariableName | None = None
-
     @field_validator("base_url")
     @classmethod
     def _is_a_url(cls, value: str) -> str:
-        return url_of(value, "https://api.openai.com/v1")
+        return url_of(value, cls.model_fields["base_url"].default)
 
-    @field_validator("windows")
-    @classmethod
-    def _are_windows(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for window in value or ():
-            window_seconds(window)
-        return value
+    @property
+    def webhook_secret_variable(self) -> str | None:
+        """The variable that holds the secret of its webhooks; None if it sends none."""
+        return None
 
-    @model_validator(mode="after")
-    def _azure_has_an_address(self) -> HostedBackend:
-        if self.kind == "azure" and "base_url" not in self.model_fields_set:
-            raise ValueError('an azure backend needs `base_url = "https://RESOURCE.openai.azure.com/openai/v1/"`')
-        return self
-
-
-class AnthropicBackend(_Provider):
-    """Anthropic's Message Batches. `max_tokens` is for rows without one, because the API requires it."""
-
-    kind: Literal["anthropic"]
-    base_url: str = "https://api.anthropic.com"
-    max_tokens: int = Field(4096, ge=1, le=MAX_TOKENS)
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_a_url(cls, value: str) -> str:
-        return url_of(value, "https://api.anthropic.com")
+    @property
+    def has_sync_api(self) -> bool:
+        """True if a backend of kind `sync` may have the same address and key."""
+        return False
 
 
 OwnBackend = LocalBackend | EnginesBackend | RayBackend | SyncBackend
 
 
-Backend = LocalBackend | EnginesBackend | RayBackend | SyncBackend | HostedBackend | AnthropicBackend
+Backend = LocalBackend | EnginesBackend | RayBackend | SyncBackend | HostedBackend
 
 
 def window_seconds(text: str) -> int:
@@ -406,25 +375,3 @@ def url_of(text: str, example: str) -> str:
     if parts.username or parts.password:
         raise ValueError("a URL may not carry a password; name the key's variable in api_key_env")
     return text.rstrip("/")
-
-
-def _kind(data: Any) -> str:
-    kind = data.get("kind", "local") if isinstance(data, dict) else getattr(data, "kind", "local")
-    return f"({kind})"
-
-
-# The brackets keep tags distinct from the keys of a file (see `located`).
-AnyBackend = Annotated[
-    Annotated[LocalBackend, Tag("(local)")]
-    | Annotated[EnginesBackend, Tag("(engines)")]
-    | Annotated[RayBackend, Tag("(ray)")]
-    | Annotated[SyncBackend, Tag("(sync)")]
-    | Annotated[HostedBackend, Tag("(openai)")]
-    | Annotated[HostedBackend, Tag("(azure)")]
-    | Annotated[AnthropicBackend, Tag("(anthropic)")],
-    Discriminator(
-        _kind,
-        custom_error_type="unknown_kind",
-        custom_error_message="kind must be one of local, engines, ray, openai, azure, anthropic, sync",
-    ),
-]

@@ -23,8 +23,8 @@ from pydantic import (
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.zones import zone_of
+from orchestrator.settings.backend_kinds import AnyBackend
 from orchestrator.settings.backends import (
-    AnyBackend,
     Backend,
     Count,
     Dollars,

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from orchestrator.core.durations import seconds_of
+from orchestrator.settings.backend_packages import hosted_kinds
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 """Pattern of names of jobs, tasks and models."""
@@ -65,9 +66,9 @@ KINDS: Mapping[str, str] = {
     "ollama": '"local"', "llama.cpp": '"local"', "sglang": '"local"', "hosted": '"openai"',
     "azure_openai": '"azure"', "azure-openai": '"azure"', "groq": '"openai" with a `base_url`',
     "mistral": '"openai" with a `base_url`', "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
-    **{kind: f'"{kind}"' for kind in ("local", "engines", "ray", "openai", "azure", "anthropic", "sync")},
+    **{kind: f'"{kind}"' for kind in ("local", "engines", "ray", "sync")},
 }  # fmt: skip
-"""The kind of backend that a word stands for."""
+"""The kind of backend that a word stands for, beside the kinds of hosted backends."""
 
 
 _SHAPES: Mapping[str, str] = {
@@ -157,7 +158,8 @@ def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: b
 def of_kind(table: Any) -> str | None:
     """Return a cure for the `kind` of a backend that is not one."""
     said = str(table.get("kind", "")).lower() if isinstance(table, dict) else ""
-    meant = KINDS.get(said) or next(iter(get_close_matches(said, set(KINDS.values()), 1)), None)
+    kinds = {**KINDS, **{kind: f'"{kind}"' for kind in hosted_kinds()}}
+    meant = kinds.get(said) or next(iter(get_close_matches(said, set(kinds.values()), 1)), None)
     return meant and f"did you mean {meant}?"
 
 

@@ -1,9 +1,8 @@
-"""What the tables of orch.toml share: their base class, names of variables and profiles, and models of an alias."""
+"""What the tables of orch.toml share: their base class, names of variables, and models of an alias."""
 
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
@@ -31,21 +30,6 @@ def _named(text: str) -> str:
 
 VariableName = Annotated[str, AfterValidator(_named)]
 """The name of an environment variable that holds a secret."""
-
-PROFILE_NAMES = ("openai", "azure", "groq", "doubleword", "parasail", "nebius", "deepinfra", "orch", "other")
-"""Names of the profiles in `backends.profiles`."""
-
-
-def _is_a_profile(name: str) -> str:
-    if name not in PROFILE_NAMES:
-        near = get_close_matches(name.lower(), PROFILE_NAMES, 1)
-        cure = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PROFILE_NAMES)}"
-        raise ValueError(f"is not a known profile; {cure}")
-    return name
-
-
-ProfileName = Annotated[str, AfterValidator(_is_a_profile)]
-"""The name of a provider's profile."""
 
 
 def _form(value: Any) -> str | None:

@@ -25,10 +25,10 @@ from orchestrator.backends import (
     Intent,
     RemoteBatch,
     Sighting,
-    inline,
     line_digest,
 )
-from orchestrator.backends.anthropic import UNDECIDED, AnthropicBatches
+from orchestrator.backends.anthropic import inline
+from orchestrator.backends.anthropic.batches import UNDECIDED, AnthropicBatches
 from orchestrator.backends.files import split_lines
 from orchestrator.core.errors import BackendRefused, InputError, JobFilesError, Uncertain
 from orchestrator.core.wire import BatchStatus
@@ -440,7 +440,7 @@ def test_batches_of_ours_tell_by_how_much_its_clock_is_off(provider: Emulator, d
 def test_ours_is_found_among_others_over_pages(
     provider: Emulator, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.backends.anthropic.PAGE", 2)
+    monkeypatch.setattr("orchestrator.backends.anthropic.batches.PAGE", 2)
     intent = wanted(provider, 1)
     made = {shard: desk.send(["a"], shard) for shard in [f"contracts-1.00{number}" for number in range(1, 6)]}
     provider.clock.advance(HOUR)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import DoctorCheck, Intent, Sighting, inline
-from orchestrator.backends.anthropic import UNREAD
+from orchestrator.backends import DoctorCheck, Intent, Sighting
+from orchestrator.backends.anthropic import inline
+from orchestrator.backends.anthropic.batches import UNREAD
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,

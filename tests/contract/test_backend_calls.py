@@ -13,10 +13,11 @@ import openai
 import pytest
 
 from orchestrator.backends import BatchOrder, calls
+from orchestrator.backends.anthropic.settings import AnthropicBackend
 from orchestrator.backends.open import open_backend
-from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.openai.settings import OpenAIBackend
 from orchestrator.core.errors import BackendError, NotSent, Uncertain
-from orchestrator.settings.backends import AnthropicBackend, HostedBackend
 from tests.emulator.client import Emulator
 from tests.support.batchapi import CHAT, jsonl, row
 from tests.support.scripted import Answer, Asked, scripted
@@ -111,7 +112,7 @@ def test_a_transfer_goes_on_as_long_as_its_bytes_flow(emulator: Emulator, client
 @pytest.fixture
 def backend(emulator: Emulator, tmp_path: Path) -> Iterator[OpenAIBatches]:
     emulator.reset()
-    settings = HostedBackend(kind="openai", base_url=emulator.url_openai, profile="openai", api_key_env="KEY")
+    settings = OpenAIBackend(kind="openai", base_url=emulator.url_openai, profile="openai", api_key_env="KEY")
     found = open_backend("cloud", settings, {"KEY": KEY})
     assert isinstance(found, OpenAIBatches)
     yield found
@@ -164,7 +165,7 @@ def test_no_key_goes_along_to_another_host() -> None:
             )
             cloud = open_backend(
                 "cloud",
-                HostedBackend(kind="openai", base_url=provider.base_url, api_key_env="KEY"),
+                OpenAIBackend(kind="openai", base_url=provider.base_url, api_key_env="KEY"),
                 {"KEY": KEY},
             )
             for api in (claude, cloud):

@@ -13,11 +13,11 @@ from typing import Any
 import openai
 import pytest
 
-from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
-from orchestrator.backends.openai import OpenAIBatches
-from orchestrator.backends.openai_sdk import SdkAPI
+from orchestrator.backends import BatchOrder, Intent, RemoteBatch
+from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.openai.profiles import PROFILES
+from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.own_api import over_unix_socket
-from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendRefused
 from orchestrator.server.host import ServerThread
@@ -161,15 +161,6 @@ def test_a_batch_is_cancelled_and_what_it_has_is_there(provider: Provider, tmp_p
     assert {line["custom_id"] for line in told} <= {"slow", "b"}
 
 
-def test_cancelling_what_is_over_already_is_no_error(provider: Provider, tmp_path: Path, shard: str) -> None:
-    batch = made(provider, tmp_path, shard, [row("a")])
-    provider.ended(batch)
-    provider.backend.cancel(batch.id)
-    found = provider.backend.retrieve(batch.id)
-    assert found is not None
-    assert found.status == "completed"
-
-
 def test_a_file_that_cannot_be_a_batch_is_told_line_by_line(provider: Provider, tmp_path: Path, shard: str) -> None:
     end = provider.ended(made(provider, tmp_path, shard, [row("a"), row("a"), row("b", stream=True)]))
     assert end.status == "failed"
@@ -192,18 +183,6 @@ def test_files_are_listed_and_forgotten(provider: Provider, tmp_path: Path, shar
         provider.backend.download(file_id, tmp_path / "gone", path)
     assert refused.value.status == 404
     assert not (tmp_path / "gone").exists()
-
-
-def test_a_batch_that_was_never_there_is_not_known(provider: Provider) -> None:
-    assert provider.backend.retrieve("batch_none") is None
-    assert provider.backend.listed("batch_none", provider.now()) == Sighting()
-
-
-def test_a_batch_is_found_in_the_list_by_its_id(provider: Provider, tmp_path: Path, shard: str) -> None:
-    batch = made(provider, tmp_path, shard, [row("a")])
-    seen = provider.backend.listed(batch.id, provider.now()).batch
-    assert seen is not None
-    assert (seen.id, seen.shard) == (batch.id, shard)
 
 
 def test_the_size_of_a_file_is_told(provider: Provider, tmp_path: Path, shard: str) -> None:

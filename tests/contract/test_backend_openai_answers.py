@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
-from orchestrator.backends.openai import FIND_PAGES, OpenAIBatches
+from orchestrator.backends.openai.batches import FIND_PAGES, OpenAIBatches
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, OrchError
 from orchestrator.core.wire import BatchStatus
 from tests.support.hosted import CHAT, NOW, ORDER, answering, batch, error, outcome

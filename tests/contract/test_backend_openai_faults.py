@@ -11,9 +11,9 @@ import openai
 import pytest
 
 from orchestrator.backends import BatchOrder, Intent
-from orchestrator.backends.openai import OpenAIBatches
-from orchestrator.backends.openai_sdk import SdkAPI
-from orchestrator.backends.profiles import PROFILES
+from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.openai.profiles import PROFILES
+from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.core.errors import BackendError, Uncertain
 from tests.emulator.client import Emulator
 from tests.support.batchapi import CHAT, jsonl, row

@@ -11,18 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from orchestrator.backends.anthropic import PROFILE as ANTHROPIC
+from orchestrator.backends.anthropic.settings import AnthropicBackend
 from orchestrator.backends.open import limits_of, open_backend, profile_for
-from orchestrator.backends.profiles import ANTHROPIC, PROFILES, Profile, profile_of, window_for
+from orchestrator.backends.openai.profiles import PROFILES, profile_of
+from orchestrator.backends.openai.settings import OpenAIBackend
+from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.core.durations import window_seconds as served_seconds
 from orchestrator.core.errors import UsageError
-from orchestrator.settings.backends import AnthropicBackend, HostedBackend, window_seconds
+from orchestrator.settings.backends import window_seconds
 from tests.support.scripted import Answer, scripted
 
 DAY = 86_400
 
 
-def hosted(**fields: Any) -> HostedBackend:
-    return HostedBackend.model_validate({"kind": "openai", "api_key_env": "THE_KEY", **fields})
+def hosted(**fields: Any) -> OpenAIBackend:
+    return OpenAIBackend.model_validate({"kind": "openai", "api_key_env": "THE_KEY", **fields})
 
 
 def claude(**fields: Any) -> AnthropicBackend:
@@ -117,7 +121,7 @@ def test_the_order_of_windows_in_orch_toml_does_not_matter(windows: list[str], l
 
 
 @pytest.mark.parametrize("settings", [hosted(), claude()], ids=["openai", "anthropic"])
-def test_a_key_that_is_not_there_is_named_by_its_variable(settings: HostedBackend | AnthropicBackend) -> None:
+def test_a_key_that_is_not_there_is_named_by_its_variable(settings: OpenAIBackend | AnthropicBackend) -> None:
     for environ in ({}, {"THE_KEY": ""}, {"THE_KEY": " \n"}):
         with pytest.raises(UsageError, match="THE_KEY is not set; it must hold the key of backend cloud"):
             open_backend("cloud", settings, environ)

@@ -13,8 +13,8 @@ import httpx2
 import openai
 import pytest
 
-from orchestrator.backends.openai import OpenAIBatches
-from orchestrator.backends.openai_sdk import SdkAPI
+from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.own_api import OwnAPI
 from orchestrator.core.errors import OrchError
 from tests.support.hosted import ORDER, batch, error

@@ -14,7 +14,7 @@ import genai_prices
 import msgspec
 import pytest
 
-from orchestrator.backends.anthropic_results import _FINISHES, completion
+from orchestrator.backends.anthropic.results import _FINISHES, completion
 from orchestrator.core.answers import AnswerHead, read_answer
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import Price, Usage

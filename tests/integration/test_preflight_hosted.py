@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.core.model import Job
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl

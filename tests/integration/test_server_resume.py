@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.core.errors import StorageError
 from orchestrator.core.wire import BatchStatus

@@ -11,7 +11,7 @@ from typing import Any
 import anthropic
 
 from orchestrator.backends import BatchOrder, RemoteBatch
-from orchestrator.backends.anthropic import AnthropicBatches
+from orchestrator.backends.anthropic.batches import AnthropicBatches
 from tests.support.plain_http import for_anthropic
 
 CHAT = "/v1/chat/completions"

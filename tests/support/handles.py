@@ -6,7 +6,8 @@ from decimal import Decimal
 from typing import Any, cast
 
 from orchestrator.backends import Backend
-from orchestrator.backends.profiles import PROFILES, BatchLimits
+from orchestrator.backends.openai.profiles import PROFILES
+from orchestrator.backends.profiles import BatchLimits
 from orchestrator.core.model import Outcome, Price, Usage
 from orchestrator.pipeline.backend_handles import BackendHandle
 

@@ -11,9 +11,9 @@ import openai
 import pytest
 
 from orchestrator.backends import BatchOrder
-from orchestrator.backends.openai import OpenAIBatches
-from orchestrator.backends.openai_sdk import SdkAPI
-from orchestrator.backends.profiles import PROFILES
+from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.openai.profiles import PROFILES
+from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.core.errors import OrchError
 from tests.support.plain_http import for_openai
 from tests.support.scripted import Answer, Asked, Scripted, scripted

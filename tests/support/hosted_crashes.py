@@ -19,10 +19,12 @@ from typing import Any
 import anthropic
 import openai
 
-from orchestrator.backends.anthropic import AnthropicBatches
+from orchestrator.backends.anthropic.batches import AnthropicBatches
+from orchestrator.backends.anthropic.settings import AnthropicBackend as AnthropicSettings
 from orchestrator.backends.open import limits_of, profile_for
-from orchestrator.backends.openai import OpenAIBatches
-from orchestrator.backends.openai_sdk import SdkAPI
+from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.openai.sdk import SdkAPI
+from orchestrator.backends.openai.settings import OpenAIBackend
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline import Pipeline
@@ -31,8 +33,7 @@ from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.plan.prices import prices_of
-from orchestrator.settings.backends import AnthropicBackend as AnthropicSettings
-from orchestrator.settings.backends import Backend, HostedBackend
+from orchestrator.settings.backends import Backend
 from orchestrator.settings.config import Config, ModelPrice, RateSettings
 from orchestrator.settings.config import Report as ReportSettings
 from orchestrator.settings.discovery import Place
@@ -143,14 +144,14 @@ class Providers:
             case "claude":
                 return AnthropicSettings(kind="anthropic", base_url=self.emulator.url_anthropic, **common)
             case "azure":
-                return HostedBackend(kind="azure", base_url=self.emulator.url_azure, **common)
+                return OpenAIBackend(kind="azure", base_url=self.emulator.url_azure, **common)
             case _:
-                return HostedBackend(kind="openai", base_url=self.emulator.url_openai, profile="openai", **common)
+                return OpenAIBackend(kind="openai", base_url=self.emulator.url_openai, profile="openai", **common)
 
     def backend(self, name: str, settings: Backend) -> Any:
         if isinstance(settings, AnthropicSettings):
             return AnthropicBatches(name, self.claude, settings.max_tokens)
-        assert isinstance(settings, HostedBackend)
+        assert isinstance(settings, OpenAIBackend)
         return OpenAIBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
 
 
@@ -266,7 +267,7 @@ class Run:
 
     def _handle(self, name: str) -> BackendHandle:
         settings = self._config.backends[name]
-        assert isinstance(settings, HostedBackend | AnthropicSettings)
+        assert isinstance(settings, OpenAIBackend | AnthropicSettings)
         profile = profile_for(settings)
         return BackendHandle(
             name=name,

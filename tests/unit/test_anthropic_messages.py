@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import completion_create_params
 
-from orchestrator.backends.anthropic_messages import takes_sampling, translate
-from orchestrator.backends.anthropic_results import completion
+from orchestrator.backends.anthropic.messages import takes_sampling, translate
+from orchestrator.backends.anthropic.results import completion
 from orchestrator.core.errors import InputError
 
 Json = dict[str, Any]

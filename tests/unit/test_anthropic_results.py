@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.backends.anthropic_results import completion, refused_line, result_line
+from orchestrator.backends.anthropic.results import completion, refused_line, result_line
 from orchestrator.core.errors import InputError
 
 Json = dict[str, Any]

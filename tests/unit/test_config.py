@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.errors import InputError
 from orchestrator.settings import config
 from orchestrator.settings.backends import RayBackend
 from orchestrator.settings.config import RateSettings
 from orchestrator.settings.discovery import Place, find_file, locate
-from orchestrator.settings.strict import PROFILE_NAMES
 
 LOCAL = '[backends.gpu]\nupstreams = ["http://127.0.0.1:8000/v1/"]\nidle = true\n'
 
@@ -388,7 +386,3 @@ def test_a_secret_in_the_place_of_a_name_is_not_repeated(tmp_path: Path, table: 
         with pytest.raises(InputError, match="is not the name of an environment variable") as raised:
             loaded(tmp_path, table.format(secret))
         assert not secret or secret not in str(raised.value)
-
-
-def test_every_profile_has_a_name_that_the_settings_know() -> None:
-    assert set(PROFILE_NAMES) == set(PROFILES)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.backends.anthropic_results import completion
+from orchestrator.backends.anthropic.results import completion
 from orchestrator.core.model import Outcome, RequestState, Span
 from orchestrator.core.wire import ResultLine
 from orchestrator.policy import results

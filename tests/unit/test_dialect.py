@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from openai.types import AllModels, ChatModel
 from pydantic import TypeAdapter
 
+from orchestrator.backends.package import rules_for
 from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.policy.dialect import (
     Dialect,
@@ -45,7 +46,7 @@ def format_of(schema: Any) -> dict[str, Any]:
 
 
 def at(provider: str, model: str, endpoint: str = CHAT, refused: frozenset[str] = frozenset()) -> Dialect:
-    return dialect_of(Recipient(provider), model, endpoint, refused)
+    return dialect_of(Recipient(provider, table=rules_for(provider)), model, endpoint, refused)
 
 
 def sent(dialect: Dialect, drop: bool = False, **fields: Any) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any, get_args
 import pytest
 from openai.types.shared import AllModels
 
-from orchestrator.backends.anthropic_messages import translate
+from orchestrator.backends.anthropic.messages import translate
+from orchestrator.backends.package import rules_for
 from orchestrator.policy.dialect import Recipient, dialect_of
 from tests.emulator.refusals import refusal_of
 
@@ -76,7 +77,7 @@ CASES = [
 @pytest.mark.parametrize(("provider", "model", "endpoint"), CASES)
 def test_what_the_dialect_lets_pass_is_taken(provider: str, model: str, endpoint: str) -> None:
     settings = [*SETTINGS, *_pairs(THINKING)] if provider == "anthropic" else SETTINGS
-    dialect = dialect_of(Recipient(provider), model, endpoint)
+    dialect = dialect_of(Recipient(provider, table=rules_for(provider)), model, endpoint)
     for setting in [{}] if endpoint == EMBEDDINGS else settings:
         body = _body(model, endpoint, setting)
         losses = dialect.losses(body)

@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletionUserMessageParam
 from PIL import Image, ImageDraw
 from pydantic import TypeAdapter
 
-from orchestrator.backends.anthropic_messages import translate
+from orchestrator.backends.anthropic.messages import translate
 from orchestrator.core import tokens
 from orchestrator.core.errors import InputError
 from orchestrator.documents import (

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends import anthropic_read, lenient
-from orchestrator.backends.openai_read import remote_batch, remote_file
+from orchestrator.backends import lenient
+from orchestrator.backends.anthropic import read as anthropic_read
+from orchestrator.backends.openai.read import remote_batch, remote_file
 from orchestrator.core.wire import BatchStatus
 
 ANYTHING = st.recursive(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.backends.anthropic_results import completion
+from orchestrator.backends.anthropic.results import completion
 from orchestrator.core.answers import answer_tokens
 from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
 from orchestrator.core.wire import ResultLine

@@ -35,7 +35,7 @@ from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.reports.requests_and_answers import exchange_at
-from orchestrator.settings.backends import AnthropicBackend, Backend, HostedBackend, SyncBackend
+from orchestrator.settings.backends import Backend, HostedBackend, SyncBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import rung_of
@@ -152,7 +152,7 @@ class TraceReader:
 
 def served_by(backend: Backend, settings: Config, now: Callable[[], datetime]) -> ServedBy:
     """Return who serves a backend. A user's own upstream counts as a vLLM server."""
-    if not isinstance(backend, SyncBackend | HostedBackend | AnthropicBackend):
+    if not isinstance(backend, SyncBackend | HostedBackend):
         return ServedBy("vllm")
     parts = urlsplit(backend.base_url)
     known: str | None = getattr(prices_of(backend, settings, now), "provider", None)

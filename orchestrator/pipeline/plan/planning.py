@@ -40,7 +40,7 @@ from orchestrator.policy.planner import (
 )
 from orchestrator.policy.planner.job_orders import locate_rows, returning_rows, to_reroute
 from orchestrator.policy.preflight import FEW_ROWS
-from orchestrator.settings.backends import AnthropicBackend, HostedBackend, OwnServer, TimedBackend
+from orchestrator.settings.backends import HostedBackend, OwnServer, TimedBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import RungStanding
@@ -53,7 +53,7 @@ def first_rows(store: Store, config: Config, job: Job, routes: Sequence[Route], 
     """Yield the rows asked first if a plan takes these routes, with the most that each costs."""
     for route in routes if is_wanted(job) else ():
         backend = config.backends[route.backend]
-        if route.rows <= FEW_ROWS or not isinstance(backend, HostedBackend | AnthropicBackend):
+        if route.rows <= FEW_ROWS or not isinstance(backend, HostedBackend):
             continue
         if not (backend.preflight and profile_for(backend).asks_directly):
             continue

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.backends.open import profile_for
-from orchestrator.backends.profiles import profile_of
+from orchestrator.backends.openai.profiles import profile_of
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.model import Outcome, Price, Usage
 from orchestrator.core.money import per_hour
@@ -26,7 +26,6 @@ from orchestrator.policy.pricing import PriceOverride, Tier
 from orchestrator.policy.token_rates import TokenRates
 from orchestrator.settings import config
 from orchestrator.settings.backends import (
-    AnthropicBackend,
     Backend,
     EnginesBackend,
     HostedBackend,
@@ -152,7 +151,7 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
             tier = pricing.TIERS[backend.service_tier or "default"]
             provider = backend.provider or profile.provider or priced_as(backend.base_url)
             return ByToken(provider, tier, profile.discount, overrides, now)
-        case HostedBackend() | AnthropicBackend():
+        case HostedBackend():
             known = profile_for(backend)
             return ByToken(known.provider, Tier.BATCH, known.discount, overrides, now)
         case _:

@@ -18,7 +18,6 @@ from orchestrator.core.model import Job
 from orchestrator.core.sanitize import shortened
 from orchestrator.pipeline.plan.routes import asked_models, objections
 from orchestrator.settings.backends import (
-    AnthropicBackend,
     Backend,
     EnginesBackend,
     HostedBackend,
@@ -66,7 +65,7 @@ def _problem(name: str, backend: Backend, models: list[str]) -> str | None:
             return _of_upstreams(name, backend.upstreams, backend.api_key_env, models, "is vLLM running? ")
         case SyncBackend():
             return _of_upstreams(name, (backend.base_url,), backend.api_key_env, models, "")
-        case HostedBackend() | AnthropicBackend():
+        case HostedBackend():
             return _of_provider(name, backend, models)
         case EnginesBackend() | RayBackend():
             return None  # its engines start when there are rows
@@ -117,7 +116,7 @@ def _lacks(models: list[str]) -> str | None:
     return f"{names}: the {are} not in its list of models; see `orch doctor`"
 
 
-def _of_provider(name: str, backend: HostedBackend | AnthropicBackend, models: list[str]) -> str | None:
+def _of_provider(name: str, backend: HostedBackend, models: list[str]) -> str | None:
     try:
         api = open_backend(name, backend.model_copy(update={"request_timeout": LOOK_SECONDS}))
     except OrchError as error:

@@ -20,7 +20,6 @@ from orchestrator.policy.endpoints import url_of
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import Option
 from orchestrator.settings.backends import (
-    AnthropicBackend,
     EnginesBackend,
     HostedBackend,
     LocalBackend,
@@ -215,7 +214,7 @@ def _candidate(
             price = "each engine by the hour"
         case SyncBackend():
             price = f"{backend.service_tier or 'realtime'} price"
-        case HostedBackend() | AnthropicBackend():
+        case HostedBackend():
             price = "batch price"
             urls = profile_for(backend).endpoints
         case _:

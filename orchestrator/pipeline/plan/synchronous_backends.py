@@ -67,7 +67,7 @@ def _problem(name: str, url: str, key_env: str | None) -> str | None:
 def _hint(config: Config) -> str | None:
     """Suggest an orch.toml entry for the synchronous API of the first provider that has one."""
     for backend in config.backends.values():
-        if isinstance(backend, HostedBackend) and backend.kind == "openai":
+        if isinstance(backend, HostedBackend) and backend.has_sync_api:
             return (
                 'add to orch.toml:\n  [backends.now]\n  kind = "sync"\n'
                 f'  base_url = "{backend.base_url}"\n  api_key_env = "{backend.api_key_env}"\n'

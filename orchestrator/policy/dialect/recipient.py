@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -61,12 +62,30 @@ class OwnRule(Struct, frozen=True):
         return fnmatchcase(model, self.models)
 
 
+class TableLine(Protocol):
+    """A line of the tables, such as `TableRule`."""
+
+    @property
+    def change(self) -> Any:
+        """What the line does to a draft."""
+
+    def holds_for(self, provider: str, model: str) -> bool:
+        """Return True if the line is about a model at a provider."""
+
+    def apply(self, draft: Any) -> None:
+        """Apply the change to a draft."""
+
+
 class Recipient(Struct, frozen=True):
-    """A backend as the dialect sees it: provider, way to ask for JSON (None: the default), and the user's rules."""
+    """A backend as the dialect sees it: provider, way to ask for JSON (None: the default), and the user's rules.
+
+    `table` has the lines of the backend's own package; those of policy hold without it.
+    """
 
     provider: str = OTHER
     structured: Structured | None = None
     rules: tuple[OwnRule, ...] = ()
+    table: tuple[TableLine, ...] = ()
 
 
 UNKNOWN = Recipient()

@@ -9,8 +9,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.errors import InputError
-from orchestrator.policy.dialect.anthropic_schemas import fit_schema, is_taken
 from orchestrator.policy.dialect.draft import Draft, Messages, named
 from orchestrator.policy.dialect.recipient import LOCAL, Structured
 from orchestrator.policy.dialect.rules import RESPONSES
@@ -95,21 +93,6 @@ def ask_loosely(draft: Draft) -> None:
     asked = schema_of(draft)
     if asked is not None:
         draft.fields[FIELD] = {"type": "json_schema", "json_schema": {**asked, "strict": False}}
-
-
-def ask_anthropic(draft: Draft) -> None:
-    """Convert the schema for Anthropic. Without such a form, the prompt asks for it."""
-    asked = schema_of(draft)
-    if asked is None:
-        return
-    try:
-        schema = fit_schema(asked["schema"], FIELD)
-    except InputError:
-        schema = {}
-    if not schema or not is_taken(schema):
-        ask_in_prompt(draft)
-        return
-    draft.fields[FIELD] = {"type": "json_schema", "json_schema": {**asked, "schema": schema}}
 
 
 def _is_object(schema: Mapping[str, Any]) -> bool:

@@ -7,7 +7,6 @@ orch recorded. A name like `owner/repo#1` is an issue on GitHub. Rules apply in 
 from __future__ import annotations
 
 from orchestrator.policy.dialect import openai_rules as openai
-from orchestrator.policy.dialect.anthropic_rules import ANTHROPIC_RULES
 from orchestrator.policy.dialect.draft import system_into_question
 from orchestrator.policy.dialect.rules import (
     CHAT,
@@ -374,4 +373,4 @@ _OTHER_RULES = (
     ),
 )
 
-RULES = _OPENAI_RULES + ANTHROPIC_RULES + _OTHER_RULES
+RULES = _OPENAI_RULES + _OTHER_RULES

@@ -16,7 +16,7 @@ from orchestrator.core.wire import NO_BODY
 from orchestrator.policy.dialect import structured
 from orchestrator.policy.dialect.draft import Draft, Loss, Messages, system_into_question
 from orchestrator.policy.dialect.openai_rules import to_responses
-from orchestrator.policy.dialect.recipient import OwnRule, Recipient, Structured
+from orchestrator.policy.dialect.recipient import OwnRule, Recipient, Structured, TableLine
 from orchestrator.policy.dialect.rules import CHAT, EMBEDDINGS, RESPONSES, Bounded, NotAbove, NotTaken, Renamed
 from orchestrator.policy.dialect.tables import RULES
 
@@ -75,7 +75,8 @@ class Dialect:
         self._refused = refused
         self._own = [rule for rule in recipient.rules if rule.holds_for(name)]
         self._like = next((rule.like for rule in self._own if rule.like is not None), name)
-        self._rules = [rule for rule in RULES if rule.holds_for(recipient.provider, self._like)]
+        table: tuple[TableLine, ...] = (*RULES, *recipient.table)
+        self._rules = [rule for rule in table if rule.holds_for(recipient.provider, self._like)]
         self._is_plain = not (self._own or self._rules or refused or recipient.structured)
         self._model = msgspec.Raw(_encode(name))
         self._conversions: dict[tuple[bool, bool, bytes], _Conversion] = {}

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions as Anthropic's Messages. Pure; `anthropic_results` translates back.
+"""OpenAI's chat completions as Anthropic's Messages. Pure; `results` translates back.
 
 Fields without a counterpart are named, never dropped silently. A field that would change the answer is refused; a
 field without effect on it (a label, a hint for OpenAI's cache) is left out and reported by name.
@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.backends.anthropic.rules import LEFT_OUT, TRANSLATED
+from orchestrator.backends.anthropic.schemas import fit_schema
 from orchestrator.core import wire
 from orchestrator.core.errors import InputError
-from orchestrator.policy.dialect.anthropic_rules import LEFT_OUT, TRANSLATED
-from orchestrator.policy.dialect.anthropic_schemas import fit_schema
 from orchestrator.policy.dialect.rules import NEUTRAL
 
 CHAT = "/v1/chat/completions"

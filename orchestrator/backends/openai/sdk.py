@@ -11,7 +11,7 @@ import openai
 from openai import HttpxBinaryResponseContent
 
 from orchestrator.backends import calls
-from orchestrator.backends.openai_api import ApiAnswer, ApiRefusal
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal
 
 _JSON: Any = {"headers": {"Content-Type": "application/json"}}
 

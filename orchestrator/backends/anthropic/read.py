@@ -10,9 +10,10 @@ import anthropic
 import msgspec
 from msgspec import Struct
 
-from orchestrator.backends import BATCH_GONE, Intent, LineProblem, RemoteBatch, inline, lenient
-from orchestrator.backends.anthropic_results import result_line
-from orchestrator.backends.openai_read import asked_pause, unanswered
+from orchestrator.backends import BATCH_GONE, Intent, LineProblem, RemoteBatch, lenient
+from orchestrator.backends.anthropic import inline
+from orchestrator.backends.anthropic.results import result_line
+from orchestrator.backends.openai.read import asked_pause, unanswered
 from orchestrator.core import wire
 from orchestrator.core.errors import (
     AccountError,

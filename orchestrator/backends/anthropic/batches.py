@@ -29,11 +29,11 @@ from orchestrator.backends import (
     Sighting,
     calls,
     direct,
-    inline,
     lenient,
 )
-from orchestrator.backends.anthropic_messages import translate
-from orchestrator.backends.anthropic_read import (
+from orchestrator.backends.anthropic import inline
+from orchestrator.backends.anthropic.messages import translate
+from orchestrator.backends.anthropic.read import (
     ALL_REFUSED,
     FURTHEST_OFF,
     RESULTS,
@@ -50,9 +50,9 @@ from orchestrator.backends.anthropic_read import (
     read_result,
     remote_batch,
 )
-from orchestrator.backends.anthropic_results import completion
+from orchestrator.backends.anthropic.results import completion
 from orchestrator.backends.files import keep
-from orchestrator.backends.openai_read import Listing
+from orchestrator.backends.openai.read import Listing
 from orchestrator.backends.result_lines import lines
 from orchestrator.core import wire
 from orchestrator.core.counts import number_of

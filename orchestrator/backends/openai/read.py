@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 
 from orchestrator.backends import HOME_KEY, SHARD_KEY, DoctorCheck, LineProblem, RemoteBatch, RemoteFile, lenient
-from orchestrator.backends.openai_api import ApiRefusal
+from orchestrator.backends.openai.api import ApiRefusal
 from orchestrator.core.clock import now
 from orchestrator.core.error_body import ErrorWords
 from orchestrator.core.errors import (

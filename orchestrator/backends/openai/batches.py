@@ -27,11 +27,12 @@ from orchestrator.backends import (
     line_digest,
     metadata_of,
 )
-from orchestrator.backends import openai_read as read
 from orchestrator.backends.files import keep, split_lines, store
-from orchestrator.backends.openai_api import ApiAnswer, ApiRefusal, BatchAPI
-from orchestrator.backends.openai_read import UNREADABLE, meaning
-from orchestrator.backends.profiles import PROFILES, Profile, window_for
+from orchestrator.backends.openai import read
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, BatchAPI
+from orchestrator.backends.openai.profiles import PROFILES
+from orchestrator.backends.openai.read import UNREADABLE, meaning
+from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.clock import now
 from orchestrator.core.errors import NotSent, OrchError, StrayUpload, Uncertain

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.policy.dialect import anthropic_rules as claude
+from orchestrator.backends.anthropic.schemas import fit_schema, is_taken
+from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.draft import Draft, is_number, named
 from orchestrator.policy.dialect.families import LATEST, Claude, claude_efforts, claude_most_tokens, claude_of
 from orchestrator.policy.dialect.recipient import ANTHROPIC_CHAT
 from orchestrator.policy.dialect.rules import NEUTRAL, By, NotAbove, NotTaken, NotTogether, TableRule
-from orchestrator.policy.dialect.structured import ask_anthropic, ask_in_prompt
+from orchestrator.policy.dialect.structured import FIELD, ask_in_prompt, schema_of
 
 _UNKNOWN = Claude("", LATEST)
 _NO_SAMPLING_SINCE = (4, 7)
@@ -173,6 +174,21 @@ def check_stops(draft: Draft) -> None:
         draft.fields["stop"] = remaining
 
 
+def ask_anthropic(draft: Draft) -> None:
+    """Convert the schema for Anthropic. Without such a form, the prompt asks for it."""
+    asked = schema_of(draft)
+    if asked is None:
+        return
+    try:
+        schema = fit_schema(asked["schema"], FIELD)
+    except InputError:
+        schema = {}
+    if not schema or not is_taken(schema):
+        ask_in_prompt(draft)
+        return
+    draft.fields[FIELD] = {"type": "json_schema", "json_schema": {**asked, "schema": schema}}
+
+
 _ANTHROPIC = ("anthropic", ANTHROPIC_CHAT)
 _ANY = ""
 
@@ -182,7 +198,7 @@ ANTHROPIC_RULES = (
         _ANY,
         NotTaken(("temperature", "top_p", "top_k")),
         "szczyglis-dev/py-gpt#184; pydantic-ai's profiles",
-        when=claude.takes_no_sampling,
+        when=takes_no_sampling,
     ),
     TableRule(
         _ANTHROPIC,
@@ -190,12 +206,12 @@ ANTHROPIC_RULES = (
         NotTaken(("seed", "n", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs")),
         "Anthropic's reference of messages: no such fields",
     ),
-    TableRule(_ANTHROPIC, _ANY, By(claude.check_fields), "Anthropic's reference of messages"),
+    TableRule(_ANTHROPIC, _ANY, By(check_fields), "Anthropic's reference of messages"),
     TableRule(_ANTHROPIC, _ANY, NotAbove("temperature", 1), "Anthropic's reference of messages"),
     TableRule(
         _ANTHROPIC,
         _ANY,
-        By(claude.leave_out_default_top_p),
+        By(leave_out_default_top_p),
         "Anthropic's reference: 1 is what holds without the field",
     ),
     TableRule(
@@ -203,19 +219,19 @@ ANTHROPIC_RULES = (
         _ANY,
         NotTogether("temperature", "top_p"),
         "BerriAI/litellm#15097",
-        when=claude.takes_one_of_temperature_and_top_p,
+        when=takes_one_of_temperature_and_top_p,
     ),
-    TableRule(_ANTHROPIC, _ANY, By(claude.check_effort), "Oaklight/llm-rosetta#289; a recorded refusal of xhigh"),
-    TableRule(_ANTHROPIC, _ANY, By(claude.bound_answer), "a recorded refusal; Anthropic's model pages"),
-    TableRule(_ANTHROPIC, _ANY, By(claude.check_thinking), "freecodexyz/free-code#32, mnfst/modelparams.dev#214"),
-    TableRule(_ANTHROPIC, _ANY, By(claude.check_tool_choice), "pydantic-ai's profiles; Anthropic's guide to tools"),
-    TableRule(_ANTHROPIC, _ANY, By(claude.check_stops), "BerriAI/litellm#3286"),
+    TableRule(_ANTHROPIC, _ANY, By(check_effort), "Oaklight/llm-rosetta#289; a recorded refusal of xhigh"),
+    TableRule(_ANTHROPIC, _ANY, By(bound_answer), "a recorded refusal; Anthropic's model pages"),
+    TableRule(_ANTHROPIC, _ANY, By(check_thinking), "freecodexyz/free-code#32, mnfst/modelparams.dev#214"),
+    TableRule(_ANTHROPIC, _ANY, By(check_tool_choice), "pydantic-ai's profiles; Anthropic's guide to tools"),
+    TableRule(_ANTHROPIC, _ANY, By(check_stops), "BerriAI/litellm#3286"),
     TableRule(
         _ANTHROPIC,
         _ANY,
         By(ask_in_prompt),
         "laurent22/joplin#15801; pydantic-ai's profiles",
-        when=claude.takes_no_schema,
+        when=takes_no_schema,
     ),
     TableRule(
         (ANTHROPIC_CHAT,),

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from orchestrator.backends import line_digest
-from orchestrator.backends.anthropic_messages import CHAT, translate
-from orchestrator.backends.anthropic_results import refused_line
+from orchestrator.backends.anthropic.messages import CHAT, translate
+from orchestrator.backends.anthropic.results import refused_line
 from orchestrator.core import request_lines, wire
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, JobFilesError

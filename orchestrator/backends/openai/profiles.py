@@ -1,0 +1,83 @@
+"""Profiles of Batch APIs that speak OpenAI's protocol. Data only.
+
+Sources are the providers' own pages, as of 2026-11. orch.toml may override a profile per backend.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from urllib.parse import urlsplit
+
+from orchestrator.backends.profiles import CHAT_ONLY, DAY, GB, MB, BatchLimits, Profile
+
+# If a provider writes MB and the unit was never measured, the smaller unit is assumed.
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("openai", limits=BatchLimits(max_inputs=50_000, batches_per_hour=2_000), provider="openai"),
+        # Expiring files raise Azure's cap of 500 files to 10,000; two weeks are its minimum. Rows name deployments,
+        # which its list of models does not have.
+        Profile(
+            "azure",
+            limits=BatchLimits(max_rows=100_000, max_bytes=200 * MB),
+            provider="azure",
+            overruns=True,
+            expires_after=14 * DAY,
+            lists_models=False,
+            # A Global-Batch deployment answers only batches.
+            asks_directly=False,
+        ),
+        Profile(
+            "groq",
+            windows=("24h", "48h", "72h", "96h", "120h", "144h", "7d"),
+            limits=BatchLimits(max_bytes=100 * MB),
+            provider="groq",
+            endpoints=CHAT_ONLY,
+        ),
+        # Its prices are a list by tier, not a share of another price.
+        Profile(
+            "doubleword",
+            windows=("1h", "24h"),
+            limits=BatchLimits(max_bytes=200 * MB),
+            provider="doubleword",
+            discount=None,
+        ),
+        Profile("parasail", limits=BatchLimits(max_bytes=500 * MB)),
+        # It takes 5,000,000 rows in 10 GB; we hold a batch's ids in memory while collecting it.
+        Profile("nebius", limits=BatchLimits(max_rows=200_000, max_bytes=2 * GB)),
+        Profile("deepinfra", discount=Decimal("0.2")),
+        # Our own server: any window, and a batch is listed from its creation on.
+        Profile(
+            "orch",
+            windows=(),
+            discount=None,
+            poll_seconds=1.0,
+            appear_seconds=1.0,
+            asks_directly=False,
+            is_orch=True,
+        ),
+        Profile("other", discount=None),
+    )
+}
+
+_HOSTS = {
+    "api.openai.com": "openai",
+    "api.groq.com": "groq",
+    "doubleword.ai": "doubleword",
+    "api.parasail.io": "parasail",
+    "tokenfactory.nebius.com": "nebius",
+    "api.deepinfra.com": "deepinfra",
+    "openai.azure.com": "azure",
+    "services.ai.azure.com": "azure",
+}
+
+
+def profile_of(kind: str, base_url: str, name: str | None = None) -> Profile:
+    """Return the named profile, or that of an address; `other` if unknown. Raises KeyError."""
+    if name is not None:
+        return PROFILES[name]
+    if kind == "azure":
+        return PROFILES["azure"]
+    host = urlsplit(base_url).hostname or ""
+    known = next((known for end, known in _HOSTS.items() if host == end or host.endswith("." + end)), "other")
+    return PROFILES[known]

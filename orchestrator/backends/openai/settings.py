@@ -1,0 +1,59 @@
+"""Settings of a backend that speaks OpenAI's Batch protocol, in orch.toml."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from orchestrator.backends.openai.profiles import PROFILES
+from orchestrator.settings.backends import HostedBackend, window_seconds
+from orchestrator.settings.strict import VariableName
+
+
+def _is_a_profile(name: str) -> str:
+    if name not in PROFILES:
+        near = get_close_matches(name.lower(), PROFILES, 1)
+        cure = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PROFILES)}"
+        raise ValueError(f"is not a known profile; {cure}")
+    return name
+
+
+class OpenAIBackend(HostedBackend):
+    """A provider's Batch API that speaks OpenAI's protocol.
+
+    `profile` names the provider's profile, by default taken from the address.
+    """
+
+    kind: Literal["openai", "azure"]
+    base_url: str = "https://api.openai.com/v1"
+    profile: Annotated[str, AfterValidator(_is_a_profile)] | None = None
+    provider: str | None = None
+    organization: str | None = None
+    project: str | None = None
+    windows: tuple[str, ...] | None = None
+    discount: Decimal | None = Field(None, ge=0, lt=1, description="0.5 is half price; where the table has none")
+    webhook_secret_env: VariableName | None = None
+
+    @property
+    def webhook_secret_variable(self) -> str | None:
+        return self.webhook_secret_env
+
+    @property
+    def has_sync_api(self) -> bool:
+        return self.kind == "openai"
+
+    @field_validator("windows")
+    @classmethod
+    def _are_windows(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for window in value or ():
+            window_seconds(window)
+        return value
+
+    @model_validator(mode="after")
+    def _azure_has_an_address(self) -> OpenAIBackend:
+        if self.kind == "azure" and "base_url" not in self.model_fields_set:
+            raise ValueError('an azure backend needs `base_url = "https://RESOURCE.openai.azure.com/openai/v1/"`')
+        return self

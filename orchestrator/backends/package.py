@@ -1,0 +1,70 @@
+"""The seam of hosted backends: what the package of a backend has beside its protocol class. See decision 21.
+
+Importing a package imports no SDK and no tables of policy: `orch` does so at each start.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from msgspec import Struct
+
+from orchestrator.settings.backend_packages import packages
+from orchestrator.settings.backends import HostedBackend
+
+if TYPE_CHECKING:
+    from orchestrator.backends import Backend
+    from orchestrator.backends.profiles import Profile
+    from orchestrator.policy.dialect.rules import TableRule
+
+Settings = TypeVar("Settings", bound=HostedBackend)
+
+
+class BackendAccess(Struct, frozen=True):
+    """The name of a backend in orch.toml, its key, and the home, under which its input files are."""
+
+    name: str
+    key: str
+    root: Path = Path("/")
+
+
+class BackendPackage(ABC, Generic[Settings]):
+    """A kind of hosted backend, or several; stateless."""
+
+    kinds: Mapping[str, type[Settings]]
+    """The classes of its settings, by `kind`."""
+
+    @abstractmethod
+    def profile(self, settings: Settings) -> Profile:
+        """Return the provider's profile, with changes from orch.toml. Raises UsageError."""
+
+    @abstractmethod
+    def open(self, settings: Settings, access: BackendAccess) -> Backend:
+        """Open the Batch API; sends nothing. Imports the SDK, if it uses one."""
+
+    def recipient(self, settings: Settings) -> str:
+        """Return the provider's name in the tables of dialects."""
+        return self.profile(settings).name
+
+    def rules(self) -> tuple[TableRule, ...]:
+        """Return lines of the tables of dialects beside those of policy. They are pure."""
+        return ()
+
+
+def package_of(settings: HostedBackend) -> BackendPackage[HostedBackend]:
+    """Return the package of a backend."""
+    return next(package for package in _typed() if settings.kind in package.kinds)
+
+
+@cache
+def rules_for(recipient: str) -> tuple[TableRule, ...]:
+    """Return the lines of all packages for a provider: a synchronous backend may have the same provider."""
+    return tuple(rule for package in _typed() for rule in package.rules() if recipient in rule.providers)
+
+
+def _typed() -> tuple[BackendPackage[HostedBackend], ...]:
+    return cast(tuple[BackendPackage[HostedBackend], ...], packages())

@@ -1,0 +1,126 @@
+"""The contract of backends, for each kind: before the emulated providers, and before our own server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from orchestrator.backends import Backend
+from orchestrator.backends.anthropic.batches import AnthropicBatches
+from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.openai.profiles import PROFILES
+from orchestrator.backends.openai.sdk import SdkAPI
+from orchestrator.backends.own_api import over_unix_socket
+from orchestrator.core.clock import now
+from orchestrator.server.host import ServerThread
+from orchestrator.server.settings import Settings
+from orchestrator.testing import BackendContract, PaidOnceContract
+from tests.emulator.client import Emulator
+from tests.support.plain_http import for_anthropic, for_openai
+from tests.support.process import upstreams, wait_until
+
+HALF_A_DAY = 12 * 3600.0
+_keys = count(1)
+Opening = Callable[[Emulator, str], Backend]
+
+
+def _openai(profile: str) -> Opening:
+    def opened(emulator: Emulator, key: str) -> Backend:
+        url = emulator.url_azure if profile == "azure" else emulator.url_openai
+        client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=30.0, http_client=for_openai())
+        return OpenAIBatches("it", SdkAPI(client), PROFILES[profile])
+
+    return opened
+
+
+def _anthropic(emulator: Emulator, key: str) -> Backend:
+    options: dict[str, Any] = {"max_retries": 0, "timeout": 30.0, "http_client": for_anthropic()}
+    return AnthropicBatches("it", anthropic.Anthropic(base_url=emulator.url_anthropic, api_key=key, **options), 1000)
+
+
+class EmulatedDesk:
+    """A backend with a new account at the emulated provider, whose clock stands still."""
+
+    def __init__(self, emulator: Emulator, opened: Opening, model: str, folder: Path) -> None:
+        self.emulator = emulator
+        self.key = f"sk-contract-{next(_keys)}"
+        self.model = model
+        self.folder = folder
+        self.backend = opened(emulator, self.key)
+
+    def now(self) -> datetime:
+        return self.emulator.clock.now()
+
+    def finish(self, batch_id: str) -> None:
+        self.emulator.clock.advance(HALF_A_DAY)
+
+    def lose_next_create(self) -> None:
+        self.emulator.script({"do": "cut_after", "match": {"verb": "create"}})
+
+
+class OwnDesk:
+    """Our own server, on its socket."""
+
+    key = "no-key-on-a-socket"
+    model = "test-model"
+
+    def __init__(self, backend: Backend, folder: Path) -> None:
+        self.backend = backend
+        self.folder = folder
+
+    def now(self) -> datetime:
+        return now()
+
+    def finish(self, batch_id: str) -> None:
+        def is_final() -> bool:
+            found = self.backend.retrieve(batch_id)
+            return found is not None and found.status.is_final
+
+        wait_until(is_final)
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    with Emulator(tmp_path_factory.mktemp("provider")) as running:
+        running.settings(models=["gpt-4.1-mini", "claude-sonnet-5-5"])
+        yield running
+
+
+OPENED: dict[str, tuple[Opening, str]] = {
+    "openai": (_openai("openai"), "gpt-4.1-mini"),
+    "groq": (_openai("groq"), "gpt-4.1-mini"),
+    "anthropic": (_anthropic, "claude-sonnet-5-5"),
+}
+
+
+class TestEmulated(BackendContract, PaidOnceContract):
+    """The kinds of hosted backends."""
+
+    @pytest.fixture(params=OPENED)
+    def desk(self, request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[EmulatedDesk]:
+        emulator.clear()
+        desk = EmulatedDesk(emulator, *OPENED[request.param], tmp_path)
+        yield desk
+        desk.backend.close()
+
+
+class TestOwn(BackendContract):
+    """Our own server."""
+
+    @pytest.fixture
+    def desk(self, tmp_path: Path) -> Iterator[OwnDesk]:
+        with upstreams(tmp_path) as make:
+            settings = Settings(upstreams=(make(model=["test-model"]).base_url,), retry_delay=0.02)
+            with ServerThread(tmp_path, settings) as server:
+                folder = tmp_path / "desk"
+                folder.mkdir()
+                backend = OpenAIBatches("it", over_unix_socket(server.socket), PROFILES["orch"])
+                yield OwnDesk(backend, folder)
+                backend.close()
