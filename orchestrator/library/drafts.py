@@ -82,18 +82,25 @@ class Question(Struct, Generic[T], frozen=True):
 
     def spec(self, config: Config, source: Mapping[str, Any], prompt: str) -> dict[str, Any]:
         """Return the job file about a source. Raises UsageError."""
-        task: dict[str, Any] = {"id": TASK, "model": self.model or self._only_model(config), "prompt": prompt}
+        task: dict[str, Any] = {"id": TASK, "model": self._model(config), "prompt": prompt}
         if self.type.json_schema is not None and self.task.get("kind") != "classify":
             task["schema"] = self.type.json_schema
         task |= {name: value for name, value in self.task.items() if value is not None}
         return {"name": self.job_name, "documents": [source], "tasks": [task], **self.job}
 
-    def _only_model(self, config: Config) -> str:
+    def _model(self, config: Config) -> str:
+        """Return the alias that answers. Raises UsageError."""
         names = sorted({*config.fleet_models, *config.models, *self.job.get("models", {})})
-        if len(names) == 1:
+        if self.model in names:
+            return str(self.model)
+        if self.model is None and len(names) == 1:
             return str(names[0])
-        known = ", ".join(names) or "none is declared under [models] in orch.toml"
-        raise UsageError("model: say which alias answers", hint=f"known: {known}")
+        if self.model is None:
+            message = "model: say which alias answers"
+        else:
+            message = f"model: the alias {self.model!r} is not declared"
+        declare = f'add to {config.path}:  [models]  {self.model or "small"} = "NAME_OF_THE_MODEL"'
+        raise UsageError(message, hint=f"known: {', '.join(names)}" if names else declare)
 
 
 class _Draft(Generic[T]):

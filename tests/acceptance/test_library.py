@@ -231,6 +231,8 @@ def test_a_client_s_calls_go_to_the_backend_at_its_address_without_its_key(home:
 
 def test_without_a_model_the_only_alias_answers(home: Path, upstream: Upstream) -> None:
     write_config(home, [upstream.base_url], extra='[models]\nsmall = "a"\nlarge = "b"\n')
+    with pytest.raises(orch.UsageError, match="the alias 'huge' is not declared"):
+        orch.map(FRAME, QUESTION, model="huge")
     with pytest.raises(orch.UsageError, match="known: large, small"):
         orch.map(FRAME, QUESTION)
 

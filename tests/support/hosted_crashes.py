@@ -107,7 +107,7 @@ class Struck:
             self._fate.point("during download")
         except Killed:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.with_name(path.name + ".partial").write_bytes(b'{"custom_id": "ro')
+            path.with_name(f".{path.name}.partial").write_bytes(b'{"custom_id": "ro')
             raise
 
 

@@ -1,4 +1,4 @@
-"""The recipes for other libraries, as they stand on their page, where the library is installed."""
+"""The recipes for other libraries, as they stand on their page; `make libraries` installs them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re
 LIBRARIES = ("langchain_core", "dspy", "pydantic_ai")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("library", "block"), [*zip(LIBRARIES, BLOCKS, strict=True)], ids=LIBRARIES)
 @pytest.mark.filterwarnings("default")
 def test_a_recipe_runs_as_it_stands(
