@@ -173,11 +173,7 @@ class Pipeline:
         if not is_busy and not self._is_free(job):
             return False
         if self._builds is None:
-            backends = self._backends
-            return build_recorded(
-                self._store, self._home, job.id, self._now, backends.asked, backends.models, backends.reading,
-                backends.shortage,
-            )  # fmt: skip
+            return build_recorded(self._store, self._home, self._backends.config, job.id, self._now)
         done = carried_out(self._builds, job.id, lambda: (RecordedJob(job.id), job.deadline_at))
         return done is not None and done.value
 

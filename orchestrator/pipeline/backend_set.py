@@ -26,7 +26,7 @@ from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.settings.backends import Backend as BackendSettings
 from orchestrator.settings.backends import OwnServer, TimedBackend
-from orchestrator.settings.config import Config, ReadingSettings
+from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -85,11 +85,6 @@ class BackendSet(ABC):
     def shortage(self) -> str | None:
         """Return why nothing more may be stored in the home, or None."""
         return disk.shortage(self.home, self.config.retention)
-
-    @property
-    def reading(self) -> ReadingSettings:
-        """Limits for reading documents."""
-        return self.config.documents
 
 
 def open_handle(name: str, settings: BackendSettings, config: Config, socket: Path) -> BackendHandle:

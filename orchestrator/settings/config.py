@@ -29,6 +29,7 @@ from orchestrator.settings.backends import (
     Count,
     Dollars,
     FleetBackend,
+    HostedBackend,
     LocalBackend,
     window_seconds,
 )
@@ -327,6 +328,11 @@ class Config:
             for model in settings.model_names if isinstance(settings, FleetBackend) else ():
                 found.setdefault(model, {})[backend] = model
         return found
+
+    @property
+    def hosted(self) -> frozenset[str]:
+        """Names of the backends that are a provider's Batch API."""
+        return frozenset(name for name, one in self.backends.items() if isinstance(one, HostedBackend))
 
     @property
     def said(self) -> Mapping[str, Any]:

@@ -89,6 +89,20 @@ def test_an_edit_that_changes_no_request_pays_nothing_again(desk: Desk, edit: st
     paid_in_full(desk, first, second)
 
 
+def test_a_late_batch_is_awaited_where_a_new_one_would_be_later(desk: Desk) -> None:
+    """Its 95 % are behind the other job's deadline, and those of a new batch still more so."""
+    first = out(desk, job_file(desk))
+    other = desk.folder / "other.yaml"
+    other.write_text(job_file(desk, "deadline: 10h\ntarget: 0.5").read_text().replace("name: letters", "name: other"))
+    job_file(desk)
+    second = desk.submit(other)
+    desk.finish(first, second)
+    assert set(desk.ends(second).values()) == {"succeeded"}
+    assert len(desk.batches()) == 1
+    assert all_once(desk)
+    paid_in_full(desk, first, second)
+
+
 @pytest.mark.thinned(2, 1)
 def test_a_third_edit_takes_over_what_the_first_job_asked(desk: Desk) -> None:
     jobs = [out(desk, job_file(desk))]

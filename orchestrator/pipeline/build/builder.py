@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from difflib import get_close_matches
@@ -122,6 +122,7 @@ def build(
     *,
     asked: reuse.Asked = lambda model: (),
     models: Callable[[Job], Models] | None = None,
+    hosted: Collection[str] = (),
     remember: bool = True,
     clock_ns: Callable[[], int] = time.time_ns,
     reading: ReadingSettings | None = None,
@@ -130,12 +131,13 @@ def build(
     """Read the input and record every request. Raises InputError, StorageError, NoRoom, after removing what it wrote.
 
     `remember` records the documents as seen. `asked` says where this job's rows might be answered, and so which other
-    jobs' answers count. With `models`, which returns each job's models, rows in flight in other jobs are awaited.
+    jobs' answers count. With `models`, which returns each job's models, rows in flight in other jobs are awaited;
+    `hosted` names the Batch APIs among the backends.
     `clock_ns` is the clock of file stamps, unlike `now`. `reading` limits the reading of documents; `shortage` says
     why nothing more may be written to the home.
     """
     report = BuildReport(limited_to=job.limited_to)
-    sharing = None if models is None else Sharing(store, job, asked, models)
+    sharing = None if models is None else Sharing(store, job, asked, models, hosted)
     recorder = _Recorder(store, home, job, asked, sharing, report, now)
     memory = DocumentMemory(store, job, now, remember=remember)
     if job.kind is JobKind.DOCUMENTS:

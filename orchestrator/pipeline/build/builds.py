@@ -15,15 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, JobId
+from orchestrator.core.model import JobId
 from orchestrator.pipeline import disk, succession
-from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build import builder, intake, reuse
 from orchestrator.pipeline.plan import canary
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.predecessors import AFTER
 from orchestrator.pipeline.provider_calls import Done
-from orchestrator.settings.config import Config, ReadingSettings
+from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -86,11 +85,7 @@ class RecordedJob(Struct, frozen=True):
 
     def carry_out(self, site: BuildSite) -> bool:
         """See `build_recorded`."""
-        config = site.config
-        return build_recorded(
-            site.store, site.home, self.job_id, site.now, partial(reuse.asked_of, config), partial(models_of, config),
-            config.documents, partial(disk.shortage, site.home, config.retention),
-        )  # fmt: skip
+        return build_recorded(site.store, site.home, site.config, self.job_id, site.now)
 
 
 class TakeIn(Struct, frozen=True):
@@ -110,12 +105,9 @@ class TakeIn(Struct, frozen=True):
 def build_recorded(
     store: Store,
     home: Home,
+    config: Config,
     job_id: JobId,
     now: Callable[[], datetime],
-    asked: Callable[[Job], reuse.Asked],
-    models: Callable[[Job], Models],
-    reading: ReadingSettings,
-    shortage: Callable[[], str | None],
 ) -> bool:
     """Build a job; return False if another process is building it. Raises OrchError."""
     job = store.jobs.find(job_id)
@@ -127,11 +119,12 @@ def build_recorded(
         current = store.jobs.find(job_id)
         if current is None or current.built_at is not None:
             return True  # the other process has just finished
-        terms = asked(job)
+        asked = reuse.asked_of(config, job)
         succession.supersede(store, job, now())
         report = builder.build(
-            store, home, job, now(), asked=terms, models=models, reading=reading, shortage=shortage
-        )
+            store, home, job, now(), asked=asked, models=partial(models_of, config), hosted=config.hosted,
+            reading=config.documents, shortage=partial(disk.shortage, home, config.retention),
+        )  # fmt: skip
         # A job that others may wait for stays, even if nothing is to be asked.
         if AFTER not in job.options and builder.same_as(store, job, report) is not None:
             builder.discard(store, home, job)

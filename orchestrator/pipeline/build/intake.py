@@ -241,7 +241,8 @@ def submit(
             check_output(store, job, unattended=options.unattended)
             report = builder.build(
                 store, home, job, now(), progress, asked=reuse.asked_of(config, job), reading=config.documents,
-                models=partial(models_of, config), shortage=partial(disk.shortage, home, config.retention),
+                models=partial(models_of, config), hosted=config.hosted,
+                shortage=partial(disk.shortage, home, config.retention),
             )  # fmt: skip
             same = builder.same_as(store, job, report)
             if same is not None:

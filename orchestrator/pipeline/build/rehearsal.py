@@ -53,7 +53,7 @@ def rehearsed(
             asked = reuse.asked_of(config, job)
             report = builder.build(
                 store, home, job, now, progress, remember=False, asked=asked,
-                models=lambda one: models_of(config, one), reading=config.documents,
+                models=partial(models_of, config), hosted=config.hosted, reading=config.documents,
                 shortage=partial(disk.shortage, home, config.retention),
             )  # fmt: skip
             yield job, report

@@ -6,7 +6,7 @@ ask. A request with sampling, or of a task with `cache: false`, is always asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
@@ -37,11 +37,14 @@ class _Source(Struct, frozen=True):
 class Sharing:
     """Finds the rows in flight that rows of a job may await."""
 
-    def __init__(self, store: Store, job: Job, asked: Asked, models: Callable[[Job], Models]) -> None:
+    def __init__(
+        self, store: Store, job: Job, asked: Asked, models: Callable[[Job], Models], hosted: Collection[str]
+    ) -> None:
         self._store = store
         self._job = job
         self._asked = asked
         self._models = models
+        self._hosted = hosted
         self._sources: dict[JobId, _Source] = {}
         if not job.options.get("carry", True) or job.options.get(AT_ONCE):
             return
@@ -82,9 +85,13 @@ class Sharing:
         return found
 
     def _may_take(self, one: RowInFlight, model: str) -> bool:
-        name = resolve_model(one.model, one.backend, self._sources[one.job_id].models) or one.model
-        is_in_time = self._sources[one.job_id].is_superseded or self._is_in_time(one.job_id, one.shard_id)
-        return is_in_time and (one.backend, name) in self._asked(model)
+        source, places = self._sources[one.job_id], self._asked(model)
+        name = resolve_model(one.model, one.backend, source.models) or one.model
+        if (one.backend, name) not in places:
+            return False
+        # A batch that began later ends no sooner, so a late one is asked again elsewhere or not at all.
+        is_only = one.backend in self._hosted and {backend for backend, _ in places} == {one.backend}
+        return is_only or source.is_superseded or self._is_in_time(one.job_id, one.shard_id)
 
     def _in_time(self, job_id: JobId, shard_id: ShardId) -> bool:
         due = expected_at(self._store, job_id, shard_id)

@@ -84,7 +84,8 @@ class TakeOver:
         if of.cancel_requested_at is not None or self._looked.get(job.id, now) > now:
             return 0
         self._looked[job.id] = now + LOOK
-        due = [expected_at(self._store, of.id, shard) for shard in self._store.awaited.shards_of(job.id, of.id)]
+        shards = self._store.awaited.shards_of(job.id, of.id)
+        due = [expected_at(self._store, of.id, shard) for shard in shards]
         last = max((at for at in due if at is not None), default=None)
         if last is None or now < last <= deadline:
             return 0
@@ -95,6 +96,9 @@ class TakeOver:
             return 0
         if last <= deadline and plan.done_p95 + SLACK < deadline:
             return 0
+        under_way = {self._store.shards.get(shard).backend for shard in shards}
+        if {route.backend for route in plan.routes} <= under_way & self._backends.config.hosted:
+            return 0  # a new batch there ends no sooner
         why = f"they are not expected before {deadline:%Y-%m-%d %H:%M} UTC"
         next_job = successor(self._store, of)
         if next_job is None or next_job.id != job.id:
