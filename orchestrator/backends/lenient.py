@@ -39,6 +39,19 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def batch_id(batch: Mapping[str, Any], asked: str | None, *, mark: str) -> str:
+    """Return a batch's id. An answer with the field `mark` may omit the requested id, `asked`.
+
+    Raises ValueError if it is not a batch, or not the requested one.
+    """
+    found = name(batch.get("id")) or (asked if mark in batch else None)
+    if found is None:
+        raise ValueError("the answer is not a batch")
+    if asked is not None and found != asked:
+        raise ValueError(f"the answer is about {found[:100]}")
+    return found
+
+
 def count(value: object, most: int = MOST) -> int | None:
     """Read a number from 0 to `most`, also from text or a fraction; None for anything else."""
     if isinstance(value, bool) or value is None:

@@ -6,8 +6,6 @@ most. Batches are polled on schedule whether events come or not.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 import os
 from collections import deque
@@ -27,6 +25,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.guarded_server import threaded
 from orchestrator.core.listening import bound, url_host
 from orchestrator.core.wire import JSON_ERRORS, BatchStatus
+from orchestrator.server.webhooks import SECRET_PREFIX, signing_key
 from orchestrator.settings.backends import HostedBackend
 from orchestrator.settings.config import Config
 
@@ -40,7 +39,6 @@ MOST_CONNECTIONS = 256
 PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
 """Most remembered events. A signature is valid for ten minutes; no account ends as many batches in that time."""
-SECRET_PREFIX = "whsec_"
 ENDS = frozenset(f"batch.{status}" for status in BatchStatus if status.is_final)
 
 Push = Callable[[str], None]
@@ -83,14 +81,8 @@ def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
             f"the environment variable {variable} is not set; it must hold the webhook secret of {backend}",
             hint="set it, then run the same command again",
         )
-    if secret.startswith(SECRET_PREFIX):
-        try:
-            key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
-        except (binascii.Error, ValueError):
-            key = b""
-        # Everybody has an empty key.
-        if not key:
-            raise UsageError(f"what follows {SECRET_PREFIX} in the environment variable {variable} is not base64")
+    if not signing_key(secret):  # everybody has an empty key
+        raise UsageError(f"what follows {SECRET_PREFIX} in the environment variable {variable} is not base64")
     return secret
 
 

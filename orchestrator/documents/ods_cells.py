@@ -64,7 +64,7 @@ def ods_sheets(data: bytes, package: Package | None, shown: Callable[[float], st
 
 
 class OdsParts:
-    """What is beside the cells of each sheet."""
+    """Lines of each sheet besides its cells."""
 
     def __init__(self, sheets: Sequence[OdsSheet]) -> None:
         self.losses = Losses({"embedded file": sum(sheet.embedded for sheet in sheets)})

@@ -86,16 +86,24 @@ class _Records:
         return found
 
 
+class _Library:
+    """A frame of another library; most name its columns `column_names`."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._frame.column_names)
+
+
 _PANDAS_DTYPES = {
     CellType.TEXT: "string", CellType.INTEGER: "Int64", CellType.NUMBER: "Float64", CellType.BOOLEAN: "boolean",
 }  # fmt: skip
 
 
-class _Pandas:
+class _Pandas(_Library):
     """A pandas DataFrame: the index stays, whatever its labels."""
-
-    def __init__(self, frame: Any) -> None:
-        self._frame = frame
 
     @property
     def columns(self) -> list[str]:
@@ -119,11 +127,8 @@ class _Pandas:
         return found
 
 
-class _Polars:
+class _Polars(_Library):
     """A polars DataFrame."""
-
-    def __init__(self, frame: Any) -> None:
-        self._frame = frame
 
     @property
     def columns(self) -> list[str]:
@@ -151,15 +156,8 @@ class _Polars:
         return self._frame.with_columns([series(column) for column in columns])
 
 
-class _Arrow:
+class _Arrow(_Library):
     """A pyarrow Table."""
-
-    def __init__(self, frame: Any) -> None:
-        self._frame = frame
-
-    @property
-    def columns(self) -> list[str]:
-        return list(self._frame.column_names)
 
     def records(self, names: Sequence[str]) -> Iterator[Record]:
         if not names:
@@ -188,15 +186,8 @@ def arrow_array(column: NewColumn) -> Any:
     return _fitting(lambda values: pyarrow.array(values, types.get(column.type)), column)
 
 
-class _Dataset:
+class _Dataset(_Library):
     """A Hugging Face Dataset."""
-
-    def __init__(self, frame: Any) -> None:
-        self._frame = frame
-
-    @property
-    def columns(self) -> list[str]:
-        return list(self._frame.column_names)
 
     def records(self, names: Sequence[str]) -> Iterator[Record]:
         if not names:

@@ -33,7 +33,7 @@ MOST_READ = 2000
 
 
 class Disposition(StrEnum):
-    """What to do with a failed row."""
+    """Next step for a failed row."""
 
     RETRY = "retry"  # the same backend again, as it is; counts an attempt
     ELSEWHERE = "elsewhere"  # this backend will never do it, another may

@@ -65,15 +65,19 @@ def target_of(url: str | None, secret: str | None) -> Target | None:
             "a webhook needs a secret that its events are signed with",
             hint="set ORCH_WEBHOOK_SECRET, such as whsec_$(openssl rand -base64 32)",
         )
-    if not secret.startswith(SECRET_PREFIX):
-        return Target(url, secret.encode())
-    try:
-        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
-    except (binascii.Error, ValueError):
-        key = b""
-    if not key:
+    if not (key := signing_key(secret)):
         raise UsageError(f"what follows {SECRET_PREFIX} in the webhook's secret is not base64")
     return Target(url, key)
+
+
+def signing_key(secret: str) -> bytes:
+    """Return the key of a Standard Webhooks secret; empty if base64 is missing behind its prefix."""
+    if not secret.startswith(SECRET_PREFIX):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
 
 
 def delay_after(attempts: int) -> float | None:

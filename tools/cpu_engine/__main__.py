@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
-from orchestrator.core.errors import OrchError
 from orchestrator.server.engines.install import require_installed
 from orchestrator.server.engines.layout import EngineDir
 from orchestrator.server.engines.process import VllmProcess
-from orchestrator.server.engines.steps import say
+from orchestrator.server.engines.steps import run_command, say
 from tools.cpu_engine.launch import vllm_launch
 from tools.cpu_engine.models import RECIPES, find_model, make_model
 
@@ -60,26 +57,17 @@ def run_serve(arguments: argparse.Namespace, extra: Sequence[str]) -> None:
         process.check()
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main(argv: Sequence[str]) -> int:
     cut = argv.index("--") if "--" in argv else len(argv)
     arguments = parser().parse_args(argv[:cut])
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
+
+    def work() -> None:
         if arguments.verb == "model":
             run_model(arguments)
         else:
             run_serve(arguments, argv[cut + 1 :])
-    except OrchError as error:
-        say(f"error: {error}")
-        return error.exit_code
-    except KeyboardInterrupt:
-        say("stopped")
-        return 130
-    return 0
+
+    return run_command(work)
 
 
 if __name__ == "__main__":

@@ -67,13 +67,7 @@ class AnthropicBatch(Struct, frozen=True):
 def read_batch(told: object, asked: str | None = None) -> AnthropicBatch:
     """Read a batch. Raises ValueError if it is not a batch, or not the requested one."""
     found = lenient.mapping(told)
-    name = lenient.name(found.get("id"))
-    if name is None and asked is not None and "processing_status" in found:
-        name = asked
-    if name is None:
-        raise ValueError("the answer is not a batch")
-    if asked is not None and name != asked:
-        raise ValueError(f"the answer is about {name[:100]}")
+    name = lenient.batch_id(found, asked, mark="processing_status")
     counts = {one: lenient.count(lenient.mapping(found.get("request_counts")).get(one)) for one in _COUNTS}
     # A batch always has rows, so counts without any are unknown.
     is_counted = any(counts.values())

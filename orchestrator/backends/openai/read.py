@@ -6,7 +6,7 @@ undocumented shapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -72,7 +72,7 @@ def status_of(said: object) -> BatchStatus | None:
         return _OTHER_WORDS.get(word)
 
 
-def _status(told: dict[str, Any]) -> BatchStatus:
+def _status(told: Mapping[str, Any]) -> BatchStatus:
     """Return a batch's status; for an unknown word, the end that has a time. Without such a time it still runs."""
     known = status_of(told.get("status"))
     if known is not None:
@@ -85,15 +85,8 @@ def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
 
     Raises ValueError if it is not a batch, or not the requested one.
     """
-    if not isinstance(told, dict):
-        raise ValueError("the answer is not a batch")
-    found = lenient.name(told.get("id"))
-    if found is None and asked is not None and "status" in told:
-        found = asked
-    if found is None:
-        raise ValueError("the answer is not a batch")
-    if asked is not None and found != asked:
-        raise ValueError(f"the answer is about {found[:100]}")
+    told = lenient.mapping(told)
+    found = lenient.batch_id(told, asked, mark="status")
     counts, usage = lenient.mapping(told.get("request_counts")), lenient.mapping(told.get("usage"))
     completed, failed = (lenient.count(counts.get(name)) for name in ("completed", "failed"))
     return RemoteBatch(

@@ -22,11 +22,10 @@ from orchestrator.core.tokens import estimate
 from orchestrator.core.wire import BatchStatus, Provenance
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.lessons import Lessons
-from orchestrator.pipeline.dialects import line_writer
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.pipeline.submit.batch_creation import AdmissionCheck, Waits, intend, write_input
+from orchestrator.pipeline.submit.batch_creation import AdmissionCheck, Waits, intend, write_input, writer_of
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.preflight import (
     FEW_ROWS,
@@ -66,8 +65,7 @@ def ask(
     Raises NotSent, after which it is pending again.
     """
     model = resolve_model(shard.model, shard.backend, models) or shard.model
-    refused = store.refused_fields.of(shard.backend, model, shard.endpoint, admission.now())
-    writer = line_writer(job, handle.recipient, model, shard.endpoint, refused)
+    writer = writer_of(store, job, shard, handle, models, admission.now())
     path = home.shard_input(shard.id)
     write_input(store, home, shard, path, writer)
     line = path.read_bytes()

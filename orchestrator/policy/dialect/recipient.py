@@ -67,7 +67,7 @@ class TableLine(Protocol):
 
     @property
     def change(self) -> Any:
-        """What the line does to a draft."""
+        """Effect of the line on a draft."""
 
     def holds_for(self, provider: str, model: str) -> bool:
         """Return True if the line is about a model at a provider."""

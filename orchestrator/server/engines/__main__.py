@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
-from orchestrator.core.errors import OrchError
 from orchestrator.server.engines.install import install
 from orchestrator.server.engines.layout import EngineDir
-from orchestrator.server.engines.steps import say
+from orchestrator.server.engines.steps import run_command, say
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,23 +23,14 @@ def parser() -> argparse.ArgumentParser:
     return whole
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main(argv: Sequence[str]) -> int:
     engine = EngineDir.at(parser().parse_args(argv).dir)
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
+
+    def work() -> None:
         if not install(engine):
             say(f"the engine is installed already: {engine.venv}")
-    except OrchError as error:
-        say(f"error: {error}")
-        return error.exit_code
-    except KeyboardInterrupt:
-        say("stopped")
-        return 130
-    return 0
+
+    return run_command(work)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
+from orchestrator.core.errors import OrchError
 from orchestrator.core.permissions import users_umask
 from orchestrator.server.engines.errors import EngineUnavailable
 
@@ -31,6 +34,24 @@ def say(text: str) -> None:
     """Write one line of progress."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def run_command(work: Callable[[], None]) -> int:
+    """Do a command's work until it ends or a signal stops it; return its exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        work()
+    except OrchError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("stopped")
+        return 130
+    return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def leashed(command: Sequence[str | Path], grace: float) -> list[str]:
